@@ -1,0 +1,4 @@
+//! Kernels and devices. Never plans; validates nothing that a verifier has checked.
+
+pub mod kernel;
+pub mod op;

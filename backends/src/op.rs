@@ -1,0 +1,275 @@
+//! The op catalogue: what ops exist, what ports they have for given parameters and input types, what they cost, and
+//! how their kernels are made.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_ir::{Actor, ActorCost, BlobId, DType, Device, InPort, OutPort, Params, TiSlice, TokenType};
+
+use crate::kernel::Kernel;
+
+/// Why an op refuses its parameters or inputs. The compiler draws it on the model's text.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpError {
+    /// The type of an input must be known first; the compiler asks again when it is.
+    #[error("the token type of input `{port}` is not known")]
+    NeedInput {
+        /// The input port.
+        port: String,
+    },
+    /// A parameter is missing, of the wrong kind or out of range.
+    #[error("parameter `{name}`: {message}")]
+    Param {
+        /// The parameter.
+        name: String,
+        /// What is wrong, with the two facts that disagree.
+        message: String,
+        /// How to mend it.
+        help: String,
+    },
+    /// An input has a type that the op does not take, or does not exist.
+    #[error("input `{port}`: {message}")]
+    Input {
+        /// The port.
+        port: String,
+        /// What is wrong, with the two facts that disagree.
+        message: String,
+        /// How to mend it.
+        help: String,
+    },
+    /// Anything else: an unknown op, a custom actor that is not registered.
+    #[error("{message}")]
+    Other {
+        /// What is wrong.
+        message: String,
+        /// How to mend it.
+        help: String,
+    },
+}
+
+/// What an op sees of the actor it is resolved for.
+pub struct ResolveCx<'a> {
+    /// The actor's parameters.
+    pub params: &'a Params,
+    /// Input ports that channels name (`to: ["fir.x"]`); a channel that names none counts as the first input.
+    pub connected: &'a [String],
+    /// Types of inputs known so far, by port name; the key `""` stands for the first input.
+    pub types: &'a BTreeMap<String, TokenType>,
+    /// Constant tensors that parameters refer to.
+    pub blobs: &'a TiSlice<BlobId, Bytes>,
+}
+
+impl ResolveCx<'_> {
+    /// The type of an input. `first` says that the port is the op's first one.
+    ///
+    /// # Errors
+    /// [`OpError::NeedInput`] while it is unknown.
+    pub fn input(&self, port: &str, first: bool) -> Result<&TokenType, OpError> {
+        self.types
+            .get(port)
+            .or_else(|| if first { self.types.get("") } else { None })
+            .ok_or_else(|| OpError::NeedInput { port: port.to_owned() })
+    }
+}
+
+/// A state of an op: the compiler adds the two ports and the self-loop channel with this one initial token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateSpec {
+    /// Name of both ports.
+    pub name: String,
+    /// Type of the token.
+    pub token: TokenType,
+    /// Value of the initial token: `token.bytes()` bytes.
+    pub initial: Vec<u8>,
+}
+
+/// Ports of an actor, without its state ports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    /// Inputs.
+    pub inputs: Vec<InPort>,
+    /// Outputs.
+    pub outputs: Vec<OutPort>,
+    /// States, appended to both port lists in this order.
+    pub states: Vec<StateSpec>,
+}
+
+/// Work of one firing, for the roofline.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Arithmetic operations.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+/// For people: what an op does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpDoc {
+    /// One line.
+    pub summary: &'static str,
+    /// Parameters: name, meaning with default.
+    pub params: &'static [(&'static str, &'static str)],
+    /// Ports with types and rates, in words.
+    pub ports: &'static str,
+    /// Example as it stands in a model: `Fir(taps: [0.5, 0.5])`.
+    pub example: &'static str,
+}
+
+/// An op of the catalogue.
+pub trait Op: Send + Sync {
+    /// Name as models write it.
+    fn name(&self) -> &str;
+
+    /// Description for the op catalogue.
+    fn doc(&self) -> OpDoc;
+
+    /// Names of parameters that may be written without a name, in order: `Expr("x * g")` has `["expr"]`.
+    fn positional(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Checks the parameters and says which ports the actor has. Must refuse unknown parameters.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError>;
+
+    /// Makes the CPU kernel. The actor's ports are those that [`Self::resolve`] gave (and were verified).
+    ///
+    /// # Errors
+    /// See [`OpError`]; an actor from an untrusted bundle may be refused here.
+    fn kernel(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError>;
+
+    /// Work of one firing. By default the bytes of the ports and one operation an output element.
+    fn work(&self, actor: &Actor) -> Work {
+        default_work(actor)
+    }
+}
+
+/// Bytes of all windows and outputs, and one operation for each output element.
+pub fn default_work(actor: &Actor) -> Work {
+    let read: f64 = actor.inputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64).sum();
+    let written: f64 = actor.outputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64).sum();
+    let flops = actor.outputs.iter().map(|p| p.rate as f64 * p.token.elements() as f64).sum();
+    Work { flops, bytes: read + written }
+}
+
+/// A custom actor: Rust code of the embedding program, used in models as
+/// `Custom("name", inputs: {...}, outputs: {...})`. Pure by contract, like every [`Kernel`].
+pub trait CustomActor: Kernel {
+    /// The ports, compared with those that the model declares, at compile time and at load.
+    fn ports(&self) -> Signature;
+
+    /// Work of one firing, if known.
+    fn work(&self) -> Option<Work> {
+        None
+    }
+}
+
+type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + Send + Sync;
+
+/// The ops that a program knows: the standard catalogue and registered custom actors.
+#[derive(Clone)]
+pub struct Registry {
+    pub(crate) ops: BTreeMap<String, Arc<dyn Op>>,
+    pub(crate) custom: BTreeMap<String, Arc<CustomFactory>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry")
+            .field("ops", &self.ops.keys().collect::<Vec<_>>())
+            .field("custom", &self.custom.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+impl Registry {
+    /// A catalogue without any op.
+    pub fn empty() -> Self {
+        Self { ops: BTreeMap::new(), custom: BTreeMap::new() }
+    }
+
+    /// Adds an op; one of the same name is replaced.
+    pub fn add(&mut self, op: impl Op + 'static) {
+        self.ops.insert(op.name().to_owned(), Arc::new(op));
+    }
+
+    /// Registers a custom actor by name; the factory gets the actor's `params`.
+    pub fn register<F, A>(&mut self, name: &str, factory: F)
+    where
+        F: Fn(&Params) -> Result<A, OpError> + Send + Sync + 'static,
+        A: CustomActor + 'static,
+    {
+        let make = move |params: &Params| -> Result<Arc<dyn CustomActor>, OpError> { Ok(Arc::new(factory(params)?)) };
+        self.custom.insert(name.to_owned(), Arc::new(make));
+    }
+
+    /// The op of that name.
+    pub fn op(&self, name: &str) -> Option<&Arc<dyn Op>> {
+        self.ops.get(name)
+    }
+
+    /// Names of all ops, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.ops.keys().map(String::as_str)
+    }
+
+    /// Makes a registered custom actor; `None` if the name is not registered.
+    ///
+    /// # Errors
+    /// What the factory says of the parameters.
+    pub fn custom(&self, name: &str, params: &Params) -> Option<Result<Arc<dyn CustomActor>, OpError>> {
+        self.custom.get(name).map(|factory| factory(params))
+    }
+
+    /// The CPU kernel of an actor. Sources and sinks have none.
+    ///
+    /// # Errors
+    /// [`OpError::Other`] for an op or a custom actor that this program does not know.
+    pub fn kernel(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
+        let op = self.op(&actor.op).ok_or_else(|| unknown_op(&actor.op))?;
+        op.kernel(actor, blobs)
+    }
+
+    /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory
+    /// traffic at the device's peaks, plus a fixed call cost. `None` where the backend has no kernel for the op.
+    pub fn cost(&self, actor: &Actor, device: &Device, blobs: &TiSlice<BlobId, Bytes>) -> Option<ActorCost> {
+        const CALL_PS: u64 = 15_000;
+        if device.backend != "cpu" {
+            return None;
+        }
+        if actor.role != zbmd_ir::Role::Compute {
+            let work = default_work(actor);
+            let firing_ps = (work.bytes * 1e12 / device.bytes_per_s.max(1) as f64).ceil().max(1.0) as u64;
+            return Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes: 0 });
+        }
+        let op = self.op(&actor.op)?;
+        let work = op.work(actor);
+        let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
+        let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
+        let scratch_bytes = op.kernel(actor, blobs).map(|k| k.scratch_bytes() as u64).unwrap_or(0);
+        Some(ActorCost { call_ps: CALL_PS, firing_ps: arithmetic.max(memory).ceil().max(1.0) as u64, scratch_bytes })
+    }
+}
+
+fn unknown_op(name: &str) -> OpError {
+    OpError::Other {
+        message: format!("unknown op `{name}`"),
+        help: "see `zbmdc ops` for the catalogue, or register a custom actor".to_owned(),
+    }
+}
+
+/// Dtype of a parameter written as a word, such as `dtype: f32`.
+///
+/// # Errors
+/// [`OpError::Param`] naming the known dtypes.
+pub fn dtype_param(name: &str, word: &str) -> Result<DType, OpError> {
+    DType::from_name(word).ok_or_else(|| OpError::Param {
+        name: name.to_owned(),
+        message: format!("`{word}` is no dtype"),
+        help: format!("one of {}", DType::ALL.map(DType::name).join(", ")),
+    })
+}

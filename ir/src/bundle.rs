@@ -1,0 +1,1 @@
+//! The bundle: one file with everything the executor needs.

@@ -1,0 +1,255 @@
+//! The SDF graph: actors, ports, channels. Placement, schedule and layout are side tables elsewhere.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ActorId, BlobId, ChannelId, TiVec, TokenType};
+
+/// A parameter of an op, already resolved to a constant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Value {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A floating-point number.
+    Float(f64),
+    /// A string or a bare word.
+    Str(String),
+    /// A list.
+    List(Vec<Value>),
+    /// A map with string keys.
+    Map(BTreeMap<String, Value>),
+    /// A tensor kept in the program's blobs; its dtype and shape.
+    Tensor(BlobId, TokenType),
+}
+
+impl Value {
+    /// The integer, if it is one (or a float without a fraction).
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Value::Int(i) => Some(*i),
+            Value::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(*f as i64),
+            _ => None,
+        }
+    }
+
+    /// The number as a float, if it is one.
+    pub fn as_float(&self) -> Option<f64> {
+        match self {
+            Value::Int(i) => Some(*i as f64),
+            Value::Float(f) => Some(*f),
+            _ => None,
+        }
+    }
+
+    /// The string, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::Str(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// The list, if it is one.
+    pub fn as_list(&self) -> Option<&[Value]> {
+        match self {
+            Value::List(v) => Some(v),
+            _ => None,
+        }
+    }
+}
+
+/// Parameters of an op by name.
+pub type Params = BTreeMap<String, Value>;
+
+/// What an actor is to the outside world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// Fires a kernel.
+    Compute,
+    /// Takes tokens from an input stream of the actor's name: no input ports, one output port.
+    Source,
+    /// Gives tokens to an output stream of the actor's name: one input port, no output ports.
+    Sink,
+}
+
+/// An input port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InPort {
+    /// Name, unique among the actor's inputs.
+    pub name: String,
+    /// Type of the tokens.
+    pub token: TokenType,
+    /// Tokens consumed per firing, at least 1.
+    pub rate: u64,
+    /// Tokens looked at per firing, at least `rate`.
+    pub window: u64,
+}
+
+/// An output port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OutPort {
+    /// Name, unique among the actor's outputs.
+    pub name: String,
+    /// Type of the tokens.
+    pub token: TokenType,
+    /// Tokens produced per firing, at least 1.
+    pub rate: u64,
+}
+
+/// An input and an output of one actor that form a state: a self-loop channel with one reader, rate 1, window 1
+/// and delay 1, which the kernel updates in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatePort {
+    /// Index into [`Actor::inputs`].
+    pub input: u32,
+    /// Index into [`Actor::outputs`].
+    pub output: u32,
+}
+
+/// A node of the graph: a pure function of its windows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Actor {
+    /// Unique name; instances of sub-models are separated by `/`.
+    pub name: String,
+    /// What the actor is to the outside.
+    pub role: Role,
+    /// Name of the op in the kernel catalogue (`Fir`, `Expr`, …) or of a custom actor.
+    pub op: String,
+    /// Resolved parameters of the op.
+    pub params: Params,
+    /// Input ports, in the op's order.
+    pub inputs: Vec<InPort>,
+    /// Output ports, in the op's order.
+    pub outputs: Vec<OutPort>,
+    /// Port pairs that the kernel updates in place.
+    pub state: Vec<StatePort>,
+}
+
+impl Actor {
+    /// The state pair that input port `input` belongs to.
+    pub fn state_of_input(&self, input: u32) -> Option<StatePort> {
+        self.state.iter().copied().find(|s| s.input == input)
+    }
+
+    /// The state pair that output port `output` belongs to.
+    pub fn state_of_output(&self, output: u32) -> Option<StatePort> {
+        self.state.iter().copied().find(|s| s.output == output)
+    }
+}
+
+/// One port of one actor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The actor.
+    pub actor: ActorId,
+    /// Index of the port among the actor's inputs or outputs.
+    pub port: u32,
+}
+
+/// A reader of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reader {
+    /// The input port.
+    pub to: Endpoint,
+    /// How many of the channel's last initial tokens this reader sees first. At least window − rate of the port.
+    pub delay: u64,
+}
+
+/// A stream of tokens from one output port to any number of input ports.
+///
+/// The tokens that the writer produces have stream positions 0, 1, 2, …; the `initial` tokens lie before them, at
+/// positions −H … −1 where H is [`Channel::history`]. Firing k of a reader with delay d, rate r and window w looks
+/// at positions [k·r − d, k·r − d + w).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Channel {
+    /// The writer.
+    pub from: Endpoint,
+    /// The readers, each with its own delay. May be empty: then the tokens are dropped.
+    pub readers: Vec<Reader>,
+    /// Type of the tokens; equal to the type of every port it joins.
+    pub token: TokenType,
+    /// Values of the initial tokens, oldest first: exactly `history() * token.bytes()` bytes.
+    pub initial: Vec<u8>,
+}
+
+impl Channel {
+    /// Tokens that lie on the channel at every iteration border: the largest delay of its readers.
+    pub fn history(&self) -> u64 {
+        self.readers.iter().map(|r| r.delay).max().unwrap_or(0)
+    }
+}
+
+/// A synchronous dataflow graph.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Graph {
+    /// Name of the model.
+    pub name: String,
+    /// Actors.
+    pub actors: TiVec<ActorId, Actor>,
+    /// Channels. Each output port is the writer of exactly one, each input port a reader of exactly one.
+    pub channels: TiVec<ChannelId, Channel>,
+}
+
+impl Graph {
+    /// The channel read by each input and written by each output: `(inputs, outputs)` indexed by actor, then port.
+    /// Ports without a channel map to `None`. O(actors + channels).
+    pub fn port_channels(&self) -> PortChannels {
+        let mut inputs: TiVec<ActorId, Vec<Option<(ChannelId, u32)>>> =
+            self.actors.iter().map(|a| vec![None; a.inputs.len()]).collect();
+        let mut outputs: TiVec<ActorId, Vec<Option<ChannelId>>> =
+            self.actors.iter().map(|a| vec![None; a.outputs.len()]).collect();
+        for (id, channel) in self.channels.iter_enumerated() {
+            if let Some(slot) =
+                outputs.get_mut(channel.from.actor).and_then(|p| p.get_mut(channel.from.port as usize))
+            {
+                *slot = Some(id);
+            }
+            for (i, reader) in channel.readers.iter().enumerate() {
+                if let Some(slot) =
+                    inputs.get_mut(reader.to.actor).and_then(|p| p.get_mut(reader.to.port as usize))
+                {
+                    *slot = Some((id, i as u32));
+                }
+            }
+        }
+        PortChannels { inputs, outputs }
+    }
+
+    /// Whether the channel is a state: the self-loop of a [`StatePort`].
+    pub fn is_state(&self, channel: ChannelId) -> bool {
+        let ch = &self.channels[channel];
+        ch.readers.len() == 1
+            && ch.readers[0].to.actor == ch.from.actor
+            && self.actors[ch.from.actor]
+                .state
+                .iter()
+                .any(|s| s.output == ch.from.port && s.input == ch.readers[0].to.port)
+    }
+
+    /// The actor of that name. O(actors).
+    pub fn find(&self, name: &str) -> Option<ActorId> {
+        self.actors.iter_enumerated().find(|(_, a)| a.name == name).map(|(id, _)| id)
+    }
+
+    /// Sources, in id order.
+    pub fn sources(&self) -> impl Iterator<Item = (ActorId, &Actor)> {
+        self.actors.iter_enumerated().filter(|(_, a)| a.role == Role::Source)
+    }
+
+    /// Sinks, in id order.
+    pub fn sinks(&self) -> impl Iterator<Item = (ActorId, &Actor)> {
+        self.actors.iter_enumerated().filter(|(_, a)| a.role == Role::Sink)
+    }
+}
+
+/// See [`Graph::port_channels`].
+#[derive(Clone, Debug)]
+pub struct PortChannels {
+    /// Channel and reader index of each input port.
+    pub inputs: TiVec<ActorId, Vec<Option<(ChannelId, u32)>>>,
+    /// Channel of each output port.
+    pub outputs: TiVec<ActorId, Vec<Option<ChannelId>>>,
+}

@@ -1,0 +1,66 @@
+//! The data of every zbmd stage and what it means. Knows no algorithm and no device.
+//!
+//! # The graph
+//!
+//! A [`Graph`] is a synchronous dataflow graph (Lee & Messerschmitt 1987). A firing of an actor looks at one window
+//! on each input port, consumes `rate` tokens from it and writes `rate` tokens to each output port. An actor is a
+//! pure function of its windows; state is a self-loop [`Channel`] with initial tokens. A channel has one writer and
+//! any number of readers, each with its own delay; stream positions are explained at [`Channel`]. q, the
+//! *repetition vector*, is the smallest positive firing count that returns every channel to its initial token
+//! count; q firings of all actors are one *iteration*. So all state of a run at an iteration border is the last
+//! [`Channel::history`] tokens of each channel: [`State`].
+//!
+//! # The plan
+//!
+//! A [`Plan`] runs the graph in *blocks* of `J = plan.block` iterations. In period p = 0, 1, 2, … every lane
+//! executes its entries in order; a slot of stage s works on block p − s and is skipped when p < s (prologue) or
+//! when p − s ≥ N (epilogue), where N is the number of blocks of the run. Periods end when p − (stages − 1) ≥ N.
+//! Actors fire `J * q` times per block, firings counted from the start of the block.
+//!
+//! Each channel has a [`Buffer`] on the device of its writer (unless it is received there, which cannot happen) and
+//! on every other device that has a reader of it. A place of a buffer holds `head_tokens` tokens of history, then
+//! the `T = J * q[writer] * rate` tokens of the block. With h = `head_tokens` of the buffer on the actor's device:
+//!
+//! - firings `[f, f+n)` of the writer write positions `[h + f*rate, h + (f+n)*rate)`;
+//! - firings `[f, f+n)` of a reader with delay d, rate r, window w read `[h - d + f*r, h - d + (f+n-1)*r + w)`.
+//!
+//! Both are contiguous: kernels are called once for a range of firings. After the last write of block b and before
+//! the first read of block b+1, an [`Action::Carry`] copies the last h of the h + T tokens to the head of the next
+//! place; it is present exactly when h > 0 and the buffer is no state.
+//!
+//! A *state* ([`Graph::is_state`]: a self-loop of a [`StatePort`]) has one place of one token (`head_tokens` 1,
+//! `block_tokens` 0): each firing reads the token and writes the next in its stead, so that n firings in a row need
+//! no memory for n states. It has no carry.
+//!
+//! A channel with readers on another device has one [`Ring`] for each such device. Its data is the receiver's
+//! buffer (region [`Region::Exchange`]); `Send` copies `[h_from + first, …+count)` of the sender's place into
+//! `[h_to + first, …+count)` of the receiver's and publishes the tokens; it waits until block b − `blocks` has been
+//! released. `Recv` waits for the tokens; `Release` frees the place after the last read and the carry of the block.
+//! The sender never writes the head of a receiver's place; the receiver never writes beyond it.
+//!
+//! Places are disjoint in memory from those of any other buffer that is live at the same time. A buffer with one
+//! place, no history and all its slots in one stage is live from its first write to its last read in the period;
+//! every other buffer is live always. Offsets count from the start of the device's region.
+//!
+//! At the end of a run, block N's heads hold the last h tokens of every channel: the [`State`]. A run starts at
+//! block 0 in place 0 with the heads filled from a state. So any plan can go on where any other stopped.
+//!
+//! Invariant: only [`verify`] makes a [`verify::Verified`] program, and it shares no code with the scheduler.
+
+pub mod bundle;
+mod graph;
+mod ids;
+pub mod limits;
+mod machine;
+mod plan;
+mod program;
+pub mod text;
+mod token;
+pub mod verify;
+
+pub use graph::*;
+pub use ids::*;
+pub use machine::*;
+pub use plan::*;
+pub use program::*;
+pub use token::*;

@@ -1,0 +1,34 @@
+//! Named limits. Anything beyond them is refused with both numbers, by the compiler and again at load.
+
+/// Alignment of every buffer and of the places in it, in bytes: a cache line, and enough for any SIMD load.
+pub const ALIGN_BYTES: u64 = 64;
+/// Actors in a graph.
+pub const MAX_ACTORS: usize = 1 << 20;
+/// Channels in a graph.
+pub const MAX_CHANNELS: usize = 1 << 21;
+/// Ports of one actor on one side.
+pub const MAX_PORTS: usize = 256;
+/// Dimensions of a token.
+pub const MAX_RANK: usize = 8;
+/// Bytes of one token.
+pub const MAX_TOKEN_BYTES: u64 = 1 << 32;
+/// Rate or window of a port, in tokens.
+pub const MAX_RATE: u64 = 1 << 32;
+/// Initial tokens of one channel, in bytes.
+pub const MAX_INITIAL_BYTES: u64 = 1 << 30;
+/// Firings of one actor in one iteration, and of all actors together.
+pub const MAX_FIRINGS: u64 = 1 << 40;
+/// Devices of a machine.
+pub const MAX_DEVICES: usize = 4096;
+/// Plans of a program.
+pub const MAX_PLANS: usize = 4096;
+/// Executions of slots in one period of one device, loops counted out.
+pub const MAX_SLOT_EXECUTIONS: u64 = 1 << 24;
+/// Nesting of loops in a calendar.
+pub const MAX_LOOP_DEPTH: usize = 4;
+/// Places of one buffer.
+pub const MAX_BLOCKS: u32 = 1 << 10;
+/// Stages of a plan.
+pub const MAX_STAGES: u32 = 1 << 10;
+/// Bytes of one device's arena or exchange region.
+pub const MAX_ARENA_BYTES: u64 = 1 << 46;

@@ -1,0 +1,83 @@
+//! Devices, links, and what actors cost on them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ActorId, DeviceId, LinkId, TiVec};
+
+/// A place that runs kernels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Stable name: `cpu:0`, `vulkan:0`, `cuda:0`.
+    pub name: String,
+    /// Backend that drives it: `cpu`, `vulkan`, `cuda`.
+    pub backend: String,
+    /// Cores of a CPU device, by the number the OS gives them; empty elsewhere or when unknown.
+    pub cores: Vec<u32>,
+    /// Memory that arenas and rings may take.
+    pub memory_bytes: u64,
+    /// Arithmetic peak used by the roofline, in floating-point operations per second.
+    pub flops_per_s: u64,
+    /// Memory bandwidth used by the roofline, in bytes per second.
+    pub bytes_per_s: u64,
+}
+
+/// A one-way path between two devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// Sender.
+    pub from: DeviceId,
+    /// Receiver.
+    pub to: DeviceId,
+    /// Bandwidth in bytes per second, at least 1.
+    pub bytes_per_s: u64,
+    /// Time from the end of a send to the tokens' being readable.
+    pub latency_ns: u64,
+}
+
+/// The devices and links a program is compiled for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Devices.
+    pub devices: TiVec<DeviceId, Device>,
+    /// Links; at most one for each ordered pair of devices.
+    pub links: TiVec<LinkId, Link>,
+}
+
+impl Machine {
+    /// The link from one device to another, if there is one. O(links).
+    pub fn link(&self, from: DeviceId, to: DeviceId) -> Option<&Link> {
+        self.links.iter().find(|l| l.from == from && l.to == to)
+    }
+
+    /// Picoseconds that `bytes` take over the link, without its latency.
+    pub fn transfer_ps(link: &Link, bytes: u64) -> u64 {
+        let ps = u128::from(bytes) * 1_000_000_000_000 / u128::from(link.bytes_per_s.max(1));
+        u64::try_from(ps).unwrap_or(u64::MAX)
+    }
+}
+
+/// What one actor costs on one device: a call of n firings takes `call_ps + n * firing_ps` picoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorCost {
+    /// Cost of a call, whatever its number of firings.
+    pub call_ps: u64,
+    /// Cost of each firing.
+    pub firing_ps: u64,
+    /// Arena bytes that the kernel needs while it runs, whatever its number of firings.
+    pub scratch_bytes: u64,
+}
+
+impl ActorCost {
+    /// Whole nanoseconds for a call of `firings`, rounded up; at least 1.
+    pub fn duration_ns(&self, firings: u64) -> u64 {
+        let ps = self.call_ps.saturating_add(self.firing_ps.saturating_mul(firings));
+        ps.div_ceil(1000).max(1)
+    }
+}
+
+/// Costs of every actor on every device; `None` where the device has no kernel for the actor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Indexed by actor, then device.
+    pub table: TiVec<ActorId, TiVec<DeviceId, Option<ActorCost>>>,
+}

@@ -1,0 +1,198 @@
+//! Plans: for one set of devices and one block size, who fires what in which order, out of which bytes.
+//!
+//! See the crate documentation for what a plan means; nothing here knows how one is made.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ActorId, BufferId, ChannelId, DeviceId, RingId, TiVec};
+
+/// Calendars and memory for one set of devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// `main`, `tail`, or what was lost (`without cpu:1`).
+    pub name: String,
+    /// Graph iterations in one block, at least 1. One period fires every actor `block * q` times.
+    pub block: u64,
+    /// Predicted time from one period's start to the next.
+    pub period_ns: u64,
+    /// Predicted time from a block's first slot to its last slot's end.
+    pub latency_ns: u64,
+    /// What limits the period, for people: a device, a link or a cycle.
+    pub bound_by: String,
+    /// Number of stages: 1 + the largest [`Slot::stage`].
+    pub stages: u32,
+    /// Device of each actor.
+    pub placement: TiVec<ActorId, DeviceId>,
+    /// One calendar for each device that has slots, in device order.
+    pub calendars: Vec<Calendar>,
+    /// Memory of channels on devices; at most one buffer for each (channel, device).
+    pub buffers: TiVec<BufferId, Buffer>,
+    /// Hand-overs between devices.
+    pub rings: TiVec<RingId, Ring>,
+}
+
+/// What one device does in one period.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calendar {
+    /// The device.
+    pub device: DeviceId,
+    /// Size of the device's private arena.
+    pub arena_bytes: u64,
+    /// Size of the device's exchange region, into which other devices send.
+    pub exchange_bytes: u64,
+    /// Offset in the arena of the kernels' scratch memory.
+    pub scratch_offset_bytes: u64,
+    /// Size of the scratch memory: the largest need of any actor on the device.
+    pub scratch_bytes: u64,
+    /// Queues of slots; each runs its entries in order.
+    pub lanes: Vec<Lane>,
+}
+
+/// What a lane is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaneKind {
+    /// Runs kernels; on a CPU, everything.
+    Compute,
+    /// Copies towards the device.
+    CopyIn,
+    /// Copies away from the device.
+    CopyOut,
+}
+
+/// A queue of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lane {
+    /// What the lane is for.
+    pub kind: LaneKind,
+    /// What it runs each period, in order.
+    pub entries: Vec<Entry>,
+}
+
+/// A slot, or a run of equal slots.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Entry {
+    /// One slot.
+    Slot(Slot),
+    /// The body `count` times in a row. A fire slot in the body advances by its own `count` of firings each time.
+    Loop {
+        /// Repetitions, at least 1.
+        count: u64,
+        /// What is repeated; not empty. May hold loops, at most [`crate::limits::MAX_LOOP_DEPTH`] deep.
+        body: Vec<Entry>,
+    },
+}
+
+/// One thing that a lane does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slot {
+    /// In period p the slot works on block p − stage.
+    pub stage: u32,
+    /// Predicted start after the start of the period; in a loop, of the first execution.
+    pub start_ns: u64,
+    /// Predicted duration of one execution.
+    pub duration_ns: u64,
+    /// What is done.
+    pub action: Action,
+}
+
+/// What a slot does to the block it works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    /// Firings `[first, first + count)` of the block; the e-th execution in a loop does
+    /// `[first + e*count, first + (e+1)*count)`.
+    Fire {
+        /// The actor.
+        actor: ActorId,
+        /// First firing, counted from the start of the block.
+        first: u64,
+        /// Firings of one execution, at least 1.
+        count: u64,
+    },
+    /// Copies new tokens `[first, first + count)` of the block from the sender's buffer into the ring and
+    /// publishes them; waits until the ring's block is free. Executions in loops advance like [`Action::Fire`].
+    Send {
+        /// The ring.
+        ring: RingId,
+        /// First token, counted from the first token written in the block.
+        first: u64,
+        /// Tokens of one execution, at least 1.
+        count: u64,
+    },
+    /// Waits until new tokens `[first, first + count)` of the block have been published.
+    Recv {
+        /// The ring.
+        ring: RingId,
+        /// First token.
+        first: u64,
+        /// Tokens of one execution, at least 1.
+        count: u64,
+    },
+    /// Gives the block's place in the ring back to the sender. Never in a loop.
+    Release {
+        /// The ring.
+        ring: RingId,
+    },
+    /// Copies the last `head_tokens` tokens of the block (head and new tokens together) to the head of the next
+    /// block, which lies elsewhere or, with one block, in the same place. Never in a loop.
+    Carry {
+        /// The buffer.
+        buffer: BufferId,
+    },
+}
+
+/// Which memory region of its device a buffer lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Region {
+    /// The device's private arena.
+    Arena,
+    /// The region into which other devices send.
+    Exchange,
+}
+
+/// The memory of one channel on one device: `blocks` places, `stride_bytes` apart, used in turn.
+///
+/// Place i holds blocks i, i + blocks, i + 2·blocks, …: first `head_tokens` tokens carried over from the block
+/// before, then the `block_tokens` tokens of the block. Token positions inside a place are counted from the head.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// The channel.
+    pub channel: ChannelId,
+    /// The device that the memory belongs to.
+    pub device: DeviceId,
+    /// Region of the device.
+    pub region: Region,
+    /// Offset of place 0 in the region, a multiple of [`crate::limits::ALIGN_BYTES`].
+    pub offset_bytes: u64,
+    /// Distance between places, a multiple of [`crate::limits::ALIGN_BYTES`] and at least
+    /// `(head_tokens + block_tokens) * token bytes`.
+    pub stride_bytes: u64,
+    /// Number of places, at least 1.
+    pub blocks: u32,
+    /// Tokens of history in front of each block: the largest delay of the channel's readers on this device.
+    pub head_tokens: u64,
+    /// New tokens in each block; 0 for a state, which is updated in place.
+    pub block_tokens: u64,
+}
+
+impl Buffer {
+    /// Bytes of all places together.
+    pub fn size_bytes(&self) -> u64 {
+        self.stride_bytes.saturating_mul(u64::from(self.blocks))
+    }
+}
+
+/// An SPSC hand-over of one channel from the device of its writer to a device with readers.
+///
+/// Its data is the receiver's buffer of the channel, which lies in the receiver's exchange region. Token order and
+/// block size are the buffer's; published tokens and released blocks are counted from the start of the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ring {
+    /// The channel.
+    pub channel: ChannelId,
+    /// Device of the writer.
+    pub from: DeviceId,
+    /// Device of the readers.
+    pub to: DeviceId,
+    /// The receiver's buffer.
+    pub buffer: BufferId,
+}

@@ -1,0 +1,48 @@
+//! A whole compiled program, and the state of a run at an iteration border.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{ActorId, BlobId, ChannelId, Graph, Machine, Plan, PlanId, TiVec};
+
+/// Everything the executor needs. Trust it only as [`crate::verify::Verified`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// What is computed.
+    pub graph: Graph,
+    /// What it was compiled for.
+    pub machine: Machine,
+    /// The ways to run it. Plan 0 is `main`; a plan called `tail` with block 1 runs what is left of the input.
+    pub plans: TiVec<PlanId, Plan>,
+    /// Constant tensors referred to by parameters.
+    pub blobs: TiVec<BlobId, Bytes>,
+}
+
+impl Program {
+    /// The plan of that name.
+    pub fn plan(&self, name: &str) -> Option<(PlanId, &Plan)> {
+        self.plans.iter_enumerated().find(|(_, p)| p.name == name)
+    }
+}
+
+/// All state of a run at an iteration border: the tokens lying on the channels. The same for every plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Graph iterations completed since the beginning.
+    pub iterations: u64,
+    /// The last `history()` tokens of each channel, oldest first.
+    pub channels: TiVec<ChannelId, Vec<u8>>,
+    /// Tokens taken by each source since the beginning; `(actor, tokens)` in actor order.
+    pub consumed: Vec<(ActorId, u64)>,
+}
+
+impl State {
+    /// The state before the first iteration.
+    pub fn initial(graph: &Graph) -> State {
+        State {
+            iterations: 0,
+            channels: graph.channels.iter().map(|c| c.initial.clone()).collect(),
+            consumed: graph.sources().map(|(id, _)| (id, 0)).collect(),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Verifiers.
+/// A program that passed [`verify`](self).
+#[derive(Clone, Debug)]
+pub struct Verified<T>(T);

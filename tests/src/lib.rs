@@ -1,0 +1,1 @@
+//! Cross-crate tests and benches.
