@@ -49,6 +49,8 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
         let role = match i {
             0 => Role::Source,
             _ if i == actors - 1 => Role::Sink,
+            // Somebody whom everyone later can read from, whatever the rates.
+            1 => Role::Compute,
             _ if b.rng.u8(..) < 16 => Role::Source,
             _ if b.rng.u8(..) < 16 => Role::Sink,
             _ => Role::Compute,
