@@ -1,6 +1,7 @@
 //! Random consistent graphs on random machines: schedule, verify, replay, and equal the interpreter.
 
-use zbmd_ir::{Graph, Plan};
+use zbmd_ir::verify::verify;
+use zbmd_ir::{Graph, Plan, Program, TiVec};
 use zbmd_scheduler::{Block, Options, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::stepper;
@@ -15,6 +16,19 @@ fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
     let plans =
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     (graph, plans)
+}
+
+#[test]
+fn the_verifier_accepts_what_the_scheduler_makes() {
+    for seed in 0..2000u64 {
+        let (graph, plans) = plans(seed, Shape::default());
+        let machine = random::machine(1 + (seed % 4) as usize);
+        let program = Program { graph, machine, plans: plans.into(), blobs: TiVec::new() };
+        if let Err(errors) = verify(program) {
+            let text: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();
+            panic!("seed {seed}: {}", text.join("; "));
+        }
+    }
 }
 
 #[test]
