@@ -78,6 +78,7 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
         b.q.push(firings);
     }
     b.forward_edges();
+    b.unread_sources();
     if shape.cycles {
         b.loops_and_states();
     }
@@ -176,6 +177,19 @@ impl Builder {
             for _ in 0..wanted {
                 let from = self.writer_for(to);
                 self.join(from, to);
+            }
+        }
+    }
+
+    /// Sources that nobody happened to choose get an output that nobody reads.
+    fn unread_sources(&mut self) {
+        for actor in self.graph.actors.keys() {
+            let a = &self.graph.actors[actor];
+            if a.role == Role::Source && a.outputs.is_empty() {
+                let token = self.token();
+                let rate = self.rng.u64(1..=self.shape.max_rate);
+                let from = self.add_output(actor, &token, rate);
+                self.add_channel(from, token, vec![]);
             }
         }
     }
