@@ -18,9 +18,9 @@ pub enum Value {
     /// A string or a bare word.
     Str(String),
     /// A list.
-    List(Vec<Value>),
+    List(#[serde(deserialize_with = "crate::nesting::deserialize")] Vec<Value>),
     /// A map with string keys.
-    Map(BTreeMap<String, Value>),
+    Map(#[serde(deserialize_with = "crate::nesting::deserialize")] BTreeMap<String, Value>),
     /// A tensor kept in the program's blobs; its dtype and shape.
     Tensor(BlobId, TokenType),
 }
@@ -202,8 +202,9 @@ impl Graph {
         let mut outputs: TiVec<ActorId, Vec<Option<ChannelId>>> =
             self.actors.iter().map(|a| vec![None; a.outputs.len()]).collect();
         for (id, channel) in self.channels.iter_enumerated() {
-            if let Some(slot) =
-                outputs.get_mut(channel.from.actor).and_then(|p| p.get_mut(channel.from.port as usize))
+            if let Some(slot) = outputs
+                .get_mut(channel.from.actor)
+                .and_then(|p| p.get_mut(channel.from.port as usize))
             {
                 *slot = Some(id);
             }
