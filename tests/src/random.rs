@@ -85,6 +85,43 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
     b.graph
 }
 
+/// Adds channels at rate 1 between random actors, forward only, until the graph has `readers` readers.
+/// For graphs whose actors all fire once an iteration.
+pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let token = TokenType::scalar(DType::I64);
+    let compute: Vec<ActorId> = graph
+        .actors
+        .iter_enumerated()
+        .filter(|(_, a)| a.role == Role::Compute)
+        .map(|(id, _)| id)
+        .collect();
+    while graph.channels.iter().map(|ch| ch.readers.len()).sum::<usize>() < readers {
+        let (a, b) = (rng.usize(..compute.len()), rng.usize(..compute.len()));
+        if a == b {
+            continue;
+        }
+        let (from, to) = (compute[a.min(b)], compute[a.max(b)]);
+        let outputs = &mut graph.actors[from].outputs;
+        outputs.push(OutPort {
+            name: format!("y{}", outputs.len()),
+            token: token.clone(),
+            rate: 1,
+        });
+        let from = Endpoint { actor: from, port: outputs.len() as u32 - 1 };
+        let inputs = &mut graph.actors[to].inputs;
+        inputs.push(InPort {
+            name: format!("x{}", inputs.len()),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        });
+        let to = Endpoint { actor: to, port: inputs.len() as u32 - 1 };
+        let readers = vec![Reader { to, delay: 0 }];
+        graph.channels.push(Channel { from, readers, token: token.clone(), initial: vec![] });
+    }
+}
+
 /// A random machine of `devices` alike CPU devices.
 pub fn machine(devices: usize) -> Machine {
     let mut machine = Machine::default();
