@@ -1,4 +1,12 @@
 //! Kernels and devices. Never plans; validates nothing that a verifier has checked.
 
+pub mod call;
+pub mod devices;
+mod expr;
 pub mod kernel;
+mod math;
 pub mod op;
+mod ops;
+#[cfg(test)]
+mod reference;
+mod simd;
