@@ -1,4 +1,5 @@
 //! Kernels and devices. Never plans; validates nothing that a verifier has checked.
 
+pub mod interpret;
 pub mod kernel;
 pub mod op;
