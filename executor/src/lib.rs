@@ -1,1 +1,6 @@
-//! Replays verified calendars.
+//! Replays verified calendars: workers, rings, streams, reports.
+
+pub mod arena;
+mod conduit;
+mod primitive;
+pub mod ring;
