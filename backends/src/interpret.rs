@@ -12,6 +12,9 @@ use zbmd_ir::{
     ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, TiSlice, TiVec,
 };
 
+use zbmd_ir::verify::VerifyError;
+use zbmd_ir::verify::graph::repetition;
+
 use crate::kernel::{Io, Kernel, KernelFault, RawPort};
 use crate::op::{OpError, Registry};
 
@@ -20,7 +23,7 @@ use crate::op::{OpError, Registry};
 pub enum InterpretError {
     /// The graph has no repetition vector.
     #[error("the graph cannot run in bounded memory: {0}")]
-    Inconsistent(String),
+    Inconsistent(#[from] VerifyError),
     /// A port is not joined to any channel.
     #[error("actor `{actor}`: {side} port {port} is not joined to a channel")]
     OpenPort {
@@ -551,77 +554,4 @@ fn fire_stream(
             &bytemuck::cast_slice::<Word, u8>(&stream.queue.words)[at..at + bytes],
         );
     }
-}
-
-/// Smallest positive firing counts with `q[src] * produced == q[dst] * consumed` on every channel.
-/// Source: Lee & Messerschmitt 1987, IEEE Trans. Comput. C-36(1).
-fn repetition(graph: &Graph) -> Result<TiVec<ActorId, u64>, InterpretError> {
-    // Relative firing rates as fractions, spread along channels; then brought to whole numbers per component.
-    let n = graph.actors.len();
-    let mut edges: Vec<Vec<(usize, u64, u64)>> = vec![Vec::new(); n];
-    for channel in &graph.channels {
-        let from = channel.from.actor.index();
-        let produced = graph.actors[channel.from.actor].outputs[channel.from.port as usize].rate;
-        for reader in &channel.readers {
-            let to = reader.to.actor.index();
-            let consumed = graph.actors[reader.to.actor].inputs[reader.to.port as usize].rate;
-            edges[from].push((to, produced, consumed));
-            edges[to].push((from, consumed, produced));
-        }
-    }
-    let too_large = || InterpretError::Inconsistent("firing counts exceed 2^64".to_owned());
-    let mut q = vec![0u64; n];
-    for root in 0..n {
-        if q[root] != 0 {
-            continue;
-        }
-        let mut rate: Vec<Option<(u128, u128)>> = vec![None; n];
-        let mut members = vec![root];
-        rate[root] = Some((1, 1));
-        let mut at = 0;
-        while at < members.len() {
-            let a = members[at];
-            at += 1;
-            let Some((num, den)) = rate[a] else { continue };
-            for &(b, produced, consumed) in &edges[a] {
-                let num = num.checked_mul(u128::from(produced)).ok_or_else(too_large)?;
-                let den = den.checked_mul(u128::from(consumed)).ok_or_else(too_large)?;
-                let g = gcd(num, den);
-                let here = (num / g, den / g);
-                match rate[b] {
-                    None => {
-                        rate[b] = Some(here);
-                        members.push(b);
-                    }
-                    Some(there) if there != here => {
-                        let name = |i: usize| graph.actors[ActorId(i as u32)].name.clone();
-                        return Err(InterpretError::Inconsistent(format!(
-                            "the channel between `{}` and `{}` gains or loses tokens",
-                            name(a),
-                            name(b)
-                        )));
-                    }
-                    Some(_) => {}
-                }
-            }
-        }
-        let fractions: Vec<(u128, u128)> = members.iter().filter_map(|&m| rate[m]).collect();
-        let mut common = 1u128;
-        for &(_, den) in &fractions {
-            common = (common / gcd(common, den)).checked_mul(den).ok_or_else(too_large)?;
-        }
-        let mut whole = Vec::with_capacity(members.len());
-        for &(num, den) in &fractions {
-            whole.push(num.checked_mul(common / den).ok_or_else(too_large)?);
-        }
-        let g = whole.iter().copied().fold(0, gcd).max(1);
-        for (&member, &count) in members.iter().zip(&whole) {
-            q[member] = u64::try_from(count / g).map_err(|_| too_large())?;
-        }
-    }
-    Ok(q.into())
-}
-
-fn gcd(a: u128, b: u128) -> u128 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
