@@ -1,12 +1,9 @@
 //! Kernels and devices. Never plans; validates nothing that a verifier has checked.
 
-<<<<<<< HEAD
 pub mod call;
 pub mod devices;
 mod expr;
-=======
 pub mod interpret;
->>>>>>> exec
 pub mod kernel;
 mod math;
 pub mod op;
