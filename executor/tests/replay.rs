@@ -4,7 +4,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{TestOp, Streams, drive, inputs, interpreter, registry, run, sinks, verified, with_tail};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{
+    Streams, TestOp, drive, inputs, interpreter, registry, run, three_to_two, verified, with_tail,
+};
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_executor::{Engine, EngineError, RunError, RunOptions, StreamError};
 use zbmd_ir::testing::programs;
@@ -93,24 +97,26 @@ fn iterations_are_a_limit_and_the_rest_is_counted() {
     }
 }
 
-/// Two tokens an iteration, so that there can be less than one.
-fn downsampler() -> Program {
-    let mut program = programs::chain();
-    // 12 tokens of the stream, 4 iterations: the sink of `chain` takes one token, the new source gives one in two.
-    let plan = &mut program.plans[zbmd_ir::PlanId(0)];
-    plan.block = 4;
-    program
-}
-
 #[test]
 fn padding_completes_the_last_iteration_with_zeros() {
-    let program = with_tail(downsampler());
-    let engine = engine(program);
-    // `chain` takes one token an iteration, so nothing is ever left to pad.
-    let given = inputs(engine.program(), 6);
-    let options = RunOptions { pad: true, ..RunOptions::default() };
-    let (_, outcome) = run(&engine, options, &given);
-    assert_eq!(outcome.expect("runs").report.sources[0].padded, 0);
+    let engine = engine(three_to_two());
+    for (tokens, padded, iterations) in [(0, 0, 0), (1, 2, 1), (3, 0, 1), (12, 0, 4), (14, 1, 5), (16, 2, 6)] {
+        let given = inputs(engine.program(), tokens);
+        let options = RunOptions { pad: true, ..RunOptions::default() };
+        let (outputs, outcome) = run(&engine, options, &given);
+        let outcome = outcome.expect("runs");
+        let source = &outcome.report.sources[0];
+        assert_eq!((source.padded, outcome.report.iterations), (padded, iterations), "{tokens} tokens");
+        assert_eq!((source.tokens, source.leftover), (tokens, 0), "{tokens} tokens");
+        assert_eq!(outcome.state.consumed[0].1, tokens, "zeros are not input");
+        let mut full = given;
+        full.get_mut("in").expect("a source").extend(vec![0; padded as usize * 4]);
+        let expect = interpreter(engine.program()).run(&full, None).expect("runs");
+        assert_eq!(outputs, expect.outputs, "{tokens} tokens");
+    }
+    // Without the request the rest is counted.
+    let (_, outcome) = run(&engine, RunOptions::default(), &inputs(engine.program(), 14));
+    assert_eq!(outcome.expect("runs").report.sources[0].leftover, 2);
 }
 
 #[test]
@@ -146,19 +152,20 @@ fn a_sink_that_is_not_pulled_stops_the_run_and_loses_nothing() {
     assert!(outputs == expect.outputs["out"]);
 }
 
-/// Faults or panics in the n-th call.
+/// Faults or panics in its 500th call.
 struct Broken {
     panics: bool,
+    calls: AtomicU32,
 }
 
 impl Kernel for Broken {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         io.output::<f32>(0).fill(1.0);
-        if io.input::<f32>(0).iter().all(|x| *x < 14.0) {
+        if self.calls.fetch_add(1, Ordering::Relaxed) < 500 {
             return Ok(());
         }
-        assert!(!self.panics, "the kernel met a 14");
-        Err(KernelFault("the kernel met a 14"))
+        assert!(!self.panics, "500 calls are enough");
+        Err(KernelFault("500 calls are enough"))
     }
 }
 
@@ -169,14 +176,14 @@ fn a_fault_or_panic_stops_all_and_names_the_actor() {
         for (program, actor) in programs {
             let mut registry = registry();
             for op in ["Fir", "Gain"] {
-                registry.add(TestOp(op, Box::new(move |_| Arc::new(Broken { panics }))));
+                registry.add(TestOp(op, Box::new(move |_| Arc::new(Broken { panics, calls: AtomicU32::new(0) }))));
             }
             let engine = Engine::new(verified(program), &registry).expect("known");
             let given = inputs(engine.program(), 10_000);
             let (_, outcome) = run(&engine, RunOptions::default(), &given);
-            let error = outcome.expect_err("the input holds a 14");
+            let error = outcome.expect_err("there are more calls");
             let text = error.to_string();
-            assert!(text.contains(actor) && text.contains("the kernel met a 14"), "{text}");
+            assert!(text.contains(actor) && text.contains("500 calls are enough"), "{text}");
             assert_eq!(matches!(error, RunError::Panic { .. }), panics);
         }
     }
