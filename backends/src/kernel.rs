@@ -2,7 +2,10 @@
 //!
 //! Holds the only place where port memory, handed over as raw pointers by the executor and the interpreter, becomes
 //! typed slices. Must not know calendars or devices.
-#![expect(unsafe_code, reason = "turns the port pointers of a calendar slot into typed slices, once, here")]
+#![expect(
+    unsafe_code,
+    reason = "turns the port pointers of a calendar slot into typed slices, once, here"
+)]
 
 use std::marker::PhantomData;
 
@@ -92,7 +95,16 @@ impl<'a> Io<'a> {
         states: &'a [RawPort],
         scratch: (*mut u8, usize),
     ) -> Self {
-        Self { firings, inputs, outputs, states, scratch, taken: 0, scratch_taken: false, memory: PhantomData }
+        Self {
+            firings,
+            inputs,
+            outputs,
+            states,
+            scratch,
+            taken: 0,
+            scratch_taken: false,
+            memory: PhantomData,
+        }
     }
 
     /// Number of consecutive firings to run, at least 1.
@@ -182,7 +194,12 @@ impl<'a> Io<'a> {
             return &mut [];
         }
         // SAFETY: `new` promises exclusive, initialised, 64-aligned memory of that size; T is Pod.
-        unsafe { std::slice::from_raw_parts_mut(self.scratch.0.cast::<T>(), self.scratch.1 / size_of::<T>()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.scratch.0.cast::<T>(),
+                self.scratch.1 / size_of::<T>(),
+            )
+        }
     }
 
     fn take(&mut self, bit: usize) {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, ActorCost, BlobId, DType, Device, InPort, OutPort, Params, TiSlice, TokenType};
+use zbmd_ir::{
+    Actor, ActorCost, BlobId, DType, Device, InPort, OutPort, Params, TiSlice, TokenType,
+};
 
 use crate::kernel::Kernel;
 
@@ -140,7 +142,11 @@ pub trait Op: Send + Sync {
     ///
     /// # Errors
     /// See [`OpError`]; an actor from an untrusted bundle may be refused here.
-    fn kernel(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError>;
+    fn kernel(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError>;
 
     /// Work of one firing. By default the bytes of the ports and one operation an output element.
     fn work(&self, actor: &Actor) -> Work {
@@ -203,7 +209,9 @@ impl Registry {
         F: Fn(&Params) -> Result<A, OpError> + Send + Sync + 'static,
         A: CustomActor + 'static,
     {
-        let make = move |params: &Params| -> Result<Arc<dyn CustomActor>, OpError> { Ok(Arc::new(factory(params)?)) };
+        let make = move |params: &Params| -> Result<Arc<dyn CustomActor>, OpError> {
+            Ok(Arc::new(factory(params)?))
+        };
         self.custom.insert(name.to_owned(), Arc::new(make));
     }
 
@@ -221,7 +229,11 @@ impl Registry {
     ///
     /// # Errors
     /// What the factory says of the parameters.
-    pub fn custom(&self, name: &str, params: &Params) -> Option<Result<Arc<dyn CustomActor>, OpError>> {
+    pub fn custom(
+        &self,
+        name: &str,
+        params: &Params,
+    ) -> Option<Result<Arc<dyn CustomActor>, OpError>> {
         self.custom.get(name).map(|factory| factory(params))
     }
 
@@ -229,21 +241,31 @@ impl Registry {
     ///
     /// # Errors
     /// [`OpError::Other`] for an op or a custom actor that this program does not know.
-    pub fn kernel(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
+    pub fn kernel(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         let op = self.op(&actor.op).ok_or_else(|| unknown_op(&actor.op))?;
         op.kernel(actor, blobs)
     }
 
     /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory
     /// traffic at the device's peaks, plus a fixed call cost. `None` where the backend has no kernel for the op.
-    pub fn cost(&self, actor: &Actor, device: &Device, blobs: &TiSlice<BlobId, Bytes>) -> Option<ActorCost> {
+    pub fn cost(
+        &self,
+        actor: &Actor,
+        device: &Device,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Option<ActorCost> {
         const CALL_PS: u64 = 15_000;
         if device.backend != "cpu" {
             return None;
         }
         if actor.role != zbmd_ir::Role::Compute {
             let work = default_work(actor);
-            let firing_ps = (work.bytes * 1e12 / device.bytes_per_s.max(1) as f64).ceil().max(1.0) as u64;
+            let firing_ps =
+                (work.bytes * 1e12 / device.bytes_per_s.max(1) as f64).ceil().max(1.0) as u64;
             return Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes: 0 });
         }
         let op = self.op(&actor.op)?;
@@ -251,7 +273,11 @@ impl Registry {
         let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
         let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
         let scratch_bytes = op.kernel(actor, blobs).map(|k| k.scratch_bytes() as u64).unwrap_or(0);
-        Some(ActorCost { call_ps: CALL_PS, firing_ps: arithmetic.max(memory).ceil().max(1.0) as u64, scratch_bytes })
+        Some(ActorCost {
+            call_ps: CALL_PS,
+            firing_ps: arithmetic.max(memory).ceil().max(1.0) as u64,
+            scratch_bytes,
+        })
     }
 }
 

@@ -202,8 +202,9 @@ impl Graph {
         let mut outputs: TiVec<ActorId, Vec<Option<ChannelId>>> =
             self.actors.iter().map(|a| vec![None; a.outputs.len()]).collect();
         for (id, channel) in self.channels.iter_enumerated() {
-            if let Some(slot) =
-                outputs.get_mut(channel.from.actor).and_then(|p| p.get_mut(channel.from.port as usize))
+            if let Some(slot) = outputs
+                .get_mut(channel.from.actor)
+                .and_then(|p| p.get_mut(channel.from.port as usize))
             {
                 *slot = Some(id);
             }

@@ -73,7 +73,7 @@ pub struct Lane {
 pub enum Entry {
     /// One slot.
     Slot(Slot),
-    /// The body `count` times in a row. A fire slot in the body advances by its own `count` of firings each time.
+    /// The body `count` times in a row; fire, send and receive slots go on where the last execution ended.
     Loop {
         /// Repetitions, at least 1.
         count: u64,
@@ -98,8 +98,10 @@ pub struct Slot {
 /// What a slot does to the block it works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Firings `[first, first + count)` of the block; the e-th execution in a loop does
-    /// `[first + e*count, first + (e+1)*count)`.
+    /// Firings `[first, first + count)` of the block. Taken in execution order, loops counted out, the fire slots of
+    /// an actor do its firings 0, 1, 2, … without gap or repetition: a further execution in a loop goes on where the
+    /// actor's last execution ended. So with s = firings of the actor in one run of the loop's body, the e-th
+    /// execution does `[first + e*s, first + e*s + count)`.
     Fire {
         /// The actor.
         actor: ActorId,
@@ -109,7 +111,7 @@ pub enum Action {
         count: u64,
     },
     /// Copies new tokens `[first, first + count)` of the block from the sender's buffer into the ring and
-    /// publishes them; waits until the ring's block is free. Executions in loops advance like [`Action::Fire`].
+    /// publishes them; waits until the ring's block is free. Executions in loops go on like those of [`Action::Fire`].
     Send {
         /// The ring.
         ring: RingId,

@@ -1,1 +1,183 @@
-//! From a consistent graph and a machine to calendars: pure functions without I/O, clock or threads.
+//! From a consistent SDF graph, a machine and costs to plans: pure functions without I/O, clock or threads.
+//!
+//! [`schedule`] reads as the pipeline: analyse -> choose a block -> cluster -> place -> assemble (stages, buffers,
+//! order, times) -> lay out. What it returns is checked by `zbmd_ir::verify`, which shares no code with it.
+
+mod analysis;
+mod assemble;
+mod block;
+mod cluster;
+mod layout;
+mod place;
+mod problem;
+#[cfg(test)]
+mod testing;
+
+use std::collections::BTreeMap;
+
+pub use analysis::{AnalysisError, check_deadlock, repetition};
+use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, Plan};
+
+/// Iterations per block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Block {
+    /// As many as keep the cost of slots small against the work, within the bounds asked for.
+    #[default]
+    Auto,
+    /// Just so many.
+    Fixed(u64),
+}
+
+/// What is asked of a schedule. The default asks for throughput.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Iterations per block.
+    pub block: Block,
+    /// Bound on the predicted latency of a block.
+    pub max_latency_ns: Option<u64>,
+    /// Bound on the arena and exchange bytes of each device.
+    pub max_memory_bytes: Option<u64>,
+    /// Actors that must run on a given device.
+    pub pins: BTreeMap<ActorId, DeviceId>,
+    /// Devices that may be used; all if `None`.
+    pub devices: Option<Vec<DeviceId>>,
+    /// Most calls in one block of one cluster of actors in a cycle.
+    pub max_executions: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            block: Block::Auto,
+            max_latency_ns: None,
+            max_memory_bytes: None,
+            pins: BTreeMap::new(),
+            devices: None,
+            max_executions: 1 << 20,
+        }
+    }
+}
+
+/// Why there is no schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// The graph itself has none.
+    #[error(transparent)]
+    Analysis(#[from] AnalysisError),
+    /// No device is there or allowed.
+    #[error("the machine has no device that may be used")]
+    NoDevices,
+    /// No device has a kernel for the actor.
+    #[error("no device that may be used has a kernel for {actor}")]
+    NoDevice {
+        /// The actor.
+        actor: ActorId,
+    },
+    /// A pin names a device that cannot run the actor or may not be used.
+    #[error("{actor} is pinned to {device}, which cannot run it")]
+    PinImpossible {
+        /// The actor.
+        actor: ActorId,
+        /// The device.
+        device: DeviceId,
+    },
+    /// Actors whose firings interleave within a block are pinned to different devices.
+    #[error(
+        "{first} is pinned to {first_device} and {second} to {second_device}, but they lie on one cycle whose \
+         initial tokens do not cover a block"
+    )]
+    PinnedApart {
+        /// One actor.
+        first: ActorId,
+        /// Its device.
+        first_device: DeviceId,
+        /// The other actor.
+        second: ActorId,
+        /// Its device.
+        second_device: DeviceId,
+    },
+    /// Writer and reader sit on devices without a link.
+    #[error("{channel} needs a link from {from} to {to}, which the machine does not have")]
+    NoLink {
+        /// The channel.
+        channel: ChannelId,
+        /// Device of the writer.
+        from: DeviceId,
+        /// Device of the reader.
+        to: DeviceId,
+    },
+    /// The tokens of one block of a channel do not fit any memory.
+    #[error("one block of {block} iterations on {channel} is larger than any arena")]
+    TooBig {
+        /// The channel.
+        channel: ChannelId,
+        /// Iterations in the block.
+        block: u64,
+    },
+    /// The order inside a cycle is longer than allowed.
+    #[error("a block of {block} iterations interleaves more than {limit} calls inside a cycle")]
+    TooManySlots {
+        /// Iterations in the block.
+        block: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A device has too little memory, or the bound asked for is too low.
+    #[error(
+        "{device} needs {needed_bytes} bytes for blocks of {block} iterations, {limit_bytes} are allowed"
+    )]
+    Memory {
+        /// The device.
+        device: DeviceId,
+        /// Arena and exchange bytes of the plan.
+        needed_bytes: u64,
+        /// What the device has or the options allow.
+        limit_bytes: u64,
+        /// Iterations in the block.
+        block: u64,
+    },
+    /// No plan is as quick as asked.
+    #[error("the quickest plan has a latency of {best_ns} ns, {limit_ns} ns are allowed")]
+    Latency {
+        /// The lowest latency found.
+        best_ns: u64,
+        /// The bound.
+        limit_ns: u64,
+    },
+    /// The block size is zero or beyond all counts.
+    #[error("a block of {block} iterations is out of range 1 to {limit}")]
+    BlockRange {
+        /// What was asked for.
+        block: u64,
+        /// The largest block for this graph.
+        limit: u64,
+    },
+}
+
+/// Makes the plans of a graph: `main`, and where its block has more than one iteration `tail`, which runs what is
+/// left of the input one iteration at a time.
+///
+/// The graph must have passed `zbmd_ir::verify::graph` (ids in range, every port connected once). Deterministic:
+/// ties go to the lower id.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub fn schedule(
+    graph: &Graph,
+    machine: &Machine,
+    costs: &Costs,
+    options: &Options,
+) -> Result<Vec<Plan>, ScheduleError> {
+    let edges = analysis::Edges::of(graph);
+    let q = analysis::repetition_over(graph, &edges)?;
+    analysis::check_deadlock_over(&edges, &q)?;
+    let ports = graph.port_channels();
+    let input =
+        block::Input { given: (graph, machine, costs, options), derived: (&ports, &edges, &q) };
+    let main = block::best_plan(&input)?;
+    let mut plans = vec![main];
+    if plans[0].block > 1 {
+        plans.push(block::tail_plan(&input, &plans[0])?);
+    }
+    Ok(plans)
+}

@@ -1,1 +1,5 @@
-//! Cross-crate tests and benches.
+//! What the cross-crate tests and benches share: random graphs, an op that hashes its windows, machines, data files.
+
+pub mod data;
+pub mod mix;
+pub mod random;

@@ -1,0 +1,279 @@
+//! Seeded random graphs that are consistent by construction, and machines to run them on.
+
+use zbmd_ir::*;
+use zbmd_scheduler::{AnalysisError, check_deadlock, repetition};
+
+/// What a random graph may look like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Most actors, sources and sinks included.
+    pub actors: usize,
+    /// Largest rate of a port.
+    pub max_rate: u64,
+    /// Largest look-back of a window beyond its rate.
+    pub max_overlap: u64,
+    /// Whether cycles, self-loops and states occur.
+    pub cycles: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Shape { actors: 40, max_rate: 12, max_overlap: 6, cycles: true }
+    }
+}
+
+struct Builder {
+    rng: fastrand::Rng,
+    shape: Shape,
+    graph: Graph,
+    /// Wanted firings per iteration: the rates are made to fit.
+    q: Vec<u64>,
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A random graph of the shape: connected, consistent and free of deadlock.
+pub fn graph(seed: u64, shape: Shape) -> Graph {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let actors = rng.usize(2..=shape.actors.max(2));
+    let mut b = Builder {
+        rng,
+        shape,
+        graph: Graph { name: format!("random-{seed}"), ..Graph::default() },
+        q: vec![],
+    };
+    let numbers: Vec<u64> = (1..=shape.max_rate).collect();
+    for i in 0..actors {
+        let role = match i {
+            0 => Role::Source,
+            _ if i == actors - 1 => Role::Sink,
+            // Somebody whom everyone later can read from, whatever the rates.
+            1 => Role::Compute,
+            _ if b.rng.u8(..) < 16 => Role::Source,
+            _ if b.rng.u8(..) < 16 => Role::Sink,
+            _ => Role::Compute,
+        };
+        let op = match role {
+            Role::Compute => "Mix",
+            Role::Source => "Source",
+            Role::Sink => "Sink",
+        };
+        b.graph.actors.push(Actor {
+            name: format!("n{i}"),
+            role,
+            op: op.into(),
+            params: Params::new(),
+            inputs: vec![],
+            outputs: vec![],
+            state: vec![],
+        });
+        let firings = numbers[b.rng.usize(..numbers.len())];
+        b.q.push(firings);
+    }
+    b.forward_edges();
+    if shape.cycles {
+        b.loops_and_states();
+    }
+    b.graph
+}
+
+/// A random machine of `devices` alike CPU devices.
+pub fn machine(devices: usize) -> Machine {
+    let mut machine = Machine::default();
+    for i in 0..devices {
+        machine.devices.push(Device {
+            name: format!("cpu:{i}"),
+            backend: "cpu".into(),
+            cores: vec![],
+            memory_bytes: 1 << 30,
+            flops_per_s: 10_000_000_000,
+            bytes_per_s: 10_000_000_000,
+        });
+    }
+    for from in machine.devices.keys() {
+        for to in machine.devices.keys().filter(|&to| to != from) {
+            machine.links.push(Link { from, to, bytes_per_s: 10_000_000_000, latency_ns: 200 });
+        }
+    }
+    machine
+}
+
+/// Costs drawn at random, so that placements differ: up to 20 us a firing.
+pub fn costs(graph: &Graph, machine: &Machine, seed: u64) -> Costs {
+    let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let table = graph.actors.iter().map(|_| {
+        let cost =
+            ActorCost { call_ps: 20_000, firing_ps: rng.u64(1_000..20_000_000), scratch_bytes: 0 };
+        machine.devices.iter().map(|_| Some(cost)).collect()
+    });
+    Costs { table: table.collect() }
+}
+
+impl Builder {
+    fn token(&mut self) -> TokenType {
+        match self.rng.u8(0..5) {
+            0 => TokenType::new(DType::I32, [3]),
+            1 => TokenType::scalar(DType::U8),
+            2 => TokenType::new(DType::F32, [2, 2]),
+            _ => TokenType::scalar(DType::I64),
+        }
+    }
+
+    fn add_output(&mut self, actor: ActorId, token: &TokenType, rate: u64) -> Endpoint {
+        let outputs = &mut self.graph.actors[actor].outputs;
+        outputs.push(OutPort { name: format!("y{}", outputs.len()), token: token.clone(), rate });
+        Endpoint { actor, port: outputs.len() as u32 - 1 }
+    }
+
+    fn add_reader(&mut self, actor: ActorId, token: &TokenType, rate: u64, tokens: u64) -> Reader {
+        let overlap =
+            if self.rng.u8(..) < 64 { self.rng.u64(0..=self.shape.max_overlap) } else { 0 };
+        let inputs = &mut self.graph.actors[actor].inputs;
+        inputs.push(InPort {
+            name: format!("x{}", inputs.len()),
+            token: token.clone(),
+            rate,
+            window: rate + overlap,
+        });
+        Reader { to: Endpoint { actor, port: inputs.len() as u32 - 1 }, delay: overlap + tokens }
+    }
+
+    fn add_channel(&mut self, from: Endpoint, token: TokenType, readers: Vec<Reader>) -> ChannelId {
+        let history = readers.iter().map(|r| r.delay).max().unwrap_or(0);
+        let initial = (0..history * token.bytes()).map(|_| self.rng.u8(..)).collect();
+        self.graph.channels.push_and_get_key(Channel { from, readers, token, initial })
+    }
+
+    /// Produced and consumed rates that balance `from` and `to`, or `None` when they exceed the shape's.
+    fn rates(&mut self, from: ActorId, to: ActorId) -> Option<(u64, u64)> {
+        let (a, b) = (self.q[from.index()], self.q[to.index()]);
+        let g = gcd(a, b);
+        let (produced, consumed) = (b / g, a / g);
+        let room = self.shape.max_rate / produced.max(consumed);
+        let k = self.rng.u64(1..=room.max(1));
+        (room > 0).then_some((produced * k, consumed * k))
+    }
+
+    /// Every actor but sources reads from an earlier one; some outputs have several readers.
+    fn forward_edges(&mut self) {
+        for to in 1..self.graph.actors.len() {
+            let to = ActorId::from(to);
+            let wanted = match self.graph.actors[to].role {
+                Role::Source => 0,
+                Role::Sink => 1,
+                Role::Compute => self.rng.usize(1..=2),
+            };
+            for _ in 0..wanted {
+                let writers: Vec<ActorId> = (0..to.index())
+                    .map(ActorId::from)
+                    .filter(|&a| self.graph.actors[a].role != Role::Sink)
+                    .filter(|&a| {
+                        self.graph.actors[a].role == Role::Compute
+                            || self.graph.actors[a].outputs.is_empty()
+                            || self.shared(a, to).is_some()
+                    })
+                    .collect();
+                let from = writers[self.rng.usize(..writers.len())];
+                self.join(from, to);
+            }
+        }
+    }
+
+    /// The channel of the actor's first output and the rate at which `to` would read it, if that is whole.
+    fn shared(&self, from: ActorId, to: ActorId) -> Option<(ChannelId, u64)> {
+        let (channel, ch) = self
+            .graph
+            .channels
+            .iter_enumerated()
+            .find(|(_, c)| c.from.actor == from && c.from.port == 0)?;
+        let tokens =
+            self.graph.actors[from].outputs[ch.from.port as usize].rate * self.q[from.index()];
+        let rate = tokens / self.q[to.index()];
+        (tokens % self.q[to.index()] == 0 && rate <= self.shape.max_rate).then_some((channel, rate))
+    }
+
+    fn join(&mut self, from: ActorId, to: ActorId) {
+        let must_share = self.graph.actors[from].role == Role::Source
+            && !self.graph.actors[from].outputs.is_empty();
+        let shared = self.shared(from, to).filter(|_| must_share || self.rng.bool());
+        if let Some((channel, rate)) = shared {
+            let token = self.graph.channels[channel].token.clone();
+            let tokens = self.rng.u64(0..3);
+            let reader = self.add_reader(to, &token, rate, tokens);
+            let more =
+                reader.delay.saturating_sub(self.graph.channels[channel].history()) * token.bytes();
+            let older: Vec<u8> = (0..more).map(|_| self.rng.u8(..)).collect();
+            let ch = &mut self.graph.channels[channel];
+            ch.initial.splice(0..0, older);
+            ch.readers.push(reader);
+            return;
+        }
+        let token = self.token();
+        let Some((produced, consumed)) = self.rates(from, to) else {
+            unreachable!("q is at most max_rate")
+        };
+        let from = self.add_output(from, &token, produced);
+        let tokens = if self.rng.u8(..) < 32 { self.rng.u64(0..consumed * 3) } else { 0 };
+        let reader = self.add_reader(to, &token, consumed, tokens);
+        self.add_channel(from, token, vec![reader]);
+    }
+
+    /// Adds backward channels with the fewest initial tokens that a few tries find, self-loops and states.
+    fn loops_and_states(&mut self) {
+        let compute: Vec<ActorId> = self
+            .graph
+            .actors
+            .iter_enumerated()
+            .filter(|(_, a)| a.role == Role::Compute)
+            .map(|(id, _)| id)
+            .collect();
+        if compute.is_empty() {
+            return;
+        }
+        for _ in 0..self.rng.usize(0..=compute.len().div_ceil(4)) {
+            let a = compute[self.rng.usize(..compute.len())];
+            let b = compute[self.rng.usize(..compute.len())];
+            let (to, from) = (a.min(b), a.max(b));
+            let Some((produced, consumed)) = self.rates(from, to) else { continue };
+            let token = self.token();
+            let enough = self.q[to.index()] * consumed;
+            let tokens = self.rng.u64(0..=enough * 2);
+            let from = self.add_output(from, &token, produced);
+            let reader = self.add_reader(to, &token, consumed, tokens);
+            let channel = self.add_channel(from, token, vec![reader]);
+            self.free(channel);
+        }
+        for &actor in &compute {
+            if self.rng.u8(..) < 48 {
+                let token = self.token();
+                let from = self.add_output(actor, &token, 1);
+                let inputs = &mut self.graph.actors[actor].inputs;
+                inputs.push(InPort {
+                    name: format!("x{}", inputs.len()),
+                    token: token.clone(),
+                    rate: 1,
+                    window: 1,
+                });
+                let to = Endpoint { actor, port: inputs.len() as u32 - 1 };
+                self.graph.actors[actor]
+                    .state
+                    .push(StatePort { input: to.port, output: from.port });
+                self.add_channel(from, token, vec![Reader { to, delay: 1 }]);
+            }
+        }
+    }
+
+    /// Adds initial tokens to the channel until the graph runs: just as many as the analysis asks for.
+    fn free(&mut self, channel: ChannelId) {
+        let Ok(q) = repetition(&self.graph) else { unreachable!("rates balance by construction") };
+        while let Err(AnalysisError::Deadlock { .. }) = check_deadlock(&self.graph, &q) {
+            let bytes = self.graph.channels[channel].token.bytes();
+            let more: Vec<u8> = (0..bytes).map(|_| self.rng.u8(..)).collect();
+            let ch = &mut self.graph.channels[channel];
+            ch.readers[0].delay += 1;
+            ch.initial.extend(more);
+        }
+    }
+}
