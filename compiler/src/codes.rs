@@ -76,6 +76,7 @@ codes! {
     E0506 "a bound cannot be met",
     E0507 "a device is impossible",
     E0601 "a bundle is refused",
+    E0602 "a graph is malformed",
     E0701 "a file cannot be read",
     E0702 "an .npy file is damaged",
     E0703 "an .npy file holds the wrong thing",
