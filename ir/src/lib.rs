@@ -54,6 +54,8 @@ pub mod limits;
 mod machine;
 mod plan;
 mod program;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod text;
 mod token;
 pub mod verify;

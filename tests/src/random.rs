@@ -6,6 +6,8 @@ use zbmd_scheduler::{AnalysisError, check_deadlock, repetition};
 /// What a random graph may look like.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Fewest actors, at least 2.
+    pub min_actors: usize,
     /// Most actors, sources and sinks included.
     pub actors: usize,
     /// Largest rate of a port.
@@ -18,7 +20,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { actors: 40, max_rate: 12, max_overlap: 6, cycles: true }
+        Shape { min_actors: 2, actors: 40, max_rate: 12, max_overlap: 6, cycles: true }
     }
 }
 
@@ -28,6 +30,8 @@ struct Builder {
     graph: Graph,
     /// Wanted firings per iteration: the rates are made to fit.
     q: Vec<u64>,
+    /// Channel of each actor's first output.
+    first_channel: Vec<Option<ChannelId>>,
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -37,12 +41,13 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// A random graph of the shape: connected, consistent and free of deadlock.
 pub fn graph(seed: u64, shape: Shape) -> Graph {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let actors = rng.usize(2..=shape.actors.max(2));
+    let actors = rng.usize(shape.min_actors.max(2)..=shape.actors.max(shape.min_actors).max(2));
     let mut b = Builder {
         rng,
         shape,
         graph: Graph { name: format!("random-{seed}"), ..Graph::default() },
         q: vec![],
+        first_channel: vec![None; actors],
     };
     let numbers: Vec<u64> = (1..=shape.max_rate).collect();
     for i in 0..actors {
@@ -143,7 +148,10 @@ impl Builder {
     fn add_channel(&mut self, from: Endpoint, token: TokenType, readers: Vec<Reader>) -> ChannelId {
         let history = readers.iter().map(|r| r.delay).max().unwrap_or(0);
         let initial = (0..history * token.bytes()).map(|_| self.rng.u8(..)).collect();
-        self.graph.channels.push_and_get_key(Channel { from, readers, token, initial })
+        let channel =
+            self.graph.channels.push_and_get_key(Channel { from, readers, token, initial });
+        self.first_channel[from.actor.index()].get_or_insert(channel);
+        channel
     }
 
     /// Produced and consumed rates that balance `from` and `to`, or `None` when they exceed the shape's.
@@ -166,30 +174,30 @@ impl Builder {
                 Role::Compute => self.rng.usize(1..=2),
             };
             for _ in 0..wanted {
-                let writers: Vec<ActorId> = (0..to.index())
-                    .map(ActorId::from)
-                    .filter(|&a| self.graph.actors[a].role != Role::Sink)
-                    .filter(|&a| {
-                        self.graph.actors[a].role == Role::Compute
-                            || self.graph.actors[a].outputs.is_empty()
-                            || self.shared(a, to).is_some()
-                    })
-                    .collect();
-                let from = writers[self.rng.usize(..writers.len())];
+                let from = self.writer_for(to);
                 self.join(from, to);
             }
         }
     }
 
+    /// One of the last actors before `to` that can still be read; failing that actor 1, which always can.
+    fn writer_for(&mut self, to: ActorId) -> ActorId {
+        let oldest = to.index().saturating_sub(64);
+        for _ in 0..8 {
+            let from = ActorId::from(self.rng.usize(oldest..to.index()));
+            let actor = &self.graph.actors[from];
+            let free = actor.role == Role::Compute || actor.outputs.is_empty();
+            if actor.role != Role::Sink && (free || self.shared(from, to).is_some()) {
+                return from;
+            }
+        }
+        ActorId::from(to.index().min(2) - 1)
+    }
+
     /// The channel of the actor's first output and the rate at which `to` would read it, if that is whole.
     fn shared(&self, from: ActorId, to: ActorId) -> Option<(ChannelId, u64)> {
-        let (channel, ch) = self
-            .graph
-            .channels
-            .iter_enumerated()
-            .find(|(_, c)| c.from.actor == from && c.from.port == 0)?;
-        let tokens =
-            self.graph.actors[from].outputs[ch.from.port as usize].rate * self.q[from.index()];
+        let channel = self.first_channel[from.index()]?;
+        let tokens = self.graph.actors[from].outputs[0].rate * self.q[from.index()];
         let rate = tokens / self.q[to.index()];
         (tokens % self.q[to.index()] == 0 && rate <= self.shape.max_rate).then_some((channel, rate))
     }
@@ -232,7 +240,7 @@ impl Builder {
         if compute.is_empty() {
             return;
         }
-        for _ in 0..self.rng.usize(0..=compute.len().div_ceil(4)) {
+        for _ in 0..self.rng.usize(0..=compute.len().div_ceil(4).min(10)) {
             let a = compute[self.rng.usize(..compute.len())];
             let b = compute[self.rng.usize(..compute.len())];
             let (to, from) = (a.min(b), a.max(b));
