@@ -18,9 +18,9 @@ pub enum Value {
     /// A string or a bare word.
     Str(String),
     /// A list.
-    List(Vec<Value>),
+    List(#[serde(deserialize_with = "crate::nesting::deserialize")] Vec<Value>),
     /// A map with string keys.
-    Map(BTreeMap<String, Value>),
+    Map(#[serde(deserialize_with = "crate::nesting::deserialize")] BTreeMap<String, Value>),
     /// A tensor kept in the program's blobs; its dtype and shape.
     Tensor(BlobId, TokenType),
 }

@@ -52,8 +52,10 @@ mod graph;
 mod ids;
 pub mod limits;
 mod machine;
+mod nesting;
 mod plan;
 mod program;
+pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod text;

@@ -28,6 +28,8 @@ pub const MAX_PLANS: usize = 4096;
 pub const MAX_SLOT_EXECUTIONS: u64 = 1 << 24;
 /// Nesting of loops in a calendar.
 pub const MAX_LOOP_DEPTH: usize = 4;
+/// Nesting of lists and maps in a parameter, and of anything in a bundle.
+pub const MAX_NESTING: usize = 32;
 /// Places of one buffer.
 pub const MAX_BLOCKS: u32 = 1 << 10;
 /// Stages of a plan.

@@ -10,7 +10,8 @@ use super::liveness;
 pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
 use crate::limits::{
-    MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_PORTS, MAX_RANK, MAX_RATE, MAX_TOKEN_BYTES,
+    MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_NESTING, MAX_PORTS, MAX_RANK, MAX_RATE,
+    MAX_TOKEN_BYTES,
 };
 use crate::{
     Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Graph, Role, TiSlice, TiVec, TokenType,
@@ -144,11 +145,15 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
 /// Every tensor anywhere in the parameters refers to a blob of its size.
 fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, errors: &mut Errors) {
     for (name, value) in &actor.params {
-        let mut open = vec![value];
-        while let Some(value) = open.pop() {
+        let mut open = vec![(value, 0)];
+        while let Some((value, depth)) = open.pop() {
             match value {
-                Value::List(items) => open.extend(items),
-                Value::Map(items) => open.extend(items.values()),
+                Value::List(_) | Value::Map(_) if depth == MAX_NESTING => {
+                    let what = || format!("nesting of parameter `{name}` of {id}");
+                    errors.limit(what, depth as u128 + 1, MAX_NESTING as u128);
+                }
+                Value::List(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+                Value::Map(items) => open.extend(items.values().map(|item| (item, depth + 1))),
                 Value::Tensor(blob, token) => {
                     let (param, expected) = (name.clone(), token.bytes());
                     match blobs.get(*blob).map(|b| b.len() as u64) {
