@@ -143,7 +143,7 @@ impl GraphBuilder {
     /// Everything that is wrong with it.
     pub fn finish(self, registry: &Registry) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
         let options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
-        let files = Files { blobs: self.blobs, ..Files::default() };
+        let files = Files::with_blobs(self.blobs);
         graph_of_net(&self.net, files, self.sink, &options)
     }
 
@@ -152,7 +152,7 @@ impl GraphBuilder {
     /// # Errors
     /// Everything that is wrong with the graph and the machine.
     pub fn compile(self, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
-        let files = Files { blobs: self.blobs, ..Files::default() };
+        let files = Files::with_blobs(self.blobs);
         compile_net(&self.net, files, self.sink, options)
     }
 

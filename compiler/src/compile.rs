@@ -1,6 +1,5 @@
 //! The driver: reads as the pipeline, and the public face of it.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -53,7 +52,7 @@ pub struct CompileOptions {
 impl Default for CompileOptions {
     fn default() -> Self {
         Self {
-            registry: Registry::standard(),
+            registry: crate::infer::standard(),
             machine: MachineChoice::Detect,
             block: None,
             max_latency_ns: None,
@@ -89,26 +88,8 @@ impl Compiled {
     /// What the file system says.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
-        let bytes = zbmd_ir::bundle::write(&self.program);
-        write_atomically(path, &bytes).map_err(|error| WriteError { path: path.to_owned(), error })
+        zbmd_ir::bundle::write(path, &self.program).map_err(|error| WriteError { path: path.to_owned(), error })
     }
-}
-
-/// Writes a file next to its place and moves it there.
-///
-/// # Errors
-/// What the file system says; then nothing was changed.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    // A temporary file is private by default; a bundle is as readable as any file the user makes.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-    let mut file = builder.prefix(".zbmd-").tempfile_in(dir)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|e| e.error)?;
-    Ok(())
 }
 
 /// Compiles a model file; the files it names are relative to it.
@@ -172,13 +153,7 @@ pub fn compile_graph(
 ) -> Result<Compiled, Diagnostics> {
     let mut run = Run::new(options);
     run.files.blobs = blobs;
-    let program = Program {
-        graph: graph.clone(),
-        machine: Machine::default(),
-        plans: TiVec::new(),
-        blobs: run.files.blobs.clone(),
-    };
-    for error in zbmd_ir::verify::graph::check(&program.graph, &program.blobs).err().unwrap_or_default() {
+    for error in zbmd_ir::verify::check_graph(&graph, &run.files.blobs).err().unwrap_or_default() {
         run.sink.push(Diagnostic::new(Code::E0602, format!("the graph is malformed: {error}")));
     }
     let origins = Origins {

@@ -110,7 +110,7 @@ impl Infer<'_> {
                 }
                 let blobs = &self.files.blobs;
                 let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
-                self.registry.resolve(&actor.op.value, &cx)
+                resolve(self.registry, &actor.op.value, &cx)
             }
         }
     }
@@ -298,6 +298,17 @@ impl Infer<'_> {
             diagnostic = diagnostic.context(self.net.actors[id].span, "so does this");
         }
         diagnostic.help("state the type of one channel in the loop: `dtype: f32, shape: []`")
+    }
+}
+
+pub(crate) fn standard() -> Registry {
+    Registry::empty()
+}
+
+pub(crate) fn resolve(registry: &Registry, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+    match registry.op(op) {
+        Some(op) => op.resolve(cx),
+        None => Err(OpError::Other { message: format!("there is no op `{op}`"), help: String::new() }),
     }
 }
 

@@ -31,7 +31,7 @@ pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
     CompileOptions, Compiled, MachineChoice, check_file, check_str, compile_file, compile_graph, compile_str,
-    write_atomically,
+    WriteError,
 };
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};

@@ -7,7 +7,7 @@ use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::parse::{self, Kind, Node};
 use crate::read::{self, Fields};
-use crate::source::{FileId, Span, Spanned};
+use crate::source::{FileId, Spanned};
 use crate::units::{self, UnitError};
 
 /// Arithmetic peak assumed of one CPU core, in operations per second, until it is measured: 8 lanes, two fused
@@ -160,7 +160,10 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<Machine>
             return None;
         }
     };
-    let head = Span { end: node.span.start + 7.min(node.span.end - node.span.start), ..node.span };
+    let head = match &node.kind {
+        Kind::Call(Some(name), _) => name.span,
+        _ => node.span,
+    };
     let mut fields = Fields::new("Machine", head, args, sink);
     let list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
     let links = fields.take("links");

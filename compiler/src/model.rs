@@ -71,7 +71,6 @@ pub(crate) struct ActorDecl {
 /// A channel.
 #[derive(Debug)]
 pub(crate) struct ChannelDecl {
-    pub(crate) span: Span,
     pub(crate) from: Spanned<String>,
     pub(crate) to: Vec<ToDecl>,
     pub(crate) dtype: Option<Node>,
@@ -174,7 +173,7 @@ impl<'a> Loader<'a> {
             _ => node.span,
         };
         let mut fields = Fields::new("Model", head, args, self.sink);
-        let mut maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
+        let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
             let entries = fields.take(field).map(|n| read::map(n, &format!("a map of {field}"), sink));
             let mut entries: Vec<(Spanned<String>, Node)> =
                 entries.unwrap_or_default().into_iter().map(|(k, v)| (k, v.clone())).collect();
@@ -338,9 +337,8 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
         return None;
     };
-    if let Some(head) = head.as_ref().filter(|h| h.value != "Channel") {
+    if head.as_ref().is_some_and(|h| h.value != "Channel") {
         sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
-        let _ = head;
         return None;
     }
     let mut fields = Fields::new("a channel", node.span, args, sink);
@@ -362,7 +360,7 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
     fields.finish(CHANNEL_FIELDS, sink);
     let (Some(from), Some(to), dtype, shape) = decl else { return None };
     let (dtype, shape) = (dtype.cloned(), shape.cloned());
-    Some(ChannelDecl { span: node.span, from, to, dtype, shape, rate, initial, reader })
+    Some(ChannelDecl { from, to, dtype, shape, rate, initial, reader })
 }
 
 /// `"actor.port"` or `(to: "actor.port", window: 8)`.

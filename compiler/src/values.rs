@@ -24,6 +24,11 @@ pub(crate) struct Files {
 }
 
 impl Files {
+    /// No files yet, and these blobs.
+    pub(crate) fn with_blobs(blobs: TiVec<BlobId, Bytes>) -> Self {
+        Self { blobs, ..Self::default() }
+    }
+
     /// Reads the file of `Npy("path")`. An error is reported at every use, a file is read once.
     fn array(&mut self, args: &[Arg], span: Span, dir: &Path, sink: &mut Sink) -> Option<Rc<Npy>> {
         let [Arg { name: None, value }] = args else {
