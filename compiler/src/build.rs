@@ -293,9 +293,7 @@ impl<'a> Builder<'a> {
         let types = [(String::new(), token)].into();
         let connected = [String::new()];
         let op = self.registry.op(FORK)?;
-        if op.positional().contains(&"n") {
-            params.insert("n".to_owned(), zbmd_ir::Value::Int(1));
-        }
+        params.insert("outputs".to_owned(), zbmd_ir::Value::Int(1));
         let cx = ResolveCx { params: &params, connected: &connected, types: &types, blobs: &self.files.blobs };
         match op.resolve(&cx) {
             Ok(signature) => {

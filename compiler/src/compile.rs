@@ -52,7 +52,7 @@ pub struct CompileOptions {
 impl Default for CompileOptions {
     fn default() -> Self {
         Self {
-            registry: crate::infer::standard(),
+            registry: Registry::standard(),
             machine: MachineChoice::Detect,
             block: None,
             max_latency_ns: None,

@@ -185,7 +185,7 @@ impl Expander<'_> {
                 self.too_many(decl.span);
                 break;
             }
-            let thing = if decl.op.value == "Sub" {
+            let thing = if self.is_instance(decl) {
                 self.instance(scope, decl, prefix, env, chain).unwrap_or(Thing::Bad)
             } else {
                 self.actor(model, decl, prefix, env)
@@ -197,6 +197,12 @@ impl Expander<'_> {
         }
         self.read_pins(model, prefix);
         names
+    }
+
+    /// `Sub("name")` is an instance; the op `Sub()`, a difference, takes nothing without a name.
+    fn is_instance(&self, decl: &ActorDecl) -> bool {
+        let named = decl.args.first().is_some_and(|a| a.name.is_none());
+        decl.op.value == "Sub" && (named || self.registry.op("Sub").is_none())
     }
 
     fn too_many(&mut self, span: Span) {

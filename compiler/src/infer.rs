@@ -110,7 +110,7 @@ impl Infer<'_> {
                 }
                 let blobs = &self.files.blobs;
                 let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
-                resolve(self.registry, &actor.op.value, &cx)
+                self.registry.resolve(&actor.op.value, &cx)
             }
         }
     }
@@ -301,17 +301,6 @@ impl Infer<'_> {
     }
 }
 
-pub(crate) fn standard() -> Registry {
-    Registry::empty()
-}
-
-pub(crate) fn resolve(registry: &Registry, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
-    match registry.op(op) {
-        Some(op) => op.resolve(cx),
-        None => Err(OpError::Other { message: format!("there is no op `{op}`"), help: String::new() }),
-    }
-}
-
 /// E0208.
 pub(crate) fn unconnected(actor: &NetActor, port: &str) -> Diagnostic {
     let what = if actor.role == Role::Sink {
@@ -419,11 +408,11 @@ fn check_fact(fact: &TypeFact, is: &TokenType, link: &Link, from: &NetActor, sin
 
 fn type_mend(out: &TokenType, input: &TokenType) -> String {
     if out.shape == input.shape && out.dtype != DType::C32 && input.dtype != DType::C32 {
-        format!("put a `Cast({})` between them", input.dtype)
+        format!("put a `Convert({})` between them", input.dtype)
     } else if out.shape == input.shape {
         "convert between complex and real with an op between them".to_owned()
     } else if out.elements() == input.elements() {
-        format!("put a `Reshape({:?})` between them", input.shape)
+        format!("put a `Reshape(shape: {:?})` between them", input.shape)
     } else {
         "change one of the two actors, or put an op between them".to_owned()
     }
