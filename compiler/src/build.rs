@@ -226,7 +226,7 @@ impl<'a> Builder<'a> {
             first.insert((link.to.actor, port), link);
         }
         // A link that could not be placed may be the one that is missing.
-        let lost = self.net.links.len() > by_writer.values().map(Vec::len).sum();
+        let lost = self.net.lost || self.net.links.len() > by_writer.values().map(Vec::len).sum();
         for (id, signature) in self.signatures.iter().enumerate() {
             let Some(signature) = signature.as_ref().filter(|_| !lost) else { continue };
             for (port, input) in signature.inputs.iter().enumerate() {

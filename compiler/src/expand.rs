@@ -192,6 +192,10 @@ impl Expander<'_> {
             };
             self.name(&mut names, &decl.name, thing);
         }
+        for name in &model.broken {
+            names.entry(name.value.clone()).or_insert((Thing::Bad, name.span));
+        }
+        self.net.lost |= model.lost_channels;
         for channel in &model.channels {
             self.channel(model, channel, &names, env);
         }
@@ -511,7 +515,10 @@ impl Expander<'_> {
             let window = self.count(&reader.window, "a window", env);
             let history = self.maybe(&reader.history, env);
             let history = history.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
-            let (Some(from), Some(end)) = (from.clone(), end) else { continue };
+            let (Some(from), Some(end)) = (from.clone(), end) else {
+                self.net.lost = true;
+                continue;
+            };
             self.edges.push(Edge {
                 from,
                 to: Some(end),

@@ -39,7 +39,7 @@ const fn model(files: &'static [(&'static str, &'static [u8])]) -> Example {
     Example::Command { files, command: "check model.ron" }
 }
 
-macro_rules! page {
+macro_rules! entry {
     ($code:ident, $text:literal, $model:literal, $mend:literal) => {
         Page {
             code: Code::$code,
@@ -49,7 +49,7 @@ macro_rules! page {
         }
     };
 }
-use page;
+use entry;
 
 /// The page of a code.
 pub fn page(code: Code) -> &'static Page {

@@ -211,7 +211,7 @@ impl Infer<'_> {
         let who = format!("`{}` ({})", actor.name, actor.op.value);
         match error {
             OpError::Param { name, message, help } => {
-                Diagnostic::new(Code::E0302, format!("{who}: parameter `{name}` {message}"))
+                Diagnostic::new(Code::E0302, format!("{who}: parameter `{name}`: {message}"))
                     .primary(actor.param_span(&name), "refused by the op")
                     .help(help)
             }
@@ -258,7 +258,10 @@ impl Infer<'_> {
                 match self.feeder(at, port) {
                     Some(link) => at = self.net.links[link].from.actor,
                     None => {
-                        sink.push(self.unknown_input(at, port));
+                        // A channel that could not be read may be the one that is missing.
+                        if !self.net.lost || self.net.actors[at].role == Role::Source {
+                            sink.push(self.unknown_input(at, port));
+                        }
                         break;
                     }
                 }
@@ -281,8 +284,7 @@ impl Infer<'_> {
                     .primary(actor.span, "it states no dtype, and no reader fixes one")
                     .help("write `Stream(dtype: f32)`")
             }
-            Role::Sink => unconnected(actor, port),
-            Role::Compute => unconnected(actor, port),
+            Role::Sink | Role::Compute => unconnected(actor, port),
         }
     }
 

@@ -27,6 +27,10 @@ pub(crate) struct Model {
     pub(crate) actors: Vec<ActorDecl>,
     pub(crate) channels: Vec<ChannelDecl>,
     pub(crate) pins: Vec<(Spanned<String>, Spanned<String>)>,
+    /// Names whose declarations could not be read.
+    pub(crate) broken: Vec<Spanned<String>>,
+    /// Whether channels could not be read.
+    pub(crate) lost_channels: bool,
 }
 
 /// A sub-model's definition.
@@ -73,6 +77,8 @@ pub(crate) struct ActorDecl {
 pub(crate) struct ChannelDecl {
     pub(crate) from: Spanned<String>,
     pub(crate) to: Vec<ToDecl>,
+    /// Readers in the text, readable or not.
+    readers_written: usize,
     pub(crate) dtype: Option<Node>,
     pub(crate) shape: Option<Node>,
     pub(crate) rate: Option<Node>,
@@ -187,20 +193,22 @@ impl<'a> Loader<'a> {
         };
         let inputs = ports(maps(&mut fields, "inputs", "a port", self.sink), self.sink);
         let outputs = ports(maps(&mut fields, "outputs", "a port", self.sink), self.sink);
-        let streams = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
-            list.into_iter().filter_map(|(name, node)| stream(name, &node, sink)).collect()
+        let mut broken = Vec::new();
+        let mut streams = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
+            keep(list, &mut broken, |name, node| stream(name, &node, sink))
         };
         let sources = streams(maps(&mut fields, "sources", "a source", self.sink), self.sink);
         let sinks = streams(maps(&mut fields, "sinks", "a sink", self.sink), self.sink);
-        let actors = maps(&mut fields, "actors", "an actor", self.sink)
-            .into_iter()
-            .filter_map(|(name, node)| actor(name, node, self.sink))
-            .collect();
+        let actors = maps(&mut fields, "actors", "an actor", self.sink);
+        let actors = keep(actors, &mut broken, |name, node| actor(name, node, self.sink));
         let models = maps(&mut fields, "models", "a sub-model", self.sink);
         let models = models.into_iter().map(|(name, node)| (name, self.definition(&node, dir))).collect();
         let channels = fields.take("channels").and_then(|n| read::list(n, "a list of channels", self.sink));
-        let channels =
-            channels.unwrap_or_default().iter().filter_map(|n| channel(n, self.sink)).collect();
+        let written = channels.unwrap_or_default();
+        let channels: Vec<ChannelDecl> =
+            written.iter().filter_map(|n| channel(n, self.sink)).collect();
+        let short = |c: &ChannelDecl| c.to.len() < c.readers_written;
+        let lost_channels = channels.len() < written.len() || channels.iter().any(short);
         let pins = maps(&mut fields, "pins", "", self.sink)
             .into_iter()
             .filter_map(|(k, v)| Some((k, read::string(&v, "a device in quotes", self.sink)?)))
@@ -209,7 +217,8 @@ impl<'a> Loader<'a> {
         let dir = dir.to_owned();
         let span = head;
         Some(Model {
-            span, dir, name, params, inputs, outputs, sources, sinks, models, actors, channels, pins,
+            span, dir, name, params, inputs, outputs, sources, sinks, models, actors, channels, pins, broken,
+            lost_channels,
         })
     }
 
@@ -271,6 +280,22 @@ fn too_large(name: &str, bytes: u64, span: Span) -> Diagnostic {
     )
     .primary(span, "")
     .help("put constants into .npy files: `Npy(\"taps.npy\")`")
+}
+
+/// Reads declarations; the names of those that cannot be read go to `broken`.
+fn keep<T>(
+    list: Vec<(Spanned<String>, Node)>,
+    broken: &mut Vec<Spanned<String>>,
+    mut read: impl FnMut(Spanned<String>, Node) -> Option<T>,
+) -> Vec<T> {
+    let mut out = Vec::new();
+    for (name, node) in list {
+        match read(name.clone(), node) {
+            Some(decl) => out.push(decl),
+            None => broken.push(name),
+        }
+    }
+    out
 }
 
 fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
@@ -344,11 +369,12 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
     let mut fields = Fields::new("a channel", node.span, args, sink);
     let from = fields.need("from", "\"actor\"", sink);
     let from = from.and_then(|n| read::string(n, "the writer's name in quotes", sink));
-    let to = fields.need("to", "[\"actor.port\"]", sink);
-    let to: Option<Vec<ToDecl>> = to.map(|n| match &n.kind {
+    let to_node = fields.need("to", "[\"actor.port\"]", sink);
+    let to: Option<Vec<ToDecl>> = to_node.map(|n| match &n.kind {
         Kind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
         _ => reader(n, sink).into_iter().collect(),
     });
+    let readers_written = to_node.map_or(0, |n| if let Kind::List(items) = &n.kind { items.len() } else { 1 });
     let decl = (from, to, fields.take("dtype"), fields.take("shape"));
     let rate = fields.take("rate").cloned();
     let initial = fields.take("initial").cloned();
@@ -360,7 +386,7 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
     fields.finish(CHANNEL_FIELDS, sink);
     let (Some(from), Some(to), dtype, shape) = decl else { return None };
     let (dtype, shape) = (dtype.cloned(), shape.cloned());
-    Some(ChannelDecl { from, to, dtype, shape, rate, initial, reader })
+    Some(ChannelDecl { from, to, readers_written, dtype, shape, rate, initial, reader })
 }
 
 /// `"actor.port"` or `(to: "actor.port", window: 8)`.

@@ -17,6 +17,8 @@ pub(crate) struct Net {
     /// Outputs that are knowingly left unread, by actor and port.
     pub(crate) dropped: Vec<End>,
     pub(crate) pins: Vec<Pin>,
+    /// Whether channels could not be read, so that what seems unconnected may not be.
+    pub(crate) lost: bool,
 }
 
 /// An actor.

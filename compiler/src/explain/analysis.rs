@@ -1,6 +1,6 @@
 //! E04xx to E06xx: analysis, machines, limits, bundles.
 
-use super::{Example, Page, model, page};
+use super::{Example, Page, entry, model};
 use crate::codes::Code;
 
 /// A model with nothing wrong.
@@ -42,7 +42,7 @@ macro_rules! command {
 }
 
 pub(super) const PAGES: &[Page] = &[
-    page!(
+    entry!(
         E0401,
         "On every channel, what the writer writes in one iteration must be what the reader reads: firings of the \
          writer x its rate = firings of the reader x its rate (Lee & Messerschmitt 1987). No firing counts satisfy \
@@ -60,7 +60,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "decimate the other path as well, or interpolate behind the decimator."
     ),
-    page!(
+    entry!(
         E0402,
         "The actors of a loop wait for each other: none can fire first, because the loop has too few initial tokens. \
          A feedback loop is an ordinary channel with initial tokens.",
@@ -80,7 +80,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "give the loop its first value: `(from: \"leak\", to: [\"sum.y\"], initial: [0.0])`."
     ),
-    page!(
+    entry!(
         E0403,
         "One iteration of the graph fires actors absurdly often, because rates that share no factors multiply. \
          Neither memory nor latency could be kept small.",
@@ -96,7 +96,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "choose rates with common factors: 4096 instead of 4095."
     ),
-    page!(
+    entry!(
         E0404,
         "Sample rates follow the rates of the graph: one stated rate fixes all streams that are connected to it. Two \
          statements contradict each other.",
@@ -119,7 +119,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "name devices of the list. Without `links`, every two devices are linked."
     ),
-    page!(
+    entry!(
         E0502,
         "A pin names an actor, an instance or a device that does not exist, or pins a feedback loop apart.",
         r#"Model(
@@ -144,7 +144,7 @@ pub(super) const PAGES: &[Page] = &[
         "compile model.ron --devices 1 --max-memory 1B -o model.zbmd",
         "allow more, or make rates, shapes and histories smaller."
     ),
-    page!(
+    entry!(
         E0505,
         "Something is larger than zbmd's limits, which keep hostile or mistaken models from taking all memory: 2^32 \
          for rates and windows and the bytes of a token, 2^30 bytes of initial tokens, 8 dimensions, 2^20 actors, 8 \

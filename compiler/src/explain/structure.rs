@@ -1,10 +1,10 @@
 //! E02xx and warnings: names and structure.
 
-use super::{Page, model, page};
+use super::{Page, entry, model};
 use crate::codes::Code;
 
 pub(super) const PAGES: &[Page] = &[
-    page!(
+    entry!(
         E0201,
         "A group has a field that is not known there; mostly a slip of the pen.",
         r#"Model(
@@ -14,7 +14,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "the suggestion names the field that was probably meant."
     ),
-    page!(
+    entry!(
         E0202,
         "A group lacks a field that it must have.",
         r#"Model(
@@ -24,7 +24,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "add the field: `to: [\"reader\"]`, or `to: []` if the tokens are dropped."
     ),
-    page!(
+    entry!(
         E0203,
         "A value is of another kind than its place asks for: a list instead of a string, a word instead of an op, a \
          number without its unit.",
@@ -35,7 +35,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "write the kind of value that the message asks for: `rate: 4`."
     ),
-    page!(
+    entry!(
         E0204,
         "Names are made of letters, digits, `_` and `-`. A dot separates an actor from its port and a slash a \
          sub-model's instance from its actors, so neither can be part of a name.",
@@ -45,7 +45,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "rename it: `radio_in`."
     ),
-    page!(
+    entry!(
         E0205,
         "Sources, sinks, actors and ports of one model share one set of names, because channels name them alike.",
         r#"Model(
@@ -56,7 +56,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "rename one of them."
     ),
-    page!(
+    entry!(
         E0206,
         "A channel's `from` or `to` names something that this model does not have. A sub-model sees its own actors \
          only, not those around it.",
@@ -68,7 +68,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "correct the name, or declare what is missing."
     ),
-    page!(
+    entry!(
         E0207,
         "The actor or instance exists, but has no port of this name. `zbmdc ops NAME` lists the ports of an op.",
         r#"Model(
@@ -80,7 +80,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "name an existing port, or none for the first one: `from: \"half\"`."
     ),
-    page!(
+    entry!(
         E0208,
         "Every input must be read from exactly one channel; no channel leads to this one.",
         r#"Model(
@@ -91,7 +91,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "add it to the readers of a channel, or remove it."
     ),
-    page!(
+    entry!(
         E0209,
         "Every input is read from exactly one channel, two lead here. Tokens of two channels are never merged \
          silently: the order would be undefined.",
@@ -103,7 +103,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "combine the channels with an op, such as `Expr(\"a + b\")`."
     ),
-    page!(
+    entry!(
         E0210,
         "The catalogue has no op of this name; `zbmdc ops` lists all. Rust code of an embedding program is used as \
          `Custom(\"name\", …)`.",
@@ -115,7 +115,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "correct the name."
     ),
-    page!(
+    entry!(
         E0211,
         "`Sub(\"name\")` makes an instance of a sub-model, which must be defined in `models` of this model or of one \
          around it. A model in a file of its own sees only its own.",
@@ -127,7 +127,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "define it: `models: { \"stage\": Model(…) }` or `models: { \"stage\": File(\"stage.ron\") }`."
     ),
-    page!(
+    entry!(
         E0212,
         "A sub-model contains an instance of itself, directly or through others, so the graph would never end.",
         r#"Model(
@@ -140,7 +140,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "feedback is no recursion: write it as a channel with initial tokens."
     ),
-    page!(
+    entry!(
         E0213,
         "`$name` stands for a parameter of the model it is written in; this model has none of that name. Parameters \
          of a model around are handed on by giving them to the instance.",
@@ -162,7 +162,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "correct the name, or declare it in `params`."
     ),
-    page!(
+    entry!(
         E0214,
         "An instance gives a sub-model a parameter that it does not have, or not one that it requires.",
         r#"Model(
@@ -183,7 +183,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "give it: `Sub(\"stage\", gain: 2.0)`, or a default in `params`."
     ),
-    page!(
+    entry!(
         E0215,
         "Only the outermost model has sources and sinks, because they have one name to the outside; sub-models have \
          `inputs` and `outputs`. A model that is compiled by itself has no ports.",
@@ -195,7 +195,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "make it a source: `sources: { \"x\": Stream(dtype: f32) }`."
     ),
-    page!(
+    entry!(
         E0216,
         "A channel runs from an output to inputs. Here a sink or an output of the sub-model is read from, or a source \
          or an input is written to.",
@@ -207,7 +207,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "swap the two ends."
     ),
-    page!(
+    entry!(
         E0217,
         "Ports of sub-models are joined to each other in a circle, and no actor writes any of them.",
         r#"Model(
@@ -226,14 +226,14 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "put an actor into the loop, and initial tokens."
     ),
-    page!(
+    entry!(
         E0218,
         "The model has neither sources nor actors nor sinks, so there is nothing to compile.",
         r#"Model(name: "empty")
 "#,
         "add actors, and channels between them."
     ),
-    page!(
+    entry!(
         W0201,
         "An output is read by nobody: its tokens are made and dropped. That may be meant, but often a channel was \
          forgotten.",
@@ -245,7 +245,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "add the channel, or state that nobody reads: `(from: \"spare\", to: [])`."
     ),
-    page!(
+    entry!(
         W0202,
         "A sub-model is defined and never instantiated. Its body was not checked.",
         r#"Model(

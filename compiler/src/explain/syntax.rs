@@ -1,10 +1,10 @@
 //! E01xx: syntax.
 
-use super::{Page, model, page};
+use super::{Page, entry, model};
 use crate::codes::Code;
 
 pub(super) const PAGES: &[Page] = &[
-    page!(
+    entry!(
         E0101,
         "Models are written in RON: values, separated by commas, in ( ), [ ] and { }. Here the text goes on with \
          something that cannot follow: often a comma is missing, or a colon stands where a comma should.",
@@ -15,7 +15,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "put a comma between the two fields."
     ),
-    page!(
+    entry!(
         E0102,
         "A bracket, string or comment is opened and the file ends before it is closed. The label shows the innermost \
          one; often it is the one before it that lost its end.",
@@ -25,7 +25,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "close the model with `)`."
     ),
-    page!(
+    entry!(
         E0103,
         "Numbers are 64-bit integers (`42`, `-7`, `0xff`, `1_000_000`) or floating-point numbers (`0.5`, `2.4e6`, \
          `inf`). This one is malformed or does not fit.",
@@ -35,7 +35,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "write a number that fits into 64 bits."
     ),
-    page!(
+    entry!(
         E0104,
         "Brackets may be nested 96 deep, so that a hostile file cannot exhaust the stack.",
         r#"Model(params: { "x":
@@ -45,7 +45,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "put large data into an .npy file, and structure into sub-models."
     ),
-    page!(
+    entry!(
         E0105,
         "A bracket is closed by one of another kind, so one of the two is wrong or missing.",
         r#"Model(
@@ -54,7 +54,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "close the list of readers with `]` before the `)`."
     ),
-    page!(
+    entry!(
         E0106,
         "A character has no meaning outside a string, or a backslash in a string is followed by something that is no \
          escape. Escapes are \\n \\t \\r \\0 \\\\ \\\" \\' \\x41 and \\u{e9}.",
@@ -64,7 +64,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "double the backslash: \"C:\\\\models\"."
     ),
-    page!(
+    entry!(
         E0107,
         "A key of a map, a field, a parameter or a link is given twice. Only one can count, and it is not said which.",
         r#"Model(

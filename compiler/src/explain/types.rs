@@ -1,6 +1,6 @@
 //! E03xx: types and parameters; E07xx: files.
 
-use super::{Example, Page, model, page};
+use super::{Example, Page, entry, model};
 use crate::codes::Code;
 
 /// `numpy.save` of the f64 array [1.0, 2.0].
@@ -8,7 +8,7 @@ const F64_PAIR: &[u8] = b"\x93NUMPY\x01\x00\x3a\x00{'descr': '<f8', 'fortran_ord
 \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x40";
 
 pub(super) const PAGES: &[Page] = &[
-    page!(
+    entry!(
         E0301,
         "The writer of a channel makes tokens of another type than its reader takes. Types are never converted \
          silently.",
@@ -24,7 +24,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "change one of the two, or put a conversion between them."
     ),
-    page!(
+    entry!(
         E0302,
         "An op refuses one of its parameters: it is missing, unknown, of the wrong kind or out of range. \
          `zbmdc ops NAME` lists the parameters of an op.",
@@ -37,7 +37,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "follow the help line."
     ),
-    page!(
+    entry!(
         E0303,
         "An op cannot work on the tokens that a channel brings to this input.",
         r#"Model(
@@ -49,7 +49,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "use another op (`Expr(\"abs(x)\")` for real numbers), or convert the tokens before."
     ),
-    page!(
+    entry!(
         E0304,
         "Types flow from the sources through the ops. In a loop each type hangs on the next one, so one of them must \
          be stated; a source whose reader takes anything must state its own.",
@@ -62,7 +62,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "state it: `Stream(dtype: f32)`, or `dtype: f32, shape: []` on a channel of the loop."
     ),
-    page!(
+    entry!(
         E0305,
         "A parameter is NaN, or a sample rate is not a positive number.",
         r#"Model(
@@ -74,7 +74,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "give a number."
     ),
-    page!(
+    entry!(
         E0306,
         "A channel states a dtype, shape, rate or window, and the op at its end says otherwise. Statements check \
          what is inferred; they do not change what an op does.",
@@ -87,7 +87,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "remove the statement, or correct it."
     ),
-    page!(
+    entry!(
         E0307,
         "The values of initial tokens do not fit the channel's type: out of range, of another kind, or too few or too \
          many elements for the shape.",
@@ -99,7 +99,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "u8 holds 0 to 255."
     ),
-    page!(
+    entry!(
         E0308,
         "A reader whose window is larger than its rate sees window − rate tokens of history before the first one; \
          `history` gives their values, zeros by default. It must hold exactly that many. A delay on top is `initial`.",
@@ -112,7 +112,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "give two tokens: the window is 3, the rate 1."
     ),
-    page!(
+    entry!(
         E0309,
         "The op exists, but cannot be used like this: a custom actor that the program has not registered, or whose \
          ports are others than the model declares.",
@@ -126,7 +126,7 @@ pub(super) const PAGES: &[Page] = &[
         "compile the model in the program that registers the actor, or declare its ports: \
          `Custom(\"mine\", inputs: {\"x\": f32}, outputs: {\"y\": f32})`."
     ),
-    page!(
+    entry!(
         E0310,
         "A token has a dtype out of f32, f64, f16, bf16, i8, u8, i16, i32, i64, bool and c32, and a shape: a list of \
          dimensions, `[]` for a scalar.",
@@ -138,7 +138,7 @@ pub(super) const PAGES: &[Page] = &[
 "#,
         "write one of the dtypes: `f32`."
     ),
-    page!(
+    entry!(
         E0701,
         "A file that is named on the command line or in a model cannot be read. Paths in a model are relative to it.",
         r#"Model(

@@ -217,7 +217,7 @@ fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Ex
 /// One stage of a program as text.
 fn emit(program: &Program, stage: Emit, times: bool) -> String {
     let plans = program.plans.iter();
-    let options = TextOptions { times, ..TextOptions::default() };
+    let options = TextOptions { times };
     match stage {
         Emit::Graph => {
             // A verified program has a repetition vector; its absence would only cost a column.
