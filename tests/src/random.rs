@@ -78,10 +78,48 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
         b.q.push(firings);
     }
     b.forward_edges();
+    b.unread_sources();
     if shape.cycles {
         b.loops_and_states();
     }
     b.graph
+}
+
+/// Adds channels at rate 1 between random actors, forward only, until the graph has `readers` readers.
+/// For graphs whose actors all fire once an iteration.
+pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let token = TokenType::scalar(DType::I64);
+    let compute: Vec<ActorId> = graph
+        .actors
+        .iter_enumerated()
+        .filter(|(_, a)| a.role == Role::Compute)
+        .map(|(id, _)| id)
+        .collect();
+    while graph.channels.iter().map(|ch| ch.readers.len()).sum::<usize>() < readers {
+        let (a, b) = (rng.usize(..compute.len()), rng.usize(..compute.len()));
+        if a == b {
+            continue;
+        }
+        let (from, to) = (compute[a.min(b)], compute[a.max(b)]);
+        let outputs = &mut graph.actors[from].outputs;
+        outputs.push(OutPort {
+            name: format!("y{}", outputs.len()),
+            token: token.clone(),
+            rate: 1,
+        });
+        let from = Endpoint { actor: from, port: outputs.len() as u32 - 1 };
+        let inputs = &mut graph.actors[to].inputs;
+        inputs.push(InPort {
+            name: format!("x{}", inputs.len()),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        });
+        let to = Endpoint { actor: to, port: inputs.len() as u32 - 1 };
+        let readers = vec![Reader { to, delay: 0 }];
+        graph.channels.push(Channel { from, readers, token: token.clone(), initial: vec![] });
+    }
 }
 
 /// A random machine of `devices` alike CPU devices.
@@ -176,6 +214,19 @@ impl Builder {
             for _ in 0..wanted {
                 let from = self.writer_for(to);
                 self.join(from, to);
+            }
+        }
+    }
+
+    /// Sources that nobody happened to choose get an output that nobody reads.
+    fn unread_sources(&mut self) {
+        for actor in self.graph.actors.keys() {
+            let a = &self.graph.actors[actor];
+            if a.role == Role::Source && a.outputs.is_empty() {
+                let token = self.token();
+                let rate = self.rng.u64(1..=self.shape.max_rate);
+                let from = self.add_output(actor, &token, rate);
+                self.add_channel(from, token, vec![]);
             }
         }
     }

@@ -175,6 +175,7 @@ impl<'a> Flattening<'_, 'a> {
 
     /// End of the range that all executions of the slot cover.
     fn range(&mut self, slot: usize, first: u64, count: u64, times: u64) -> u64 {
+        // What other slots of the same loop do in between only adds to this.
         if count == 0 {
             let (plan, device) = (self.cx.id, self.device);
             self.errors.push(VerifyError::EmptySlot { plan, device, slot });

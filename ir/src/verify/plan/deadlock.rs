@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::cursor::{Cursor, Execution};
 use super::rings::RingOf;
-use super::{Cx, Lanes, Stages, range};
+use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Errors, VerifyError, Wait};
 use crate::{Action, DeviceId, RingId, TiVec};
 
@@ -20,6 +20,8 @@ use crate::{Action, DeviceId, RingId, TiVec};
 struct Hand {
     /// Tokens sent so far; all of them where they were sent periods before.
     sent: u64,
+    /// Tokens received so far.
+    received: u64,
     /// Whether the place to write was released; true where that was periods before.
     released: bool,
     /// Ends of sends in this period: tokens sent by then, nanoseconds. Empty where receipts are periods later.
@@ -86,7 +88,7 @@ fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<Ring
         let same_period = recv_stage == send_stage;
         let sent = if same_period { 0 } else { u64::MAX };
         let released = written > u64::from(release_stage);
-        hands.push(Hand { sent, released, sends: VecDeque::new(), same_period });
+        hands.push(Hand { sent, received: 0, released, sends: VecDeque::new(), same_period });
     }
     (errors.len() == before).then_some(hands)
 }
@@ -123,28 +125,30 @@ impl Runner<'_> {
 
 impl Period<'_> {
     fn execute(&mut self, device: DeviceId, execution: &Execution<'_>) -> Option<Wait> {
-        let (first, count) = range(&execution.slot.action, execution.number);
         let slot = execution.slot;
         let end_ns =
             slot.start_ns.saturating_add(execution.offset_ns).saturating_add(slot.duration_ns);
         match slot.action {
-            Action::Send { ring, .. } => {
+            Action::Send { ring, count, .. } => {
                 let to = self.cx.plan.rings[ring].to;
                 let hand = &mut self.hands[ring];
                 if !hand.released {
                     return Some(Wait { device, ring, release: true });
                 }
                 if hand.same_period {
-                    hand.sent = first + count;
-                    hand.sends.push_back((first + count, end_ns));
+                    hand.sent += count;
+                    hand.sends.push_back((hand.sent, end_ns));
                     self.wake(to);
                 }
             }
-            Action::Recv { ring, .. } => {
-                if self.hands[ring].sent < first + count {
+            Action::Recv { ring, count, .. } => {
+                let hand = &mut self.hands[ring];
+                if hand.sent < hand.received + count {
                     return Some(Wait { device, ring, release: false });
                 }
-                self.received(ring, first + count, end_ns);
+                hand.received += count;
+                let tokens = hand.received;
+                self.received(ring, tokens, end_ns);
             }
             Action::Release { ring } => {
                 self.hands[ring].released = true;

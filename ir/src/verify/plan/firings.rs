@@ -1,6 +1,6 @@
 //! Every firing and every transferred token exactly once and in order; one release and one carry where needed.
 
-use super::{Cx, Lanes, Stages, range};
+use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Errors, VerifyError};
 use crate::{Action, ActorId, BufferId, DeviceId, RingId, TiVec};
 
@@ -39,25 +39,28 @@ pub(super) fn check(cx: &Cx<'_>, lanes: &Lanes<'_>, stages: &Stages, errors: &mu
 impl Count<'_, '_> {
     fn execute(&mut self, device: DeviceId, action: &Action, number: u64, errors: &mut Errors) {
         let plan = self.cx.id;
-        let (first, count) = range(action, number);
+        // Executions go on where the last one of the actor or ring ended; only a slot's first one says where that is.
+        let says = number == 0;
         match *action {
-            Action::Fire { actor, .. } => {
+            Action::Fire { actor, first, count } => {
                 let expected = self.fired[actor];
-                if expected != first {
+                if says && expected != first {
                     let error = VerifyError::FiringOrder { plan, actor, expected, found: first };
                     errors.push_once((plan.0.into(), actor.0.into()), error);
                 }
-                self.fired[actor] = first + count;
+                self.fired[actor] = expected.saturating_add(count);
             }
-            Action::Send { ring, .. } => {
+            Action::Send { ring, first, count } => {
                 self.on(ring, device, self.cx.plan.rings[ring].from, errors);
-                let expected = std::mem::replace(&mut self.sent[ring], first + count);
-                self.in_order(ring, "send", expected, first, errors);
+                let expected = self.sent[ring];
+                self.sent[ring] = expected.saturating_add(count);
+                self.in_order(ring, "send", expected, if says { first } else { expected }, errors);
             }
-            Action::Recv { ring, .. } => {
+            Action::Recv { ring, first, count } => {
                 self.on(ring, device, self.cx.plan.rings[ring].to, errors);
-                let expected = std::mem::replace(&mut self.received[ring], first + count);
-                self.in_order(ring, "recv", expected, first, errors);
+                let expected = self.received[ring];
+                self.received[ring] = expected.saturating_add(count);
+                self.in_order(ring, "recv", expected, if says { first } else { expected }, errors);
             }
             Action::Release { ring } => {
                 self.on(ring, device, self.cx.plan.rings[ring].to, errors);

@@ -16,8 +16,8 @@ use self::cursor::Flat;
 use super::error::{Errors, VerifyError};
 use crate::limits::MAX_FIRINGS;
 use crate::{
-    Action, ActorId, BufferId, ChannelId, DeviceId, Graph, Machine, Plan, PlanId, PortChannels,
-    RingId, TiVec,
+    ActorId, BufferId, ChannelId, DeviceId, Graph, Machine, Plan, PlanId, PortChannels, RingId,
+    TiVec,
 };
 
 /// What every part reads: the plan and numbers that follow from graph and placement.
@@ -143,14 +143,4 @@ fn heads(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64> {
 /// Device and flattened lane of each calendar.
 struct Lanes<'a> {
     list: Vec<(DeviceId, Flat<'a>)>,
-}
-
-/// Tokens or firings `[first, first + count)` of one execution, if the action has a range.
-fn range(action: &Action, execution: u64) -> (u64, u64) {
-    match *action {
-        Action::Fire { first, count, .. }
-        | Action::Send { first, count, .. }
-        | Action::Recv { first, count, .. } => (first + execution * count, count),
-        Action::Release { .. } | Action::Carry { .. } => (0, 0),
-    }
 }

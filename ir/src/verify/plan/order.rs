@@ -9,7 +9,7 @@
 //! overwritten by the carry of block b − 1 + K.
 
 use super::buffers::BufferOf;
-use super::{Cx, Lanes, Stages, range};
+use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Access, Errors, VerifyError};
 use crate::{Action, ActorId, BufferId, DeviceId, RingId, TiVec};
 
@@ -79,6 +79,7 @@ pub(super) fn check(
         ports: &ports,
         fed,
         fired: vec![0; cx.graph.actors.len()].into(),
+        sent: vec![0; rings].into(),
         received: vec![0; rings].into(),
         released: vec![false; rings].into(),
         carried: vec![false; cx.plan.buffers.len()].into(),
@@ -86,14 +87,7 @@ pub(super) fn check(
     };
     for (_, flat) in &lanes.list {
         for execution in flat.cursor() {
-            let (first, count) = range(&execution.slot.action, execution.number);
-            walk.execute(
-                &execution.slot.action,
-                execution.slot.stage,
-                first,
-                count,
-                execution.position,
-            );
+            walk.execute(&execution.slot.action, execution.slot.stage, execution.position);
             if walk.errors.full() {
                 break;
             }
@@ -157,6 +151,7 @@ struct Walk<'w> {
     fed: TiVec<BufferId, Fed>,
     // What has been done so far in this period. Every entry belongs to one device.
     fired: TiVec<ActorId, u64>,
+    sent: TiVec<RingId, u64>,
     received: TiVec<RingId, u64>,
     released: TiVec<RingId, bool>,
     carried: TiVec<BufferId, bool>,
@@ -164,10 +159,10 @@ struct Walk<'w> {
 }
 
 impl Walk<'_> {
-    fn execute(&mut self, action: &Action, stage: u32, first: u64, count: u64, position: u64) {
+    fn execute(&mut self, action: &Action, stage: u32, position: u64) {
         match *action {
-            Action::Fire { actor, .. } => {
-                let ports = self.ports;
+            Action::Fire { actor, count, .. } => {
+                let (ports, first) = (self.ports, self.fired[actor]);
                 for input in &ports.inputs[actor] {
                     // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
                     let start = (first * input.rate) as i64 - input.delay as i64;
@@ -180,12 +175,13 @@ impl Walk<'_> {
                 }
                 self.fired[actor] += count;
             }
-            Action::Send { ring, .. } => {
+            Action::Send { ring, count, .. } => {
                 let buffer = self.ports.senders[ring];
-                let (start, end) = (first as i64, (first + count) as i64);
+                let (start, end) = (self.sent[ring] as i64, (self.sent[ring] + count) as i64);
+                self.sent[ring] += count;
                 self.read(buffer, Access::Send(ring), stage, start, end, position);
             }
-            Action::Recv { ring, .. } => {
+            Action::Recv { ring, count, .. } => {
                 self.received[ring] += count;
                 let release_stage = self.fed[self.cx.plan.rings[ring].buffer].release;
                 if stage > release_stage || (stage == release_stage && self.released[ring]) {
