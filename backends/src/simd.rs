@@ -14,8 +14,8 @@ pub(crate) trait Loop {
     type Out;
 
     /// Runs it. Implementations are `#[inline(always)]`, so that they take on the caller's instruction set;
-    /// `FMA` says that it has a fused multiply-add, see [`fma`].
-    fn run<const FMA: bool>(self) -> Self::Out;
+    /// `FMA` says that it has a fused multiply-add, see [`fma`], and `isa` lets parts of it be compiled apart.
+    fn run<const FMA: bool>(self, isa: Isa<FMA>) -> Self::Out;
 }
 
 /// Runs the loop with the best instructions that this processor has.
@@ -26,13 +26,36 @@ pub(crate) fn dispatch<L: Loop>(code: L) -> L::Out {
         // SAFETY: the processor has both features that `wide` is compiled for.
         return unsafe { wide(code) };
     }
-    code.run::<{ cfg!(any(target_arch = "aarch64", target_feature = "fma")) }>()
+    code.run(Isa::<{ cfg!(target_arch = "aarch64") }>(()))
+}
+
+/// Proof that code for these instructions is running already. On x86-64, `Isa<true>` exists only inside [`wide`].
+#[derive(Clone, Copy)]
+pub(crate) struct Isa<const FMA: bool>(());
+
+impl<const FMA: bool> Isa<FMA> {
+    /// Runs the loop in a function of its own with the same instructions: where inlining many loops into one
+    /// function would make it huge.
+    #[inline(always)]
+    pub(crate) fn apart<L: Loop>(self, code: L) -> L::Out {
+        #[cfg(target_arch = "x86_64")]
+        if FMA {
+            // SAFETY: `Isa<true>` is made in `wide` only, whose caller checked for the same features.
+            return unsafe { wide(code) };
+        }
+        apart(self, code)
+    }
+}
+
+#[inline(never)]
+fn apart<const FMA: bool, L: Loop>(isa: Isa<FMA>, code: L) -> L::Out {
+    code.run(isa)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn wide<L: Loop>(code: L) -> L::Out {
-    code.run::<true>()
+    code.run(Isa::<true>(()))
 }
 
 /// a·b + c, rounded once where the instruction set can.
@@ -150,7 +173,7 @@ pub(crate) fn map<A: Copy, B>(x: &[A], y: &mut [B], f: impl Fn(A) -> B) {
     impl<A: Copy, B, F: Fn(A) -> B> Loop for Map<'_, A, B, F> {
         type Out = ();
         #[inline(always)]
-        fn run<const FMA: bool>(self) {
+        fn run<const FMA: bool>(self, _: Isa<FMA>) {
             for (y, &x) in self.1.iter_mut().zip(self.0) {
                 *y = (self.2)(x);
             }
@@ -167,7 +190,7 @@ mod tests {
     impl<const R: usize> Loop for Dot<'_, R> {
         type Out = [Lanes; R];
         #[inline(always)]
-        fn run<const FMA: bool>(self) -> Self::Out {
+        fn run<const FMA: bool>(self, _: Isa<FMA>) -> Self::Out {
             dot::<FMA, R>(self.0, self.1, self.2)
         }
     }

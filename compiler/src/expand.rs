@@ -226,6 +226,8 @@ impl Expander<'_> {
 
     fn name(&mut self, names: &mut Names, name: &Spanned<String>, thing: Thing) {
         if let Some((_, first)) = names.get(&name.value) {
+            // Whichever of the two a channel means, the other seems unconnected.
+            self.net.lost = true;
             self.sink.push(
                 Diagnostic::new(Code::E0205, format!("the name `{}` is used twice", name.value))
                     .primary(name.span, "used again here")

@@ -4,7 +4,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{TestOp, Streams, drive, inputs, interpreter, registry, run, sinks, verified, with_tail};
+use common::{
+    Streams, TestOp, drive, inputs, interpreter, registry, run, sinks, verified, with_tail,
+};
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_executor::{Engine, EngineError, RunError, RunOptions, StreamError};
 use zbmd_ir::testing::programs;
@@ -65,7 +67,8 @@ fn a_run_cut_in_two_is_the_run_in_one() {
                 given.iter().map(|(n, b)| (n.clone(), range(b, at).to_vec())).collect()
             };
             let (first, outcome) = run(&engine, RunOptions::default(), &half(|b, at| &b[..at]));
-            let bytes = zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
+            let bytes =
+                zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
             let state = zbmd_ir::state::decode(&bytes, &engine.program().graph).expect("ours");
             let options = RunOptions { state: Some(state), ..RunOptions::default() };
             let (second, outcome) = run(&engine, options, &half(|b, at| &b[at..]));
@@ -165,7 +168,11 @@ impl Kernel for Broken {
 #[test]
 fn a_fault_or_panic_stops_all_and_names_the_actor() {
     for panics in [false, true] {
-        let programs = [(programs::window(), "fir"), (programs::two_devices(), "fir"), (programs::round_trip(), "gain")];
+        let programs = [
+            (programs::window(), "fir"),
+            (programs::two_devices(), "fir"),
+            (programs::round_trip(), "gain"),
+        ];
         for (program, actor) in programs {
             let mut registry = registry();
             for op in ["Fir", "Gain"] {
@@ -240,7 +247,10 @@ fn streams_refuse_what_does_not_fit() {
     let error = source.push(&[1i16, 2]).expect_err("f32 tokens");
     assert_eq!(error.to_string(), "`in` carries f32; i16 was used: use elements of f32");
     let error = source.push_bytes(&[0; 6]).expect_err("half a token");
-    assert_eq!(error.to_string(), "`in` has tokens of 4 bytes; 6 bytes are no whole number of them");
+    assert_eq!(
+        error.to_string(),
+        "`in` has tokens of 4 bytes; 6 bytes are no whole number of them"
+    );
 }
 
 #[test]
@@ -281,6 +291,10 @@ fn reports_measure_slots_and_latencies() {
     assert_eq!((plan.blocks, plan.workers.len(), plan.latencies.len()), (1000, 2, 1));
     assert!(plan.workers.iter().all(|w| w.slots.iter().all(|s| s.samples == 100)));
     let latency = &plan.latencies[0];
-    assert!(latency.blocks > 900 && latency.min_ns <= latency.p50_ns && latency.p50_ns <= latency.max_ns);
+    assert!(
+        latency.blocks > 900
+            && latency.min_ns <= latency.p50_ns
+            && latency.p50_ns <= latency.max_ns
+    );
     assert!(report.to_json().contains("\"slot\": \"fir[0..2]\""));
 }

@@ -181,6 +181,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Whether the instruction that fills slot `dst` is the last.
+    #[inline(always)]
+    pub(crate) fn is_last(&self, dst: u16) -> bool {
+        usize::from(dst) + 1 == self.instrs.len()
+    }
+
     /// Arithmetic operations for one element, as equivalents of half a fused multiply-add on wide vectors.
     pub(crate) fn flops(&self) -> f64 {
         let width = |ty: Ty| match ty {

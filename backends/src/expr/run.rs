@@ -8,7 +8,7 @@ use num_complex::Complex32;
 use super::{Bin, Cmp, Code, Cx, Instr, Lane, Program, Src, Ty, Un};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::math;
-use crate::simd::{self, Loop};
+use crate::simd::{self, Isa, Loop};
 
 /// Words of scratch memory: half of a first-level cache.
 const SCRATCH_WORDS: usize = 2048;
@@ -56,7 +56,7 @@ struct Fire<'k, 'i, 'a> {
 impl Loop for Fire<'_, '_, '_> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<const FMA: bool>(self, isa: Isa<FMA>) {
         let Self { kernel, io } = self;
         let total = io.firings() * kernel.elements;
         let scratch: &mut [u64] = io.scratch();
@@ -75,8 +75,17 @@ impl Loop for Fire<'_, '_, '_> {
             false => (1, total),
         };
         let chunk = kernel.chunk;
-        let mut columns =
-            Columns { io, program: &kernel.program, scratch, chunk, out, at: 0, len: 0, token: 0 };
+        let mut columns = Columns {
+            isa,
+            io,
+            program: &kernel.program,
+            scratch,
+            chunk,
+            out,
+            at: 0,
+            len: 0,
+            token: 0,
+        };
         for token in 0..runs {
             columns.token = token;
             let mut done = 0;
@@ -92,21 +101,15 @@ impl Loop for Fire<'_, '_, '_> {
 
 #[inline(always)]
 fn run_all<const FMA: bool, E: Exec>(exec: &mut E, instrs: &[Instr]) {
-    let Some((last, rest)) = instrs.split_last() else { return };
-    for instr in rest {
-        step::<FMA, E, false>(exec, instr);
+    for instr in instrs {
+        step::<FMA, E>(exec, instr);
     }
-    step::<FMA, E, true>(exec, last);
 }
 
-/// A way to apply functions of elements. `LAST` results go to the output.
+/// A way to apply functions of elements. The last instruction's results go to the output.
 trait Exec {
     fn one<A: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A) -> R);
-    fn two<A: Lane, B: Lane, R: Lane>(
-        &mut self,
-        i: &Instr,
-        f: impl Fn(A, B) -> R,
-    );
+    fn two<A: Lane, B: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A, B) -> R);
     fn select<T: Lane>(&mut self, i: &Instr);
 }
 
@@ -127,7 +130,8 @@ impl<T: Copy> Arg<'_, T> {
     }
 }
 
-struct Columns<'e, 'a> {
+struct Columns<'e, 'a, const FMA: bool> {
+    isa: Isa<FMA>,
     io: &'e Io<'a>,
     program: &'e Program,
     scratch: &'e mut [u64],
@@ -139,12 +143,12 @@ struct Columns<'e, 'a> {
     token: usize,
 }
 
-impl Columns<'_, '_> {
+impl<const FMA: bool> Columns<'_, '_, FMA> {
     /// Where the instruction's result goes, and the columns that it may read.
     #[inline(always)]
     fn split<R: Lane>(&mut self, dst: u16) -> (&[u64], &mut [R]) {
         let (read, write) = self.scratch.split_at_mut(usize::from(dst) * self.chunk);
-        if LAST {
+        if self.program.is_last(dst) {
             let size = size_of::<R>();
             let bytes = &mut self.out[self.at * size..(self.at + self.len) * size];
             return (read, bytemuck::cast_slice_mut(bytes));
@@ -191,28 +195,67 @@ macro_rules! operands {
             len: $self.len,
             token: $self.token,
         };
-        let ($columns, $out) = $self.split::<$result>($instr);
+        let ($columns, $out) = $self.split::<$result>($instr.dst);
     };
 }
 
-impl Exec for Columns<'_, '_> {
+impl<const FMA: bool> Exec for Columns<'_, '_, FMA> {
     #[inline(always)]
     fn one<A: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A) -> R) {
+        let isa = self.isa;
         operands!(self, i, R => reader, columns, out);
-        match reader.arg::<A>(columns, i.args[0]) {
+        isa.apart(One { a: reader.arg(columns, i.args[0]), out, f });
+    }
+
+    #[inline(always)]
+    fn two<A: Lane, B: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A, B) -> R) {
+        let isa = self.isa;
+        operands!(self, i, R => reader, columns, out);
+        let (a, b) = (reader.arg(columns, i.args[0]), reader.arg(columns, i.args[1]));
+        isa.apart(Two { a, b, out, f });
+    }
+
+    #[inline(always)]
+    fn select<T: Lane>(&mut self, i: &Instr) {
+        let isa = self.isa;
+        operands!(self, i, T => reader, columns, out);
+        let c = reader.arg(columns, i.args[0]);
+        let (a, b) = (reader.arg(columns, i.args[1]), reader.arg(columns, i.args[2]));
+        isa.apart(Pick { c, a, b, out });
+    }
+}
+
+struct One<'s, A, R, F> {
+    a: Arg<'s, A>,
+    out: &'s mut [R],
+    f: F,
+}
+
+impl<A: Lane, R: Lane, F: Fn(A) -> R> Loop for One<'_, A, R, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { a, out, f } = self;
+        match a {
             Arg::Column(a) => out.iter_mut().zip(a).for_each(|(r, &a)| *r = f(a)),
             Arg::Splat(a) => out.fill(f(a)),
         }
     }
+}
 
+struct Two<'s, A, B, R, F> {
+    a: Arg<'s, A>,
+    b: Arg<'s, B>,
+    out: &'s mut [R],
+    f: F,
+}
+
+impl<A: Lane, B: Lane, R: Lane, F: Fn(A, B) -> R> Loop for Two<'_, A, B, R, F> {
+    type Out = ();
     #[inline(always)]
-    fn two<A: Lane, B: Lane, R: Lane>(
-        &mut self,
-        i: &Instr,
-        f: impl Fn(A, B) -> R,
-    ) {
-        operands!(self, i, R => reader, columns, out);
-        match (reader.arg::<A>(columns, i.args[0]), reader.arg::<B>(columns, i.args[1])) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { a, b, out, f } = self;
+        match (a, b) {
             (Arg::Column(a), Arg::Column(b)) => {
                 out.iter_mut().zip(a).zip(b).for_each(|((r, &a), &b)| *r = f(a, b));
             }
@@ -225,12 +268,20 @@ impl Exec for Columns<'_, '_> {
             (Arg::Splat(a), Arg::Splat(b)) => out.fill(f(a, b)),
         }
     }
+}
 
+struct Pick<'s, T> {
+    c: Arg<'s, u8>,
+    a: Arg<'s, T>,
+    b: Arg<'s, T>,
+    out: &'s mut [T],
+}
+
+impl<T: Lane> Loop for Pick<'_, T> {
+    type Out = ();
     #[inline(always)]
-    fn select<T: Lane>(&mut self, i: &Instr) {
-        operands!(self, i, T => reader, columns, out);
-        let c = reader.arg::<u8>(columns, i.args[0]);
-        let (a, b) = (reader.arg::<T>(columns, i.args[1]), reader.arg::<T>(columns, i.args[2]));
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { c, a, b, out } = self;
         match (c, a, b) {
             (Arg::Column(c), Arg::Column(a), Arg::Column(b)) => {
                 for (((r, &c), &a), &b) in out.iter_mut().zip(c).zip(a).zip(b) {
@@ -274,7 +325,7 @@ impl Single<'_, '_> {
 
     #[inline(always)]
     fn put<R: Lane>(&mut self, dst: u16, result: R) {
-        if LAST {
+        if self.program.is_last(dst) {
             let size = size_of::<R>();
             let bytes = &mut self.out[self.at * size..(self.at + 1) * size];
             bytes.copy_from_slice(bytemuck::bytes_of(&result));
@@ -292,11 +343,7 @@ impl Exec for Single<'_, '_> {
     }
 
     #[inline(always)]
-    fn two<A: Lane, B: Lane, R: Lane>(
-        &mut self,
-        i: &Instr,
-        f: impl Fn(A, B) -> R,
-    ) {
+    fn two<A: Lane, B: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A, B) -> R) {
         let result = f(self.arg(i.args[0]), self.arg(i.args[1]));
         self.put::<R>(i.dst, result);
     }

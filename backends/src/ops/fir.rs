@@ -8,7 +8,7 @@ use super::design::{Design, MAX_TAPS};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::op::{OpDoc, OpError};
-use crate::simd::{self, Loop, Taps, dot, sum, sum_pairs};
+use crate::simd::{self, Isa, Loop, Taps, dot, sum, sum_pairs};
 
 /// Largest decimation and interpolation.
 const MAX_FACTOR: u64 = 1 << 16;
@@ -203,7 +203,7 @@ const GROUP: usize = 4;
 impl<const X: bool, const H: bool> Loop for Run<'_, X, H> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(mut self) {
+    fn run<const FMA: bool>(mut self, _: Isa<FMA>) {
         let mut first = 0;
         while first + GROUP <= self.firings {
             self.group::<FMA, GROUP>(first);

@@ -8,7 +8,7 @@ use super::design::WindowKind;
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::op::{OpDoc, OpError};
-use crate::simd::{self, Loop};
+use crate::simd::{self, Isa, Loop};
 
 const FLOATS: [DType; 2] = [DType::F32, DType::C32];
 
@@ -199,7 +199,7 @@ struct Weigh<'a> {
 impl Loop for Weigh<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
         let n = self.weights.len();
         for (y, x) in self.y.chunks_exact_mut(n).zip(self.x.chunks_exact(n)) {
             for ((y, x), w) in y.iter_mut().zip(x).zip(self.weights) {

@@ -8,7 +8,7 @@ use super::entry::{Entry, Made, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::math;
 use crate::op::{OpDoc, OpError};
-use crate::simd::{self, Loop};
+use crate::simd::{self, Isa, Loop};
 
 pub(super) const OPS: [Entry; 5] = [
     Entry {
@@ -240,7 +240,7 @@ struct Oscillate<'a, T, F> {
 impl<T, F: Fn(usize, Complex32) -> T> Loop for Oscillate<'_, T, F> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
         let Self { start, step, y, f } = self;
         for (k, y) in y.iter_mut().enumerate() {
             let phase = start.wrapping_add(step.wrapping_mul(k as u64));
@@ -322,7 +322,7 @@ struct Draw<'a> {
 impl Loop for Draw<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
         for (k, y) in self.y.iter_mut().enumerate() {
             let z = self.start.wrapping_add(GOLDEN.wrapping_mul(k as u64 + 1));
             *y = (uniform(z) - 1.0) * self.amplitude;

@@ -8,7 +8,7 @@ use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::math;
 use crate::op::{OpDoc, OpError};
-use crate::simd::{self, Loop};
+use crate::simd::{self, Isa, Loop};
 
 const PORTS: &str = "`x`: f32 or c32 -> `y`, one scalar a firing; state `s`: f64, two numbers a section \
                      (and part)";
@@ -159,7 +159,7 @@ struct Turns<'a> {
 impl Loop for Turns<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
         for ((y, old), new) in self.y.iter_mut().zip(self.old).zip(self.new) {
             let turn = new * old.conj();
             *y = math::atan2::<FMA>(turn.im, turn.re) * self.gain;

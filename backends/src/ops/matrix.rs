@@ -7,7 +7,7 @@ use super::args::{Args, Numbers, input_error};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::op::{OpDoc, OpError};
-use crate::simd::{self, Loop, fma};
+use crate::simd::{self, Isa, Loop, fma};
 
 const REDUCED: [DType; 5] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::C32];
 
@@ -186,7 +186,7 @@ struct Product<'a> {
 impl Loop for Product<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
         const ROWS: usize = 4;
         let Self { x, b, y, k, n } = self;
         let rows = y.len() / n;

@@ -88,7 +88,11 @@ impl Op for TestOp {
         Err(OpError::Other { message, help: String::new() })
     }
 
-    fn kernel(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
+    fn kernel(
+        &self,
+        actor: &Actor,
+        _: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         Ok((self.1)(actor))
     }
 }
@@ -130,7 +134,11 @@ pub fn inputs(program: &Program, tokens: u64) -> Streams {
 }
 
 /// Pushes all input in odd pieces, pulls all output, and waits for the end.
-pub fn drive(mut session: Session, inputs: &Streams, sinks: &[String]) -> (Streams, Result<Outcome, RunError>) {
+pub fn drive(
+    mut session: Session,
+    inputs: &Streams,
+    sinks: &[String],
+) -> (Streams, Result<Outcome, RunError>) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");
@@ -166,7 +174,11 @@ pub fn sinks(program: &Program) -> Vec<String> {
     program.graph.sinks().map(|(_, a)| a.name.clone()).collect()
 }
 
-pub fn run(engine: &Engine, options: RunOptions, inputs: &Streams) -> (Streams, Result<Outcome, RunError>) {
+pub fn run(
+    engine: &Engine,
+    options: RunOptions,
+    inputs: &Streams,
+) -> (Streams, Result<Outcome, RunError>) {
     let session = engine.start(options).expect("starts");
     drive(session, inputs, &sinks(engine.program()))
 }
