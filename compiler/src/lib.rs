@@ -1,1 +1,39 @@
-//! Models to bundles.
+//! Models to bundles: parse -> load -> expand -> infer -> build -> analyse -> schedule -> verify.
+//!
+//! [`compile_file`] and [`compile_str`] take the model format, [`compile_graph`] a graph made in Rust with a
+//! [`GraphBuilder`] or by hand. All say everything that is wrong at once, in [`Diagnostics`].
+
+mod build;
+mod builder;
+mod codes;
+mod diag;
+mod expand;
+mod explain;
+mod infer;
+pub mod machine;
+mod model;
+mod net;
+mod npy;
+mod parse;
+mod pipeline;
+mod read;
+pub mod render;
+mod source;
+pub mod units;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+mod compile;
+
+pub use builder::{ActorRef, GraphBuilder, PortRef};
+pub use codes::Code;
+pub use compile::{
+    CompileOptions, Compiled, MachineChoice, check_file, check_str, compile_file, compile_graph, compile_str,
+    WriteError,
+};
+pub use diag::{Diagnostic, Diagnostics, Label, Severity};
+pub use explain::{Example, Page, page};
+pub use npy::{Npy, NpyError, read as read_npy};
+pub use source::{FileId, Position, Source, SourceMap, Span, Spanned};

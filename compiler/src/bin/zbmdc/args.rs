@@ -1,0 +1,157 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use zbmd_compiler::units;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  2   wrong usage
+  3   the model or the machine is wrong; the errors are on stderr
+  4   a file cannot be read or written
+  5   a bundle is refused
+  70  a bug in zbmdc
+
+Data goes to stdout, everything said about it to stderr.";
+
+/// Compiles streaming models to bundles, which zbmd-run replays.
+#[derive(Debug, Parser)]
+#[command(name = "zbmdc", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// When to colour messages; `auto` heeds NO_COLOR and whether stderr is a terminal
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Colour,
+    /// How errors and warnings are written: drawn for people, or one JSON object a line
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) message_format: MessageFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MessageFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compile a model to a bundle
+    #[command(after_help = "\
+Examples:
+  zbmdc compile agc.ron                                   writes agc.zbmd for this computer
+  zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
+  zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
+  zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
+    Compile(Compile),
+    /// Check a model and say everything that is wrong with it
+    #[command(after_help = "\
+Example:
+  zbmdc check agc.ron --message-format json")]
+    Check {
+        /// The model, or `-` for stdin
+        model: PathBuf,
+    },
+    /// List the devices that a model is compiled for when no machine is given
+    #[command(after_help = "\
+Example:
+  zbmdc devices --ron > machine.ron                       a machine file to start from")]
+    Devices {
+        /// As a machine file
+        #[arg(long)]
+        ron: bool,
+    },
+    /// List the ops that models may use, or describe one
+    #[command(after_help = "\
+Examples:
+  zbmdc ops
+  zbmdc ops Fir")]
+    Ops {
+        /// The op to describe
+        name: Option<String>,
+    },
+    /// Explain an error code, with an example
+    #[command(after_help = "\
+Examples:
+  zbmdc explain E0402
+  zbmdc explain                                           lists all codes")]
+    Explain {
+        /// The code, as printed with the error
+        code: Option<String>,
+    },
+    /// Print what a bundle holds
+    #[command(after_help = "\
+Examples:
+  zbmdc inspect agc.zbmd
+  zbmdc inspect agc.zbmd --no-times                       stable text, to compare with")]
+    Inspect {
+        /// The bundle
+        bundle: PathBuf,
+        /// Leave out predicted times
+        #[arg(long)]
+        no_times: bool,
+        /// Print only one stage
+        #[arg(long, value_name = "STAGE")]
+        emit: Option<Emit>,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Example:
+  zbmdc completions bash > ~/.local/share/bash-completion/completions/zbmdc")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Compile {
+    /// The model, or `-` for stdin
+    pub(crate) model: PathBuf,
+    /// Where to write the bundle; by default next to the model, as MODEL.zbmd
+    #[arg(short, long, value_name = "BUNDLE")]
+    pub(crate) output: Option<PathBuf>,
+    /// The devices and links to compile for; by default those of this computer
+    #[arg(long, value_name = "FILE", conflicts_with = "devices")]
+    pub(crate) machine: Option<PathBuf>,
+    /// Compile for N like CPU devices
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) devices: Option<u16>,
+    /// Print a stage to stdout; no bundle is written unless -o asks for it
+    #[arg(long, value_name = "STAGE")]
+    pub(crate) emit: Option<Emit>,
+    /// Graph iterations in a block; by default chosen for throughput
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) block: Option<u64>,
+    /// Bound on the predicted latency, such as 5ms
+    #[arg(long, value_name = "TIME", value_parser = units::duration_ns)]
+    pub(crate) max_latency: Option<u64>,
+    /// Bound on the memory of each device, such as 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    pub(crate) max_memory: Option<u64>,
+    /// Leave predicted times out of what is printed
+    #[arg(long)]
+    pub(crate) no_times: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Emit {
+    /// Actors, ports and channels
+    Graph,
+    /// Devices of actors, and what each does there
+    Schedule,
+    /// The calendars
+    Calendar,
+    /// Buffers and rings in memory
+    Layout,
+}

@@ -1,0 +1,234 @@
+//! What each subcommand does.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{
+    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SourceMap, check_file,
+    check_str, compile_file, compile_str, machine, page,
+};
+use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::text::{self, TextOptions};
+use zbmd_ir::{Program, verify};
+
+use crate::args::{Cli, Command, Compile, Emit};
+use crate::output::{Exit, Voice, print, say};
+
+/// Runs one invocation.
+pub(crate) fn run(cli: Cli) -> Exit {
+    let voice = Voice { colour: cli.color, format: cli.message_format };
+    match cli.command {
+        Command::Compile(args) => compile(&args, voice),
+        Command::Check { model } => check(&model, voice),
+        Command::Devices { ron } => devices(ron),
+        Command::Ops { name } => ops(name.as_deref()),
+        Command::Explain { code } => explain(code.as_deref()),
+        Command::Inspect { bundle, no_times, emit } => inspect(&bundle, no_times, emit, voice),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "zbmdc", &mut script);
+            print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// One error without a place in a text.
+fn lone(code: Code, message: String, help: &str) -> Diagnostics {
+    let diagnostic = Diagnostic::new(code, message).help(help);
+    Diagnostics { sources: SourceMap::default(), list: vec![diagnostic] }
+}
+
+fn stdin() -> Result<String, Diagnostics> {
+    let mut bytes = Vec::new();
+    let limit = SourceMap::MAX_FILE_BYTES as u64 + 1;
+    let read = std::io::stdin().lock().take(limit).read_to_end(&mut bytes);
+    let refuse = |what: String| lone(Code::E0701, format!("cannot read stdin: {what}"), "pipe a model into it");
+    read.map_err(|e| refuse(e.to_string()))?;
+    String::from_utf8(bytes).map_err(|e| refuse(format!("it is not UTF-8 from byte {} on", e.utf8_error().valid_up_to())))
+}
+
+fn compile(args: &Compile, voice: Voice) -> Exit {
+    let default = (!is_stdin(&args.model)).then(|| args.model.with_extension("zbmd"));
+    let output = args.output.clone().or(default.filter(|_| args.emit.is_none()));
+    if output.is_none() && args.emit.is_none() {
+        say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
+        return Exit::Usage;
+    }
+    let machine = match (&args.machine, args.devices) {
+        (Some(path), _) => MachineChoice::File(path.clone()),
+        (None, Some(n)) => MachineChoice::Uniform(usize::from(n)),
+        (None, None) => MachineChoice::Detect,
+    };
+    let options = CompileOptions {
+        machine,
+        block: args.block,
+        max_latency_ns: args.max_latency,
+        max_memory_bytes: args.max_memory,
+        ..CompileOptions::default()
+    };
+    let compiled = if is_stdin(&args.model) {
+        stdin().and_then(|text| compile_str("<stdin>", &text, "", &options))
+    } else {
+        compile_file(&args.model, &options)
+    };
+    let compiled = match compiled {
+        Ok(compiled) => compiled,
+        Err(diagnostics) => return voice.report(&diagnostics),
+    };
+    voice.report(&compiled.warnings);
+    if let Some(path) = output {
+        let exit = write(&compiled, &path, voice);
+        if exit != Exit::Ok {
+            return exit;
+        }
+    }
+    match args.emit {
+        Some(stage) => print(&emit(&compiled.program, stage, !args.no_times)),
+        None => Exit::Ok,
+    }
+}
+
+fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
+    if let Err(error) = compiled.write(path) {
+        return voice.report(&lone(Code::E0704, error.to_string(), "check the folder and its permissions"));
+    }
+    if voice.format == crate::args::MessageFormat::Text {
+        say(&format!("wrote {}: {}\n", path.display(), headline(&compiled.program)));
+    }
+    Exit::Ok
+}
+
+/// The program in one line.
+fn headline(program: &Program) -> String {
+    let (actors, channels) = (program.graph.actors.len(), program.graph.channels.len());
+    let plan = program.plans.first().map(|plan| {
+        let period = plan.period_ns as f64 / 1e3;
+        let devices = plan.calendars.len();
+        format!(", blocks of {}, period {period:.1} us on {devices} devices, bound by {}", plan.block, plan.bound_by)
+    });
+    format!("{actors} actors, {channels} channels{}", plan.unwrap_or_default())
+}
+
+fn check(model: &Path, voice: Voice) -> Exit {
+    let options = CompileOptions::default();
+    let checked = if is_stdin(model) {
+        stdin().and_then(|text| check_str("<stdin>", &text, "", &options))
+    } else {
+        check_file(model, &options)
+    };
+    match checked {
+        Ok(diagnostics) | Err(diagnostics) => voice.report(&diagnostics),
+    }
+}
+
+fn devices(ron: bool) -> Exit {
+    let machine = machine::detect();
+    if ron {
+        return match machine::to_ron(&machine) {
+            Ok(text) => print(&text),
+            Err(error) => panic!("a detected machine cannot be written: {error}"),
+        };
+    }
+    let mut out = format!("{:<10} {:<8} {:<12} {:>12}\n", "name", "backend", "cores", "memory");
+    for device in &machine.devices {
+        let cores: Vec<String> = device.cores.iter().map(u32::to_string).collect();
+        let memory = format!("{} MiB", device.memory_bytes >> 20);
+        out += &format!("{:<10} {:<8} {:<12} {memory:>12}\n", device.name, device.backend, cores.join(","));
+    }
+    print(&out)
+}
+
+fn ops(name: Option<&str>) -> Exit {
+    let registry: Registry = CompileOptions::default().registry;
+    let Some(name) = name else {
+        let width = registry.names().map(str::len).max().unwrap_or(0);
+        let lines = registry.names().filter_map(|n| registry.op(n));
+        return print(&lines.map(|op| format!("{:<width$}  {}\n", op.name(), op.doc().summary)).collect::<String>());
+    };
+    let found = registry.names().find(|n| n.eq_ignore_ascii_case(name)).and_then(|n| registry.op(n));
+    let Some(op) = found else {
+        say(&format!("zbmdc: there is no op `{name}`; `zbmdc ops` lists them\n"));
+        return Exit::Usage;
+    };
+    let doc = op.doc();
+    let mut out = format!("{}: {}\n\nports\n  {}\n", op.name(), doc.summary, doc.ports);
+    if !doc.params.is_empty() {
+        out += "\nparameters\n";
+        for (param, meaning) in doc.params {
+            let place = op.positional().iter().position(|p| p == param);
+            let place = place.map_or(String::new(), |i| format!(" (argument {})", i + 1));
+            out += &format!("  {param}{place}: {meaning}\n");
+        }
+    }
+    print(&format!("{out}\nexample\n  {}\n", doc.example))
+}
+
+fn explain(code: Option<&str>) -> Exit {
+    let Some(name) = code else {
+        return print(&Code::ALL.iter().map(|c| format!("{c}  {}\n", c.title())).collect::<String>());
+    };
+    let Some(code) = Code::from_name(name) else {
+        say(&format!("zbmdc: there is no code `{name}`; `zbmdc explain` lists them\n"));
+        return Exit::Usage;
+    };
+    let page = page(code);
+    let example = match page.example {
+        Example::Command { files, command } => {
+            let texts = files.iter().filter_map(|(name, bytes)| Some((name, std::str::from_utf8(bytes).ok()?)));
+            let shown = texts.map(|(name, text)| format!("{name}\n\n{}\n", indent(text))).collect::<String>();
+            format!("{shown}$ zbmdc {command}\n")
+        }
+        Example::Rust(text) => indent(text),
+    };
+    print(&format!("{code}: {}\n\n{}\n\nWrong:\n\n{example}\nThe mend: {}\n", code.title(), page.text, page.mend))
+}
+
+fn indent(text: &str) -> String {
+    text.trim_end().lines().map(|l| if l.is_empty() { "\n".to_owned() } else { format!("    {l}\n") }).collect()
+}
+
+fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Exit {
+    match bundle::open(path) {
+        Ok(program) => {
+            let stages = match stage {
+                Some(stage) => vec![stage],
+                None => vec![Emit::Graph, Emit::Schedule, Emit::Layout, Emit::Calendar],
+            };
+            let parts: Vec<String> = stages.into_iter().map(|s| emit(&program, s, !no_times)).collect();
+            print(&parts.join("\n"))
+        }
+        Err(OpenError::Io(error)) => {
+            let message = format!("cannot read `{}`: {error}", path.display());
+            voice.report(&lone(Code::E0701, message, "check the path"))
+        }
+        Err(error) => {
+            let message = format!("`{}` is refused: {error}", path.display());
+            voice.report(&lone(Code::E0601, message, "compile the model again"))
+        }
+    }
+}
+
+/// One stage of a program as text.
+fn emit(program: &Program, stage: Emit, times: bool) -> String {
+    let plans = program.plans.iter();
+    let options = TextOptions { times };
+    match stage {
+        Emit::Graph => {
+            // A verified program has a repetition vector; its absence would only cost a column.
+            let q = verify::check_graph(&program.graph, &program.blobs).ok();
+            text::graph(&program.graph, q.as_deref())
+        }
+        Emit::Schedule => {
+            let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
+            plans.map(part).collect::<Vec<_>>().join("\n")
+        }
+        Emit::Calendar => plans.map(|p| text::calendar(program, p, options)).collect::<Vec<_>>().join("\n"),
+        Emit::Layout => plans.map(|p| text::layout(program, p)).collect::<Vec<_>>().join("\n"),
+    }
+}

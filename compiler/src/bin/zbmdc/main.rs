@@ -1,0 +1,30 @@
+//! `zbmdc`: models to bundles, and questions about them.
+
+mod args;
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    report_our_bugs();
+    let cli = args::Cli::parse();
+    commands::run(cli).into()
+}
+
+/// A panic is never the user's fault: says so, says where to, and leaves with a code of its own.
+fn report_our_bugs() {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let what = info.payload_as_str().unwrap_or("no message");
+        eprintln!("zbmdc: internal error at {place}: {what}");
+        eprintln!(
+            "This is a bug in zbmdc {}, not in your model. Please report it with the model at {}/issues",
+            env!("CARGO_PKG_VERSION"),
+            env!("CARGO_PKG_REPOSITORY")
+        );
+        std::process::exit(output::Exit::OurBug as i32);
+    }));
+}

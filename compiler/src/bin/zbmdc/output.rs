@@ -1,0 +1,118 @@
+//! Stdout, stderr and how the process ends.
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+
+use zbmd_compiler::render::{self, Style};
+use zbmd_compiler::{Code, Diagnostics};
+
+use crate::args::{Colour, MessageFormat};
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Ok = 0,
+    Usage = 2,
+    Wrong = 3,
+    File = 4,
+    Refused = 5,
+    OurBug = 70,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// How to talk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Voice {
+    pub(crate) colour: Colour,
+    pub(crate) format: MessageFormat,
+}
+
+impl Voice {
+    /// Says what is wrong, on stderr; the exit code that follows from it.
+    pub(crate) fn report(self, diagnostics: &Diagnostics) -> Exit {
+        let text = match self.format {
+            MessageFormat::Json => render::json(diagnostics),
+            MessageFormat::Text => {
+                let text = render::text(diagnostics, &self.style());
+                text + &summary(diagnostics)
+            }
+        };
+        say(&text);
+        exit_of(diagnostics)
+    }
+
+    fn style(self) -> Style {
+        let stderr = std::io::stderr();
+        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        let colour = match self.colour {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => {
+                let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+                stderr.is_terminal() && !set("NO_COLOR") && !dumb
+            }
+        };
+        Style { colour, width: width() }
+    }
+}
+
+fn width() -> usize {
+    #[cfg(unix)]
+    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stderr())
+        && size.ws_col >= 40
+    {
+        return usize::from(size.ws_col);
+    }
+    Style::plain().width
+}
+
+fn summary(diagnostics: &Diagnostics) -> String {
+    let count = |n: usize, what: &str| match n {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        n => Some(format!("{n} {what}s")),
+    };
+    let counts = [count(diagnostics.errors(), "error"), count(diagnostics.warnings(), "warning")];
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    match diagnostics.list.first() {
+        None => String::new(),
+        Some(first) => {
+            format!("{}; `zbmdc explain {}` says more\n", counts.join(" and "), first.code)
+        }
+    }
+}
+
+fn exit_of(diagnostics: &Diagnostics) -> Exit {
+    if diagnostics.errors() == 0 {
+        Exit::Ok
+    } else if diagnostics.only_files() {
+        Exit::File
+    } else if diagnostics.list.iter().any(|d| d.code == Code::E0601) {
+        Exit::Refused
+    } else {
+        Exit::Wrong
+    }
+}
+
+/// Writes to stderr. Nobody is left to be told where that fails.
+pub(crate) fn say(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Writes data to stdout. A reader that has seen enough, such as `head`, is no error.
+pub(crate) fn print(text: &str) -> Exit {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Exit::Ok,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Exit::Ok,
+        Err(error) => {
+            say(&format!("zbmdc: cannot write to stdout: {error}\n"));
+            Exit::File
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The driver: reads as the pipeline, and the public face of it.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use zbmd_backends::op::Registry;
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{BlobId, Graph, Machine, Plan, Program, TiVec};
+use zbmd_scheduler::Block;
+
+use crate::build::{self, Origins};
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Diagnostics, Sink};
+use crate::expand::expand;
+use crate::infer::infer;
+use crate::machine;
+use crate::model::{Loader, Model, read_text};
+use crate::net::Net;
+use crate::pipeline;
+use crate::source::{SourceMap, Span};
+use crate::values::Files;
+
+/// What a program is compiled for.
+#[derive(Clone, Debug, Default)]
+pub enum MachineChoice {
+    /// This computer: [`machine::detect`].
+    #[default]
+    Detect,
+    /// So many like CPU devices: [`machine::uniform`].
+    Uniform(usize),
+    /// A `machine.ron`.
+    File(PathBuf),
+    /// A machine made in Rust.
+    Given(Machine),
+}
+
+/// What is asked of a compilation.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// Ops and custom actors that models may use.
+    pub registry: Registry,
+    /// What to compile for.
+    pub machine: MachineChoice,
+    /// Graph iterations in a block; chosen by the scheduler if `None`.
+    pub block: Option<u64>,
+    /// Bound on the predicted latency of a block.
+    pub max_latency_ns: Option<u64>,
+    /// Bound on the arena and exchange bytes of each device.
+    pub max_memory_bytes: Option<u64>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self {
+            registry: Registry::standard(),
+            machine: MachineChoice::Detect,
+            block: None,
+            max_latency_ns: None,
+            max_memory_bytes: None,
+        }
+    }
+}
+
+/// A compiled program, with what is worth knowing about the model.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The program, verified.
+    pub program: Verified<Program>,
+    /// Warnings; no errors among them.
+    pub warnings: Diagnostics,
+}
+
+/// Why a bundle cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write `{}`: {error}", path.display())]
+pub struct WriteError {
+    /// Where to.
+    pub path: PathBuf,
+    /// What the system said.
+    #[source]
+    pub error: std::io::Error,
+}
+
+impl Compiled {
+    /// Writes the bundle; the file appears whole or not at all.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
+        let path = path.as_ref();
+        zbmd_ir::bundle::write(path, &self.program).map_err(|error| WriteError { path: path.to_owned(), error })
+    }
+}
+
+/// Compiles a model file; the files it names are relative to it.
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+pub fn compile_file(path: impl AsRef<Path>, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.file(path.as_ref());
+    run.compile(front)
+}
+
+/// Compiles a model given as text. `name` stands in messages for the file; paths in the model are relative to `dir`.
+///
+/// # Errors
+/// See [`compile_file`].
+pub fn compile_str(
+    name: &str,
+    text: &str,
+    dir: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.text(name, text, dir.as_ref());
+    run.compile(front)
+}
+
+/// Checks a model file up to its analysis, without a machine; gives its warnings.
+///
+/// # Errors
+/// Everything that is wrong with the model.
+pub fn check_file(path: impl AsRef<Path>, options: &CompileOptions) -> Result<Diagnostics, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.file(path.as_ref());
+    run.check(front)
+}
+
+/// Checks a model given as text; see [`check_file`] and [`compile_str`].
+///
+/// # Errors
+/// Everything that is wrong with the model.
+pub fn check_str(
+    name: &str,
+    text: &str,
+    dir: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<Diagnostics, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.text(name, text, dir.as_ref());
+    run.check(front)
+}
+
+/// Compiles a graph made in Rust. `blobs` holds the tensors that its parameters refer to.
+///
+/// # Errors
+/// What is wrong with the graph ([`Code::E0602`] where it is malformed), its rates, or the machine.
+pub fn compile_graph(
+    graph: Graph,
+    blobs: TiVec<BlobId, Bytes>,
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
+    let mut run = Run::new(options);
+    run.files.blobs = blobs;
+    for error in zbmd_ir::verify::check_graph(&graph, &run.files.blobs).err().unwrap_or_default() {
+        run.sink.push(Diagnostic::new(Code::E0602, format!("the graph is malformed: {error}")));
+    }
+    let origins = Origins {
+        actors: graph.actors.iter().map(|_| Span::NONE).collect(),
+        ops: graph.actors.iter().map(|_| Span::NONE).collect(),
+        channels: graph.channels.iter().map(|c| vec![(Span::NONE, Span::NONE); c.readers.len()]).collect(),
+        ..Origins::default()
+    };
+    run.compile(Some((graph, origins)))
+}
+
+/// Compiles a net made by [`crate::GraphBuilder`].
+pub(crate) fn compile_net(
+    net: &Net,
+    files: Files,
+    sink: Sink,
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
+    let mut run = Run::new(options);
+    (run.files, run.sink) = (files, sink);
+    let front = run.resolve(net);
+    run.compile(front)
+}
+
+/// Resolves a net made by [`crate::GraphBuilder`] to a graph and its blobs.
+pub(crate) fn graph_of_net(
+    net: &Net,
+    files: Files,
+    sink: Sink,
+    options: &CompileOptions,
+) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
+    let mut run = Run::new(options);
+    (run.files, run.sink) = (files, sink);
+    match run.analysed(net) {
+        Some((graph, _)) if run.sink.errors() == 0 => Ok((graph, run.files.blobs)),
+        _ => Err(run.sink.finish(run.sources)),
+    }
+}
+
+/// One compilation.
+struct Run<'a> {
+    options: &'a CompileOptions,
+    sources: SourceMap,
+    sink: Sink,
+    files: Files,
+}
+
+type Front = Option<(Graph, Origins)>;
+
+impl<'a> Run<'a> {
+    fn new(options: &'a CompileOptions) -> Self {
+        Self { options, sources: SourceMap::default(), sink: Sink::default(), files: Files::default() }
+    }
+
+    fn file(&mut self, path: &Path) -> Front {
+        let model = Loader::new(&mut self.sources, &mut self.sink).file(path, Span::NONE)?;
+        self.model(&model)
+    }
+
+    fn text(&mut self, name: &str, text: &str, dir: &Path) -> Front {
+        let model = Loader::new(&mut self.sources, &mut self.sink).text(name, text, dir)?;
+        self.model(&model)
+    }
+
+    fn model(&mut self, model: &Model) -> Front {
+        let net = expand(model, &self.options.registry, &mut self.files, &mut self.sink);
+        self.resolve(&net)
+    }
+
+    fn resolve(&mut self, net: &Net) -> Front {
+        let signatures = infer(net, &self.options.registry, &self.files, &mut self.sink);
+        let registry = &self.options.registry;
+        Some(build::build(net, &signatures, registry, &self.files, &mut self.sink))
+    }
+
+    fn analysed(&mut self, net: &Net) -> Front {
+        let (mut graph, origins) = self.resolve(net)?;
+        self.analyse(&mut graph, &origins).then_some((graph, origins))
+    }
+
+    fn analyse(&mut self, graph: &mut Graph, origins: &Origins) -> bool {
+        // Half a graph would be reported to be inconsistent.
+        self.sink.errors() == 0 && pipeline::analyse(graph, origins, &mut self.sink)
+    }
+
+    fn check(mut self, front: Front) -> Result<Diagnostics, Diagnostics> {
+        if let Some((mut graph, origins)) = front {
+            self.analyse(&mut graph, &origins);
+        }
+        let errors = self.sink.errors();
+        let diagnostics = self.sink.finish(self.sources);
+        if errors == 0 { Ok(diagnostics) } else { Err(diagnostics) }
+    }
+
+    fn compile(mut self, front: Front) -> Result<Compiled, Diagnostics> {
+        // A wrong machine file is reported along with a wrong model.
+        let machine = self.machine();
+        let program = front.zip(machine).and_then(|((mut graph, origins), machine)| {
+            if !self.analyse(&mut graph, &origins) {
+                return None;
+            }
+            let plans = self.plan(&graph, &machine, &origins)?;
+            let (plans, blobs) = (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
+            Some(Program { graph, machine, plans, blobs })
+        });
+        let Some(program) = program.filter(|_| self.sink.errors() == 0) else {
+            return Err(self.sink.finish(self.sources));
+        };
+        // What the verifier refuses here is the scheduler's mistake, not the model's.
+        let program = verify(program)
+            .unwrap_or_else(|errors| panic!("the verifier refuses the compiler's own program: {errors:?}"));
+        Ok(Compiled { program, warnings: self.sink.finish(self.sources) })
+    }
+
+    fn plan(&mut self, graph: &Graph, machine: &Machine, origins: &Origins) -> Option<Vec<Plan>> {
+        let pins = pipeline::pins(origins, machine, &mut self.sink);
+        if self.sink.errors() > 0 {
+            return None;
+        }
+        let costs = pipeline::costs(graph, machine, &self.options.registry, &self.files);
+        let options = zbmd_scheduler::Options {
+            block: self.options.block.map_or(Block::Auto, Block::Fixed),
+            max_latency_ns: self.options.max_latency_ns,
+            max_memory_bytes: self.options.max_memory_bytes,
+            pins,
+            ..zbmd_scheduler::Options::default()
+        };
+        pipeline::plan(graph, machine, &costs, &options, origins, &mut self.sink)
+    }
+
+    fn machine(&mut self) -> Option<Machine> {
+        match &self.options.machine {
+            MachineChoice::Detect => Some(machine::detect()),
+            MachineChoice::Uniform(n) => Some(machine::uniform(*n)),
+            MachineChoice::Given(machine) => Some(machine.clone()),
+            MachineChoice::File(path) => {
+                let text = read_text(path, Span::NONE, &mut self.sink)?;
+                let file = self.sources.add(path.display().to_string(), text.as_str());
+                machine::read(file, &text, &mut self.sink)
+            }
+        }
+    }
+}

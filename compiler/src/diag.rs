@@ -1,0 +1,223 @@
+//! What is wrong with a model, in data: a code, a sentence, places in the text and the mend. Drawing is elsewhere.
+
+use crate::codes::Code;
+use crate::source::{SourceMap, Span};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing is compiled.
+    Error,
+    /// Compiled, but probably not what was meant.
+    Warning,
+}
+
+impl Severity {
+    /// Lower-case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
+/// A place in the text and what stands there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    /// The place; [`Span::NONE`] for what was built in Rust.
+    pub span: Span,
+    /// What stands there.
+    pub text: String,
+    /// Whether this is where the mend belongs, rather than the fact it disagrees with.
+    pub primary: bool,
+}
+
+/// One error or warning.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagnostic {
+    /// Its code; `zbmdc explain CODE` has a page on it.
+    pub code: Code,
+    /// How bad it is; follows from the code.
+    pub severity: Severity,
+    /// One sentence with the facts that disagree.
+    pub message: String,
+    /// Places, primary ones first.
+    pub labels: Vec<Label>,
+    /// The mend.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// A diagnostic without places.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, severity: code.severity(), message: message.into(), labels: Vec::new(), help: None }
+    }
+
+    /// Adds the place where the mend belongs.
+    #[must_use]
+    pub fn primary(self, span: Span, text: impl Into<String>) -> Self {
+        self.label(span, text, true)
+    }
+
+    /// Adds a place with the other fact.
+    #[must_use]
+    pub fn context(self, span: Span, text: impl Into<String>) -> Self {
+        self.label(span, text, false)
+    }
+
+    fn label(mut self, span: Span, text: impl Into<String>, primary: bool) -> Self {
+        self.labels.push(Label { span, text: text.into(), primary });
+        self
+    }
+
+    /// Says how to mend it.
+    #[must_use]
+    pub fn help(mut self, text: impl Into<String>) -> Self {
+        self.help = Some(text.into());
+        self
+    }
+
+    /// Says how to mend it, if there is something to say.
+    #[must_use]
+    pub fn maybe_help(mut self, text: Option<String>) -> Self {
+        self.help = text.or(self.help);
+        self
+    }
+
+    /// Where the mend belongs.
+    pub fn span(&self) -> Span {
+        self.labels.iter().find(|l| l.primary).or(self.labels.first()).map_or(Span::NONE, |l| l.span)
+    }
+}
+
+/// Collects diagnostics while a stage goes on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sink {
+    list: Vec<Diagnostic>,
+    errors: usize,
+}
+
+impl Sink {
+    /// Reports kept; a model with more mistakes is told so.
+    pub(crate) const MAX: usize = 500;
+
+    /// Adds a diagnostic, unless the same was said of the same place (a sub-model's body is read once per instance).
+    pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
+        let same = |d: &Diagnostic| {
+            d.code == diagnostic.code
+                && d.span() == diagnostic.span()
+                && (d.span().is_some() || d.message == diagnostic.message)
+        };
+        if self.list.len() >= Self::MAX || self.list.iter().any(same) {
+            return;
+        }
+        if diagnostic.severity == Severity::Error {
+            self.errors += 1;
+        }
+        self.list.push(diagnostic);
+    }
+
+    /// Errors so far.
+    pub(crate) fn errors(&self) -> usize {
+        self.errors
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.list.iter()
+    }
+
+    /// Everything said, with the texts it is said of.
+    pub(crate) fn finish(self, sources: SourceMap) -> Diagnostics {
+        let mut list = self.list;
+        // Text order is what a reader follows; stages find things in another.
+        list.sort_by_key(|d| (d.severity, d.span()));
+        Diagnostics { sources, list }
+    }
+}
+
+/// All errors and warnings of a model, with its texts.
+#[derive(Clone, Debug, Default)]
+pub struct Diagnostics {
+    /// The texts.
+    pub sources: SourceMap,
+    /// Errors first, each kind in the order of the text.
+    pub list: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    /// Number of errors.
+    pub fn errors(&self) -> usize {
+        self.list.iter().filter(|d| d.severity == Severity::Error).count()
+    }
+
+    /// Number of warnings.
+    pub fn warnings(&self) -> usize {
+        self.list.len() - self.errors()
+    }
+
+    /// Whether every error is about files that cannot be read or written.
+    pub fn only_files(&self) -> bool {
+        self.errors() > 0
+            && self.list.iter().filter(|d| d.severity == Severity::Error).all(|d| d.code.is_file())
+    }
+}
+
+impl std::fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&crate::render::text(self, &crate::render::Style::plain()))
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// `did you mean …`, if one of the known names is close to the one written.
+pub(crate) fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let close = |name: &&str| {
+        let lower = written.to_lowercase() == name.to_lowercase();
+        lower || strsim::osa_distance(written, name) <= written.chars().count().max(name.chars().count()).div_ceil(3)
+    };
+    let best = known.into_iter().filter(close).min_by_key(|name| strsim::osa_distance(written, name))?;
+    Some(format!("did you mean `{best}`?"))
+}
+
+/// The known names as a list for a help line, shortened.
+pub(crate) fn one_of<'a>(known: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = known.into_iter().collect();
+    let shown: Vec<String> = names.iter().take(12).map(|n| format!("`{n}`")).collect();
+    let more = names.len().saturating_sub(shown.len());
+    match (shown.is_empty(), more) {
+        (true, _) => "there are none".to_owned(),
+        (_, 0) => format!("known: {}", shown.join(", ")),
+        _ => format!("known: {}, and {more} more", shown.join(", ")),
+    }
+}
+
+/// [`did_you_mean`], or else the list of what is known.
+pub(crate) fn suggest<'a, I>(written: &str, known: I) -> String
+where
+    I: IntoIterator<Item = &'a str>,
+    I::IntoIter: Clone,
+{
+    let known = known.into_iter();
+    did_you_mean(written, known.clone()).unwrap_or_else(|| one_of(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggestions() {
+        let known = ["from", "initial", "history"];
+        let cases = [
+            ("form", "did you mean `from`?"),
+            ("inital", "did you mean `initial`?"),
+            ("HISTORY", "did you mean `history`?"),
+            ("zzzzzz", "known: `from`, `initial`, `history`"),
+        ];
+        for (written, expect) in cases {
+            assert_eq!(suggest(written, known), expect, "{written}");
+        }
+    }
+}

@@ -1,0 +1,700 @@
+//! Sub-models out of the way: puts parameters in, joins channels through the ports of sub-models, names actors by
+//! their path. The result is a [`Net`].
+
+mod join;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zbmd_backends::op::Registry;
+use zbmd_ir::{Params, Role, Value, limits};
+
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink, one_of, suggest};
+use crate::model::{ActorDecl, ChannelDecl, Model, ModelDef, PortDecl, ReaderDecl, StreamDecl};
+use crate::net::{Net, NetActor, Pin};
+use crate::parse::{Arg, Kind, Node};
+use crate::read::{self, Fields};
+use crate::source::{Span, Spanned};
+use crate::values::{Files, TypeFact};
+use join::{Edge, Half, Junction};
+
+/// Sub-models inside each other.
+const MAX_INSTANCE_DEPTH: usize = 64;
+/// Values written by putting parameters in, over the whole model: `[$a, $a]` through many levels doubles each time.
+const MAX_SUBSTITUTED: usize = 1 << 22;
+
+/// Makes a model flat.
+pub(crate) fn expand(model: &Model, registry: &Registry, files: &mut Files, sink: &mut Sink) -> Net {
+    let name = model.name.as_ref().map_or("model", |n| n.value.as_str()).to_owned();
+    let mut expander = Expander {
+        registry,
+        files,
+        sink,
+        net: Net { name, ..Net::default() },
+        edges: Vec::new(),
+        junctions: Vec::new(),
+        used: BTreeSet::new(),
+        substituted: 0,
+        instances: 0,
+        pins: Vec::new(),
+    };
+    for port in model.inputs.iter().chain(&model.outputs) {
+        expander.sink.push(
+            Diagnostic::new(Code::E0215, format!("the model has a port `{}`", port.name.value))
+                .primary(port.name.span, "ports belong to sub-models")
+                .help("a model that is compiled talks to the outside through `sources` and `sinks`"),
+        );
+    }
+    let env = expander.defaults(model);
+    let scope = Scope { model, outer: None };
+    expander.body(&scope, "", &env, &mut Vec::new());
+    expander.unused(model);
+    expander.finish(model)
+}
+
+/// A model and the models around it, whose sub-models it may use.
+struct Scope<'a> {
+    model: &'a Model,
+    outer: Option<&'a Scope<'a>>,
+}
+
+type Env = BTreeMap<String, Node>;
+
+/// What a name means in one model.
+enum Thing {
+    Source(usize),
+    Sink(usize),
+    Actor(usize),
+    /// Ports of an instance with their junctions.
+    Instance { inputs: Vec<(String, usize)>, outputs: Vec<(String, usize)>, what: String },
+    Input(usize),
+    Output(usize),
+    /// Something that could not be read; already reported.
+    Bad,
+}
+
+type Names = BTreeMap<String, (Thing, Span)>;
+
+struct Expander<'a> {
+    registry: &'a Registry,
+    files: &'a mut Files,
+    sink: &'a mut Sink,
+    net: Net,
+    edges: Vec<Edge>,
+    junctions: Vec<Junction>,
+    /// Sub-models that have instances, by their place.
+    used: BTreeSet<Span>,
+    substituted: usize,
+    instances: usize,
+    pins: Vec<(Spanned<String>, Spanned<String>)>,
+}
+
+impl Expander<'_> {
+    /// Defaults of a model's parameters; `required` ones are left out.
+    fn defaults(&mut self, model: &Model) -> Env {
+        let mut env = Env::new();
+        for (name, node) in &model.params {
+            if !matches!(&node.kind, Kind::Word(w) if w == "required") {
+                let value = self.subst(node, &Env::new());
+                env.insert(name.value.clone(), value);
+            }
+        }
+        env
+    }
+
+    /// The node with its parameters put in.
+    fn subst(&mut self, node: &Node, env: &Env) -> Node {
+        self.substituted += 1;
+        if self.substituted > MAX_SUBSTITUTED {
+            self.sink.push(
+                Diagnostic::new(
+                    Code::E0505,
+                    format!("sub-models write out more than the limit of {MAX_SUBSTITUTED} values"),
+                )
+                .primary(node.span, "here the limit was reached")
+                .help("put large constants into .npy files"),
+            );
+            return Node { span: node.span, kind: Kind::Bad };
+        }
+        let kind = match &node.kind {
+            Kind::Param(name) => match env.get(name) {
+                // Errors should point at the value that was given, so its own span stays.
+                Some(value) => {
+                    let value = value.clone();
+                    return self.subst(&value, &Env::new());
+                }
+                None => {
+                    self.sink.push(
+                        Diagnostic::new(Code::E0213, format!("there is no parameter `{name}`"))
+                            .primary(node.span, "used here")
+                            .help(suggest(name, env.keys().map(String::as_str))),
+                    );
+                    Kind::Bad
+                }
+            },
+            Kind::List(items) => Kind::List(items.iter().map(|n| self.subst(n, env)).collect()),
+            Kind::Map(pairs) => {
+                Kind::Map(pairs.iter().map(|(k, v)| (k.clone(), self.subst(v, env))).collect())
+            }
+            Kind::Call(name, args) => {
+                let arg = |a: &Arg| Arg { name: a.name.clone(), value: self.subst(&a.value, env) };
+                Kind::Call(name.clone(), args.iter().map(arg).collect())
+            }
+            other => other.clone(),
+        };
+        Node { span: node.span, kind }
+    }
+
+    fn maybe(&mut self, node: &Option<Node>, env: &Env) -> Option<Node> {
+        node.as_ref().map(|n| self.subst(n, env)).filter(|n| n.kind != Kind::Bad)
+    }
+
+    fn fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
+        let (dtype, shape) = (self.maybe(dtype, env), self.maybe(shape, env));
+        TypeFact {
+            dtype: dtype.and_then(|n| read::dtype(&n, self.sink)),
+            shape: shape.and_then(|n| read::shape(&n, self.sink)),
+        }
+    }
+
+    fn count(&mut self, node: &Option<Node>, what: &str, env: &Env) -> Option<Spanned<u64>> {
+        let node = self.maybe(node, env)?;
+        read::count(&node, what, 1, limits::MAX_RATE, self.sink)
+    }
+
+    /// One model's actors and channels; names get `prefix`.
+    fn body(&mut self, scope: &Scope<'_>, prefix: &str, env: &Env, chain: &mut Vec<(Span, String)>) -> Names {
+        let model = scope.model;
+        let mut names = Names::new();
+        for (decl, role) in (model.sources.iter().map(|s| (s, Role::Source)))
+            .chain(model.sinks.iter().map(|s| (s, Role::Sink)))
+        {
+            let thing = self.stream(decl, role, prefix, env);
+            self.name(&mut names, &decl.name, thing);
+        }
+        for (ports, is_input) in [(&model.inputs, true), (&model.outputs, false)] {
+            // A model that is compiled has no outside for its ports; that was reported.
+            for port in ports.iter() {
+                let id = self.junction(port, prefix, env);
+                let thing = if is_input { Thing::Input(id) } else { Thing::Output(id) };
+                self.name(&mut names, &port.name, thing);
+            }
+        }
+        for decl in &model.actors {
+            if self.net.actors.len() >= limits::MAX_ACTORS {
+                self.too_many(decl.span);
+                break;
+            }
+            let thing = if self.is_instance(decl) {
+                self.instance(scope, decl, prefix, env, chain).unwrap_or(Thing::Bad)
+            } else {
+                self.actor(model, decl, prefix, env)
+            };
+            self.name(&mut names, &decl.name, thing);
+        }
+        for name in &model.broken {
+            names.entry(name.value.clone()).or_insert((Thing::Bad, name.span));
+        }
+        self.net.lost |= model.lost_channels;
+        for channel in &model.channels {
+            self.channel(model, channel, &names, env);
+        }
+        self.read_pins(model, prefix);
+        names
+    }
+
+    /// `Sub("name")` is an instance; the op `Sub()`, a difference, takes nothing without a name.
+    fn is_instance(&self, decl: &ActorDecl) -> bool {
+        let named = decl.args.first().is_some_and(|a| a.name.is_none());
+        decl.op.value == "Sub" && (named || self.registry.op("Sub").is_none())
+    }
+
+    fn too_many(&mut self, span: Span) {
+        let max = limits::MAX_ACTORS;
+        self.sink.push(
+            Diagnostic::new(Code::E0505, format!("the model has more actors than the limit of {max}"))
+                .primary(span, "here the limit was reached"),
+        );
+    }
+
+    fn read_pins(&mut self, model: &Model, prefix: &str) {
+        for (name, device) in &model.pins {
+            let full = Spanned::new(format!("{prefix}{}", name.value), name.span);
+            self.pins.push((full, device.clone()));
+        }
+    }
+
+    fn name(&mut self, names: &mut Names, name: &Spanned<String>, thing: Thing) {
+        if let Some((_, first)) = names.get(&name.value) {
+            // Whichever of the two a channel means, the other seems unconnected.
+            self.net.lost = true;
+            self.sink.push(
+                Diagnostic::new(Code::E0205, format!("the name `{}` is used twice", name.value))
+                    .primary(name.span, "used again here")
+                    .context(*first, "first used here")
+                    .help("sources, sinks, actors and ports of one model share their names: choose another"),
+            );
+            return;
+        }
+        names.insert(name.value.clone(), (thing, name.span));
+    }
+
+    fn stream(&mut self, decl: &StreamDecl, role: Role, prefix: &str, env: &Env) -> Thing {
+        if !prefix.is_empty() {
+            let what = if role == Role::Source { "source" } else { "sink" };
+            self.sink.push(
+                Diagnostic::new(Code::E0215, format!("the sub-model has a {what} `{}`", decl.name.value))
+                    .primary(decl.name.span, "streams belong to the outermost model")
+                    .help("give the sub-model `inputs` and `outputs`, and join them to streams outside"),
+            );
+            return Thing::Bad;
+        }
+        let stream = self.fact(&decl.dtype, &decl.shape, env);
+        let rate = self.count(&decl.rate, "a rate", env);
+        let mut params = Params::new();
+        let mut param_spans = BTreeMap::new();
+        if let Some(node) = self.maybe(&decl.sample_rate, env)
+            && let Some(value) = read::float(&node, "a sample rate in tokens per second", self.sink)
+        {
+            if value.value.is_finite() && value.value > 0.0 {
+                params.insert("sample_rate".into(), Value::Float(value.value));
+                param_spans.insert("sample_rate".to_owned(), value.span);
+            } else {
+                self.sink.push(
+                    Diagnostic::new(Code::E0305, format!("a sample rate is {}", value.value))
+                        .primary(value.span, "should be a positive number of tokens per second"),
+                );
+            }
+        }
+        if let Some(node) = self.maybe(&decl.file, env)
+            && let Some(file) = read::string(&node, "a path in quotes", self.sink)
+        {
+            params.insert("file".into(), Value::Str(file.value));
+            param_spans.insert("file".to_owned(), file.span);
+        }
+        let op = if role == Role::Source { "Source" } else { "Sink" };
+        self.net.actors.push(NetActor {
+            name: decl.name.value.clone(),
+            span: decl.name.span,
+            role,
+            op: Spanned::new(op.to_owned(), decl.name.span),
+            params,
+            param_spans,
+            stream,
+            rate,
+        });
+        let id = self.net.actors.len() - 1;
+        if role == Role::Source { Thing::Source(id) } else { Thing::Sink(id) }
+    }
+
+    fn junction(&mut self, port: &PortDecl, prefix: &str, env: &Env) -> usize {
+        let fact = self.fact(&port.dtype, &port.shape, env);
+        let name = format!("{prefix}{}", port.name.value);
+        self.junctions.push(Junction { name, span: port.name.span, fact });
+        self.junctions.len() - 1
+    }
+
+    fn actor(&mut self, model: &Model, decl: &ActorDecl, prefix: &str, env: &Env) -> Thing {
+        let name = format!("{prefix}{}", decl.name.value);
+        let op = self.registry.op(&decl.op.value);
+        if op.is_none() && decl.op.value != "Custom" {
+            let known = self.registry.names().chain(["Sub", "Custom"]);
+            self.sink.push(
+                Diagnostic::new(Code::E0210, format!("there is no op `{}`", decl.op.value))
+                    .primary(decl.op.span, "unknown op")
+                    .help(format!("{}; `zbmdc ops` lists them all", op_help(&decl.op.value, known))),
+            );
+            return Thing::Bad;
+        }
+        let positional = op.map_or(&["name"][..], |op| op.positional());
+        let mut params = Params::new();
+        let mut param_spans = BTreeMap::new();
+        let mut next = positional.iter();
+        let mut bad = false;
+        for arg in &decl.args {
+            let Some(key) = arg.name.as_ref().map(|n| n.value.as_str()).or_else(|| next.next().copied()) else {
+                self.sink.push(
+                    Diagnostic::new(
+                        Code::E0302,
+                        format!(
+                            "`{}` takes {} arguments without a name, this is one more",
+                            decl.op.value,
+                            positional.len()
+                        ),
+                    )
+                    .primary(arg.value.span, "which parameter is this?")
+                    .help(format!("write `name: value`; `zbmdc ops {}` lists its parameters", decl.op.value)),
+                );
+                bad = true;
+                continue;
+            };
+            let span = arg.name.as_ref().map_or(arg.value.span, |n| n.span.to(arg.value.span));
+            if let Some(first) = param_spans.get(key) {
+                self.sink.push(read::twice("parameter", key, span, *first));
+                continue;
+            }
+            let node = self.subst(&arg.value, env);
+            remember(&mut param_spans, key, span, &node);
+            match self.files.value(&node, &model.dir, self.sink) {
+                Some(value) => {
+                    params.insert(key.to_owned(), value);
+                }
+                None => bad = true,
+            }
+        }
+        if bad {
+            return Thing::Bad;
+        }
+        self.net.actors.push(NetActor {
+            name,
+            span: decl.name.span,
+            role: Role::Compute,
+            op: decl.op.clone(),
+            params,
+            param_spans,
+            stream: TypeFact::default(),
+            rate: None,
+        });
+        Thing::Actor(self.net.actors.len() - 1)
+    }
+
+    fn instance(
+        &mut self,
+        scope: &Scope<'_>,
+        decl: &ActorDecl,
+        prefix: &str,
+        env: &Env,
+        chain: &mut Vec<(Span, String)>,
+    ) -> Option<Thing> {
+        let mut args = decl.args.iter();
+        let name = args.as_slice().first().filter(|a| a.name.is_none()).map(|a| &a.value);
+        let Some(name) = name else {
+            self.sink.push(
+                Diagnostic::new(Code::E0202, format!("instance `{}` names no sub-model", decl.name.value))
+                    .primary(decl.span, "which sub-model?")
+                    .help("write `Sub(\"name\", parameter: value)`"),
+            );
+            return None;
+        };
+        args.next();
+        let name = read::string(name, "a sub-model's name in quotes", self.sink)?;
+        let (found, around) = self.find_model(scope, &name)?;
+        self.used.insert(found.span);
+        chain.push((found.span, name.value.clone()));
+        let inner = self.check_chain(chain, &name).then(|| self.arguments(found, decl, args.as_slice(), env));
+        let thing = inner.flatten().map(|inner| {
+            let scope = Scope { model: found, outer: around };
+            let prefix = format!("{prefix}{}/", decl.name.value);
+            let names = self.body(&scope, &prefix, &inner, chain);
+            instance_ports(found, &names)
+        });
+        chain.pop();
+        thing
+    }
+
+    fn find_model<'s>(
+        &mut self,
+        scope: &'s Scope<'s>,
+        name: &Spanned<String>,
+    ) -> Option<(&'s Model, Option<&'s Scope<'s>>)> {
+        let mut at = Some(scope);
+        let mut known: Vec<&str> = Vec::new();
+        while let Some(scope) = at {
+            if let Some((_, def)) = scope.model.models.iter().find(|(n, _)| n.value == name.value) {
+                return match def {
+                    ModelDef::Inline(model) => Some((model, Some(scope))),
+                    ModelDef::File(model) => Some((model, None)),
+                    ModelDef::Bad => None,
+                };
+            }
+            known.extend(scope.model.models.iter().map(|(n, _)| n.value.as_str()));
+            at = scope.outer;
+        }
+        self.sink.push(
+            Diagnostic::new(Code::E0211, format!("there is no sub-model `{}`", name.value))
+                .primary(name.span, "unknown sub-model")
+                .help(format!("{}; sub-models are defined in `models`", suggest(&name.value, known))),
+        );
+        None
+    }
+
+    /// Refuses recursion and absurd depth or number of instances.
+    fn check_chain(&mut self, chain: &[(Span, String)], name: &Spanned<String>) -> bool {
+        let (last, outer) = match chain.split_last() {
+            Some(split) => split,
+            None => return true,
+        };
+        if let Some(first) = outer.iter().position(|(span, _)| *span == last.0) {
+            let path: Vec<&str> = chain[first..].iter().map(|(_, n)| n.as_str()).collect();
+            self.sink.push(
+                Diagnostic::new(
+                    Code::E0212,
+                    format!("sub-model `{}` contains itself: {}", name.value, path.join(" -> ")),
+                )
+                .primary(name.span, "instantiated here again")
+                .context(last.0, "inside its own definition")
+                .help("a sub-model cannot contain itself: feedback is a channel with initial tokens"),
+            );
+            return false;
+        }
+        self.instances += 1;
+        let (what, max) = if chain.len() > MAX_INSTANCE_DEPTH {
+            ("sub-models are nested deeper than", MAX_INSTANCE_DEPTH)
+        } else if self.instances > limits::MAX_ACTORS {
+            ("the model has more instances of sub-models than", limits::MAX_ACTORS)
+        } else {
+            return true;
+        };
+        self.sink.push(
+            Diagnostic::new(Code::E0505, format!("{what} the limit of {max}"))
+                .primary(name.span, "here the limit was reached"),
+        );
+        false
+    }
+
+    /// The parameters of an instance.
+    fn arguments(&mut self, model: &Model, decl: &ActorDecl, args: &[Arg], env: &Env) -> Option<Env> {
+        let what = format!("instance `{}`", decl.name.value);
+        let mut fields = Fields::new(what, decl.span, args, self.sink);
+        let mut inner = self.defaults(model);
+        let mut ok = true;
+        for (name, default) in &model.params {
+            if let Some(node) = fields.take(&name.value) {
+                let value = self.subst(node, env);
+                inner.insert(name.value.clone(), value);
+            } else if !inner.contains_key(&name.value) {
+                ok = false;
+                self.sink.push(
+                    Diagnostic::new(
+                        Code::E0214,
+                        format!("instance `{}` gives no `{}`", decl.name.value, name.value),
+                    )
+                    .primary(decl.span, format!("`{}` is missing here", name.value))
+                    .context(default.span, "required here")
+                    .help(format!("add `{}: …`", name.value)),
+                );
+            }
+        }
+        let known: Vec<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
+        for arg in args {
+            let unknown = arg.name.as_ref().filter(|n| !known.contains(&n.value.as_str()));
+            let (span, what) = match (unknown, &arg.name) {
+                (Some(name), _) => (name.span, format!("the sub-model has no parameter `{}`", name.value)),
+                (None, None) => (arg.value.span, "an argument of an instance has no name".to_owned()),
+                (None, Some(_)) => continue,
+            };
+            ok = false;
+            let written = unknown.map_or("", |n| n.value.as_str());
+            self.sink.push(
+                Diagnostic::new(Code::E0214, what)
+                    .primary(span, "which parameter is this?")
+                    .help(suggest(written, known.iter().copied())),
+            );
+        }
+        ok.then_some(inner)
+    }
+
+    fn channel(&mut self, model: &Model, decl: &ChannelDecl, names: &Names, env: &Env) {
+        let fact = self.fact(&decl.dtype, &decl.shape, env);
+        let write_rate = self.count(&decl.rate, "a rate", env);
+        let initial = self.maybe(&decl.initial, env);
+        let initial = initial.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+        let from = self.half(&decl.from, names, true);
+        if decl.to.is_empty()
+            && let Some(from) = from.clone()
+        {
+            self.edges.push(Edge::dropped(from));
+        }
+        for to in &decl.to {
+            let end = self.half(&to.end, names, false);
+            let pick = |inner: &Option<Node>, outer: &Option<Node>| inner.clone().or_else(|| outer.clone());
+            let reader = ReaderDecl {
+                rate: to.reader.rate.clone(),
+                window: pick(&to.reader.window, &decl.reader.window),
+                history: pick(&to.reader.history, &decl.reader.history),
+            };
+            let rate = self.count(&reader.rate, "a rate", env);
+            let window = self.count(&reader.window, "a window", env);
+            let history = self.maybe(&reader.history, env);
+            let history = history.and_then(|n| self.files.tokens(&n, &model.dir, self.sink));
+            let (Some(from), Some(end)) = (from.clone(), end) else {
+                self.net.lost = true;
+                continue;
+            };
+            self.edges.push(Edge {
+                from,
+                to: Some(end),
+                fact: fact.clone(),
+                write_rate: write_rate.clone(),
+                rate,
+                window,
+                history,
+                initial: initial.clone(),
+            });
+        }
+    }
+
+    /// What `"actor.port"` names, as a writer or as a reader.
+    fn half(&mut self, end: &Spanned<String>, names: &Names, writer: bool) -> Option<Half> {
+        let (name, port) = match end.value.split_once('.') {
+            Some((name, port)) => (name, Some(port.to_owned())),
+            None => (end.value.as_str(), None),
+        };
+        let Some((thing, declared)) = names.get(name) else {
+            self.sink.push(
+                Diagnostic::new(Code::E0206, format!("nothing here is called `{name}`"))
+                    .primary(end.span, if writer { "this writer" } else { "this reader" })
+                    .help(suggest(name, names.keys().map(String::as_str))),
+            );
+            return None;
+        };
+        let (id, what) = match thing {
+            Thing::Bad => return None,
+            Thing::Source(id) | Thing::Actor(id) if writer => (*id, None),
+            Thing::Sink(id) | Thing::Actor(id) if !writer => (*id, None),
+            Thing::Input(id) if writer => return self.port_half(*id, end, port),
+            Thing::Output(id) if !writer => return self.port_half(*id, end, port),
+            Thing::Instance { inputs, outputs, what } => {
+                let ports = if writer { outputs } else { inputs };
+                return self.instance_half(end, name, port, ports, what, writer);
+            }
+            Thing::Source(id) => (*id, Some("a source")),
+            Thing::Sink(id) => (*id, Some("a sink")),
+            Thing::Input(id) => (*id, Some("an input of this sub-model")),
+            Thing::Output(id) => (*id, Some("an output of this sub-model")),
+            Thing::Actor(id) => (*id, None),
+        };
+        if let Some(what) = what {
+            let (does, side) = if writer { ("writes", "from") } else { ("reads", "to") };
+            self.sink.push(
+                Diagnostic::new(Code::E0216, format!("`{name}` is {what}: nothing {does} there"))
+                    .primary(end.span, format!("stands in `{side}`"))
+                    .context(*declared, format!("declared as {what} here"))
+                    .help("sources and inputs stand in `from`, sinks and outputs in `to`"),
+            );
+            return None;
+        }
+        Some(Half::Actor(crate::net::End { actor: id, port, span: end.span }))
+    }
+
+    fn port_half(&mut self, id: usize, end: &Spanned<String>, port: Option<String>) -> Option<Half> {
+        if let Some(port) = port {
+            self.sink.push(
+                Diagnostic::new(Code::E0207, format!("a port of the sub-model has no port `{port}`"))
+                    .primary(end.span, "name the port alone"),
+            );
+            return None;
+        }
+        Some(Half::Junction(id, end.span))
+    }
+
+    fn instance_half(
+        &mut self,
+        end: &Spanned<String>,
+        name: &str,
+        port: Option<String>,
+        ports: &[(String, usize)],
+        what: &str,
+        writer: bool,
+    ) -> Option<Half> {
+        let side = if writer { "output" } else { "input" };
+        let found = match &port {
+            Some(port) => ports.iter().find(|(n, _)| n == port),
+            None => ports.first(),
+        };
+        if let Some((_, id)) = found {
+            return Some(Half::Junction(*id, end.span));
+        }
+        let known = ports.iter().map(|(n, _)| n.as_str());
+        let (message, help) = match &port {
+            Some(port) => {
+                (format!("`{name}` ({what}) has no {side} `{port}`"), suggest(port, known))
+            }
+            None => (format!("`{name}` ({what}) has no {side}"), one_of(known)),
+        };
+        self.sink.push(Diagnostic::new(Code::E0207, message).primary(end.span, "no such port").help(help));
+        None
+    }
+
+    /// Warns of sub-models without an instance.
+    fn unused(&mut self, model: &Model) {
+        for (name, def) in &model.models {
+            let inner = match def {
+                ModelDef::Inline(m) => m,
+                ModelDef::File(m) => &**m,
+                ModelDef::Bad => continue,
+            };
+            if self.used.contains(&inner.span) {
+                self.unused(inner);
+            } else {
+                self.sink.push(
+                    Diagnostic::new(Code::W0202, format!("sub-model `{}` is never used", name.value))
+                        .primary(name.span, "defined here")
+                        .help(format!("make an instance with `Sub(\"{}\")`, or remove it", name.value)),
+                );
+            }
+        }
+    }
+
+    fn finish(mut self, model: &Model) -> Net {
+        join::join(&mut self.net, self.edges, &self.junctions, self.sink);
+        if self.net.actors.is_empty() && self.sink.errors() == 0 {
+            self.sink.push(
+                Diagnostic::new(Code::E0218, "the model has no actors")
+                    .primary(model.span, "nothing to run")
+                    .help("add `sources`, `actors`, `sinks` and `channels` between them"),
+            );
+        }
+        for (name, device) in self.pins {
+            let inside = format!("{}/", name.value);
+            let mut found = false;
+            for (id, actor) in self.net.actors.iter().enumerate() {
+                if actor.name == name.value || actor.name.starts_with(&inside) {
+                    found = true;
+                    self.net.pins.push(Pin { actor: id, device: device.clone() });
+                }
+            }
+            if !found && self.sink.errors() == 0 {
+                let known = self.net.actors.iter().map(|a| a.name.as_str());
+                self.sink.push(
+                    Diagnostic::new(Code::E0502, format!("a pin names `{}`, which does not exist", name.value))
+                        .primary(name.span, "no actor or instance of this name")
+                        .help(suggest(&name.value, known)),
+                );
+            }
+        }
+        self.net
+    }
+}
+
+/// Notes where a parameter, and every key of a map in it, was written.
+fn remember(spans: &mut BTreeMap<String, Span>, name: &str, span: Span, node: &Node) {
+    spans.insert(name.to_owned(), span);
+    if let Kind::Map(pairs) = &node.kind {
+        for (key, value) in pairs {
+            if let Kind::Str(key) = &key.kind {
+                remember(spans, &format!("{name}.{key}"), value.span, value);
+            }
+        }
+    }
+}
+
+fn instance_ports(model: &Model, names: &Names) -> Thing {
+    let ports = |list: &[PortDecl]| {
+        let find = |p: &PortDecl| match names.get(&p.name.value) {
+            Some((Thing::Input(id) | Thing::Output(id), _)) => Some((p.name.value.clone(), *id)),
+            _ => None,
+        };
+        list.iter().filter_map(find).collect()
+    };
+    let name = model.name.as_ref().map(|n| format!("an instance of `{}`", n.value));
+    Thing::Instance {
+        inputs: ports(&model.inputs),
+        outputs: ports(&model.outputs),
+        what: name.unwrap_or_else(|| "an instance of a sub-model".to_owned()),
+    }
+}
+
+fn op_help<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> String {
+    crate::diag::did_you_mean(written, known).unwrap_or_else(|| "check the spelling".to_owned())
+}

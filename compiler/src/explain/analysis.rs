@@ -1,0 +1,202 @@
+//! E04xx to E06xx: analysis, machines, limits, bundles.
+
+use super::{Example, Page, entry, model};
+use crate::codes::Code;
+
+/// A model with nothing wrong.
+const FINE: &[u8] = br#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "half": Gain(0.5) },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
+)
+"#;
+
+const WITH_MACHINE: &str = "compile model.ron --machine machine.ron -o model.zbmd";
+
+/// [`FINE`] and a machine.
+macro_rules! machine {
+    ($code:ident, $text:literal, $machine:literal, $mend:literal) => {
+        Page {
+            code: Code::$code,
+            text: $text,
+            example: Example::Command {
+                files: &[("model.ron", FINE), ("machine.ron", $machine.as_bytes())],
+                command: WITH_MACHINE,
+            },
+            mend: $mend,
+        }
+    };
+}
+
+/// [`FINE`] and a command line.
+macro_rules! command {
+    ($code:ident, $text:literal, $command:literal, $mend:literal) => {
+        Page {
+            code: Code::$code,
+            text: $text,
+            example: Example::Command { files: &[("model.ron", FINE)], command: $command },
+            mend: $mend,
+        }
+    };
+}
+
+pub(super) const PAGES: &[Page] = &[
+    entry!(
+        E0401,
+        "On every channel, what the writer writes in one iteration must be what the reader reads: firings of the \
+         writer x its rate = firings of the reader x its rate (Lee & Messerschmitt 1987). No firing counts satisfy \
+         all channels here: two paths between the same actors change the rate differently, so tokens would pile up.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "slow": Fir([1.0], decimate: 2), "sum": Expr("a + b") },
+    sinks: { "out": Stream() },
+    channels: [
+        (from: "in", to: ["slow", "sum.a"]),
+        (from: "slow", to: ["sum.b"]),
+        (from: "sum", to: ["out"]),
+    ],
+)
+"#,
+        "decimate the other path as well, or interpolate behind the decimator."
+    ),
+    entry!(
+        E0402,
+        "The actors of a loop wait for each other: none can fire first, because the loop has too few initial tokens. \
+         A feedback loop is an ordinary channel with initial tokens.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: {
+        "sum": Expr("x + y", inputs: { "x": f32, "y": f32 }),
+        "leak": Gain(0.9),
+    },
+    sinks: { "out": Stream() },
+    channels: [
+        (from: "in", to: ["sum.x"]),
+        (from: "sum", to: ["leak", "out"]),
+        (from: "leak", to: ["sum.y"]),
+    ],
+)
+"#,
+        "give the loop its first value: `(from: \"leak\", to: [\"sum.y\"], initial: [0.0])`."
+    ),
+    entry!(
+        E0403,
+        "One iteration of the graph fires actors absurdly often, because rates that share no factors multiply. \
+         Neither memory nor latency could be kept small.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    sinks: {
+        "a": Stream(rate: 4294967291),
+        "b": Stream(rate: 4294967279),
+        "c": Stream(rate: 4294967231),
+    },
+    channels: [(from: "in", to: ["a", "b", "c"])],
+)
+"#,
+        "choose rates with common factors: 4096 instead of 4095."
+    ),
+    entry!(
+        E0404,
+        "Sample rates follow the rates of the graph: one stated rate fixes all streams that are connected to it. Two \
+         statements contradict each other.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32, sample_rate: 48000) },
+    actors: { "slow": Fir([1.0], decimate: 3) },
+    sinks: { "out": Stream(sample_rate: 44100) },
+    channels: [(from: "in", to: ["slow"]), (from: "slow", to: ["out"])],
+)
+"#,
+        "48000 / 3 is 16000: correct the statement or the resampling."
+    ),
+    machine!(
+        E0501,
+        "A link of the machine joins a device that is not listed, or a device to itself.",
+        r#"Machine(
+    devices: [(name: "cpu:0", backend: cpu), (name: "cpu:1", backend: cpu)],
+    links: [(from: "cpu:0", to: "cpu:2", bandwidth: "10GB/s", latency: "1us")],
+)
+"#,
+        "name devices of the list. Without `links`, every two devices are linked."
+    ),
+    entry!(
+        E0502,
+        "A pin names an actor, an instance or a device that does not exist, or pins a feedback loop apart.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["out"])],
+    pins: { "inn": "cpu:0" },
+)
+"#,
+        "correct the name; `zbmdc devices` lists the devices of this computer."
+    ),
+    machine!(
+        E0503,
+        "No device of the machine can run an actor, or two devices that must talk have no link.",
+        r#"Machine(devices: [(name: "vulkan:0", backend: vulkan)])
+"#,
+        "add a CPU device: it runs every op."
+    ),
+    command!(
+        E0504,
+        "The smallest plan needs more memory than a device has or `--max-memory` allows.",
+        "compile model.ron --devices 1 --max-memory 1B -o model.zbmd",
+        "allow more, or make rates, shapes and histories smaller."
+    ),
+    entry!(
+        E0505,
+        "Something is larger than zbmd's limits, which keep hostile or mistaken models from taking all memory: 2^32 \
+         for rates and windows and the bytes of a token, 2^30 bytes of initial tokens, 8 dimensions, 2^20 actors, 8 \
+         MiB of model text.",
+        r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["out"], initial: Zeros(1000000000000))],
+)
+"#,
+        "choose a smaller number."
+    ),
+    command!(
+        E0506,
+        "No plan keeps the bound that was asked for: the latency is below what the work itself takes, or the block \
+         is too large.",
+        "compile model.ron --devices 1 --max-latency 1ns -o model.zbmd",
+        "allow more, or split long iterations."
+    ),
+    machine!(
+        E0507,
+        "A device of the machine is impossible: no devices at all, an unknown backend, no memory.",
+        r#"Machine(devices: [(name: "tpu:0", backend: tpu)])
+"#,
+        "start from `zbmdc devices --ron`, which describes this computer."
+    ),
+    Page {
+        code: Code::E0601,
+        text: "A file is no bundle, is damaged or cut short, was made by another version, or holds a program that \
+               breaks a rule. Bundles are never trusted: everything in them is checked.",
+        example: Example::Command {
+            files: &[("model.zbmd", b"this is no bundle, only text of more than thirty-two bytes\n")],
+            command: "inspect model.zbmd",
+        },
+        mend: "compile the model again.",
+    },
+    Page {
+        code: Code::E0602,
+        text: "A graph made in Rust breaks a rule of the intermediate representation: an id out of range, a port \
+               without a channel, types that differ.",
+        example: Example::Rust(
+            r#"
+let mut graph = Graph::default();
+graph.channels.push(Channel {
+    from: Endpoint { actor: ActorId(7), port: 0 },
+    readers: vec![],
+    token: TokenType::scalar(DType::F32),
+    initial: vec![],
+});
+compile_graph(graph, TiVec::new(), &CompileOptions::default())
+"#,
+        ),
+        mend: "use a `GraphBuilder`, which cannot make one, or mend what the message names.",
+    },
+];

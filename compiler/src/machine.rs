@@ -1,0 +1,391 @@
+//! `machine.ron`: devices and links; what this computer is where no such file is given; and the way back to RON.
+
+use serde::Serialize;
+use zbmd_ir::{Device, DeviceId, Link, Machine, TiVec, limits};
+
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink, suggest};
+use crate::parse::{self, Kind, Node};
+use crate::read::{self, Fields};
+use crate::source::{FileId, Spanned};
+use crate::units::{self, UnitError};
+
+/// Arithmetic peak assumed of one CPU core, in operations per second, until it is measured: 8 lanes, two fused
+/// multiply-adds a cycle at 2.5 GHz come to 80; ordinary kernels reach a tenth.
+pub const CORE_FLOPS: u64 = 8_000_000_000;
+/// Memory bandwidth assumed of one CPU core, in bytes per second.
+pub const CORE_BYTES_PER_S: u64 = 8_000_000_000;
+/// Bandwidth assumed of a link between two CPU devices.
+const LINK_BYTES_PER_S: u64 = 8_000_000_000;
+/// Latency assumed of a link between two CPU devices: a cache line's way between cores, and a wake-up now and then.
+const LINK_LATENCY_NS: u64 = 1_000;
+
+/// The CPU devices of this computer: one for each core that this process may use, `cpu:0` first, with an equal share
+/// of three quarters of the memory.
+pub fn detect() -> Machine {
+    let cores = allowed_cores();
+    let memory = memory_bytes() / 4 * 3 / cores.len() as u64;
+    cpus(cores.len(), memory, |i| vec![cores[i]])
+}
+
+/// A machine of `n` like CPU devices that may run anywhere on this computer.
+pub fn uniform(n: usize) -> Machine {
+    let memory = memory_bytes() / 4 * 3 / n.max(1) as u64;
+    let cores = allowed_cores();
+    // More devices than cores share them by turns of the operating system.
+    cpus(n, memory, |i| if n <= cores.len() { vec![cores[i]] } else { Vec::new() })
+}
+
+fn cpus(n: usize, memory_bytes: u64, cores: impl Fn(usize) -> Vec<u32>) -> Machine {
+    let device = |i| Device {
+        name: format!("cpu:{i}"),
+        backend: "cpu".to_owned(),
+        cores: cores(i),
+        memory_bytes,
+        flops_per_s: CORE_FLOPS,
+        bytes_per_s: CORE_BYTES_PER_S,
+    };
+    let devices: TiVec<DeviceId, Device> = (0..n).map(device).collect();
+    let links = all_links(&devices);
+    Machine { devices, links }
+}
+
+/// A link between every two devices.
+fn all_links(devices: &TiVec<DeviceId, Device>) -> TiVec<zbmd_ir::LinkId, Link> {
+    let ids: Vec<DeviceId> = devices.iter_enumerated().map(|(id, _)| id).collect();
+    let pairs = ids.iter().flat_map(|&from| ids.iter().map(move |&to| (from, to)));
+    pairs
+        .filter(|(from, to)| from != to)
+        .map(|(from, to)| Link { from, to, bytes_per_s: LINK_BYTES_PER_S, latency_ns: LINK_LATENCY_NS })
+        .collect()
+}
+
+fn allowed_cores() -> Vec<u32> {
+    #[cfg(target_os = "linux")]
+    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
+        let cores: Vec<u32> =
+            (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).map(|c| c as u32).collect();
+        if !cores.is_empty() {
+            return cores;
+        }
+    }
+    let n = std::thread::available_parallelism().map_or(1, usize::from);
+    (0..n as u32).collect()
+}
+
+/// Physical memory, or 4 GiB where the system does not say.
+fn memory_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = info.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.map_or(4 << 30, |k| k.saturating_mul(1024))
+}
+
+#[derive(Serialize)]
+#[serde(rename = "Machine")]
+struct RonMachine<'a> {
+    devices: Vec<RonDevice<'a>>,
+    links: Vec<RonLink<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename = "Device")]
+struct RonDevice<'a> {
+    name: &'a str,
+    backend: &'a str,
+    cores: &'a [u32],
+    memory: u64,
+    flops: u64,
+    bandwidth: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename = "Link")]
+struct RonLink<'a> {
+    from: &'a str,
+    to: &'a str,
+    bandwidth: u64,
+    latency: String,
+}
+
+/// The machine as a `machine.ron` that reads back as the same machine.
+///
+/// # Errors
+/// None in practice: every machine can be written.
+pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
+    let name = |id: DeviceId| machine.devices.get(id).map_or("?", |d| d.name.as_str());
+    let typed = RonMachine {
+        devices: machine
+            .devices
+            .iter()
+            .map(|d| RonDevice {
+                name: &d.name,
+                backend: &d.backend,
+                cores: &d.cores,
+                memory: d.memory_bytes,
+                flops: d.flops_per_s,
+                bandwidth: d.bytes_per_s,
+            })
+            .collect(),
+        links: machine
+            .links
+            .iter()
+            .map(|l| RonLink {
+                from: name(l.from),
+                to: name(l.to),
+                bandwidth: l.bytes_per_s,
+                latency: format!("{}ns", l.latency_ns),
+            })
+            .collect(),
+    };
+    let config = ron::ser::PrettyConfig::new().struct_names(true).depth_limit(2);
+    ron::ser::to_string_pretty(&typed, config).map(|s| s + "\n")
+}
+
+const DEVICE_FIELDS: &[&str] = &["name", "backend", "cores", "memory", "flops", "bandwidth"];
+const LINK_FIELDS: &[&str] = &["from", "to", "both", "bandwidth", "latency"];
+
+/// Reads a machine file; `None` if there were errors. Where `links` is not given, every two devices are linked.
+pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<Machine> {
+    let before = sink.errors();
+    let node = parse::parse(file, text, sink)?;
+    if sink.errors() > before {
+        return None;
+    }
+    let args = match &node.kind {
+        Kind::Call(Some(name), args) if name.value == "Machine" => args,
+        Kind::Call(None, args) => args,
+        _ => {
+            sink.push(read::wrong_kind(&node, "a machine: `Machine(devices: […])`"));
+            return None;
+        }
+    };
+    let head = match &node.kind {
+        Kind::Call(Some(name), _) => name.span,
+        _ => node.span,
+    };
+    let mut fields = Fields::new("Machine", head, args, sink);
+    let list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
+    let links = fields.take("links");
+    fields.finish(&["devices", "links"], sink);
+    let list = read::list(list?, "a list of devices", sink)?;
+    let mut devices = TiVec::new();
+    let mut names: Vec<Spanned<String>> = Vec::new();
+    for node in list {
+        if let Some((name, device)) = device(node, &names, sink) {
+            names.push(name);
+            devices.push(device);
+        }
+    }
+    if devices.is_empty() && sink.errors() == before {
+        sink.push(
+            Diagnostic::new(Code::E0507, "the machine has no devices")
+                .primary(head, "nothing runs here")
+                .help("add `Device(name: \"cpu:0\", backend: cpu)`; `zbmdc devices --ron` prints this computer"),
+        );
+    }
+    if devices.len() > limits::MAX_DEVICES {
+        let (n, max) = (devices.len(), limits::MAX_DEVICES);
+        sink.push(
+            Diagnostic::new(Code::E0505, format!("the machine has {n} devices, more than the limit of {max}"))
+                .primary(head, "this machine"),
+        );
+        return None;
+    }
+    let links = match links {
+        None => all_links(&devices),
+        Some(node) => read_links(read::list(node, "a list of links", sink)?, &names, sink),
+    };
+    (sink.errors() == before).then_some(Machine { devices, links })
+}
+
+fn group<'a>(node: &'a Node, what: &str, head: &str, sink: &mut Sink) -> Option<Fields<'a>> {
+    match &node.kind {
+        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == head) => {
+            Some(Fields::new(what, node.span, args, sink))
+        }
+        _ => {
+            sink.push(read::wrong_kind(node, &format!("{what}: `{head}(…)`")));
+            None
+        }
+    }
+}
+
+fn device(node: &Node, others: &[Spanned<String>], sink: &mut Sink) -> Option<(Spanned<String>, Device)> {
+    let mut fields = group(node, "a device", "Device", sink)?;
+    let name = fields.need("name", "\"cpu:0\"", sink).and_then(|n| read::string(n, "a name in quotes", sink));
+    let backend = fields.need("backend", "cpu", sink).and_then(|n| read::word(n, "a backend: `cpu`", sink));
+    let cores = fields.take("cores").and_then(|n| read::list(n, "a list of core numbers", sink));
+    let cores: Vec<u32> = cores
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|n| read::count(n, "a core number", 0, 65_535, sink).map(|c| c.value as u32))
+        .collect();
+    let memory = quantity(fields.take("memory"), "a size such as \"1GiB\"", units::bytes, sink);
+    let flops = quantity(fields.take("flops"), "operations per second such as \"50G\"", units::per_s, sink);
+    let bandwidth =
+        quantity(fields.take("bandwidth"), "a bandwidth such as \"10GB/s\"", units::bytes_per_s, sink);
+    fields.finish(DEVICE_FIELDS, sink);
+    let (name, backend) = (name?, backend?);
+    if let Some(first) = others.iter().find(|o| o.value == name.value) {
+        sink.push(
+            Diagnostic::new(Code::E0205, format!("the device name `{}` is used twice", name.value))
+                .primary(name.span, "used again here")
+                .context(first.span, "first used here")
+                .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
+        );
+    }
+    if !["cpu", "vulkan", "cuda"].contains(&backend.value.as_str()) {
+        sink.push(
+            Diagnostic::new(Code::E0507, format!("there is no backend `{}`", backend.value))
+                .primary(backend.span, "unknown backend")
+                .help(suggest(&backend.value, ["cpu", "vulkan", "cuda"])),
+        );
+    }
+    let device = Device {
+        backend: backend.value,
+        cores,
+        memory_bytes: memory.unwrap_or_else(memory_bytes),
+        flops_per_s: flops.unwrap_or(CORE_FLOPS),
+        bytes_per_s: bandwidth.unwrap_or(CORE_BYTES_PER_S),
+        name: name.value.clone(),
+    };
+    Some((name, device))
+}
+
+/// A number of base units, or a string with a unit; at least 1.
+fn quantity(
+    node: Option<&Node>,
+    want: &str,
+    parse: fn(&str) -> Result<u64, UnitError>,
+    sink: &mut Sink,
+) -> Option<u64> {
+    let node = node?;
+    let value = match &node.kind {
+        Kind::Str(s) => match parse(s) {
+            Ok(value) => value,
+            Err(error) => {
+                sink.push(
+                    Diagnostic::new(Code::E0203, error.to_string())
+                        .primary(node.span, format!("should be {want}")),
+                );
+                return None;
+            }
+        },
+        Kind::Int(_) | Kind::Float(_) => return Some(read::count(node, want, 1, i64::MAX as u64, sink)?.value),
+        _ => {
+            sink.push(read::wrong_kind(node, want));
+            return None;
+        }
+    };
+    if value == 0 {
+        sink.push(
+            Diagnostic::new(Code::E0507, "a device or link with none of this cannot run anything")
+                .primary(node.span, "should be more than zero"),
+        );
+    }
+    Some(value)
+}
+
+fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiVec<zbmd_ir::LinkId, Link> {
+    let mut links: TiVec<_, Link> = TiVec::new();
+    for node in nodes {
+        let Some(mut fields) = group(node, "a link", "Link", sink) else { continue };
+        let mut end = |field: &str| {
+            let node = fields.need(field, "\"cpu:0\"", sink)?;
+            let name = read::string(node, "a device in quotes", sink)?;
+            let found = names.iter().position(|n| n.value == name.value);
+            if found.is_none() {
+                sink.push(
+                    Diagnostic::new(Code::E0501, format!("there is no device `{}`", name.value))
+                        .primary(name.span, "this end of the link")
+                        .help(suggest(&name.value, names.iter().map(|n| n.value.as_str()))),
+                );
+            }
+            found.map(DeviceId::from)
+        };
+        let (from, to) = (end("from"), end("to"));
+        let both = fields.take("both").is_some_and(|n| n.kind == Kind::Bool(true));
+        let bandwidth =
+            quantity(fields.take("bandwidth"), "a bandwidth such as \"10GB/s\"", units::bytes_per_s, sink);
+        let latency = fields.take("latency");
+        let latency_ns = match latency.map(|n| &n.kind) {
+            None => Some(LINK_LATENCY_NS),
+            Some(Kind::Str(s)) if s.trim_start().starts_with('0') && units::duration_ns(s) == Ok(0) => Some(0),
+            Some(_) => quantity(latency, "a latency such as \"2us\"", units::duration_ns, sink),
+        };
+        fields.finish(LINK_FIELDS, sink);
+        let (Some(from), Some(to)) = (from, to) else { continue };
+        let bytes_per_s = bandwidth.unwrap_or(LINK_BYTES_PER_S);
+        for (from, to) in [(from, to), (to, from)].into_iter().take(if both { 2 } else { 1 }) {
+            if from == to || links.iter().any(|l| l.from == from && l.to == to) {
+                let (code, message) = if from == to {
+                    (Code::E0501, "a link joins a device to itself")
+                } else {
+                    (Code::E0107, "two devices are linked twice in the same direction")
+                };
+                sink.push(
+                    Diagnostic::new(code, message).primary(node.span, "this link").help("remove it"),
+                );
+                continue;
+            }
+            links.push(Link { from, to, bytes_per_s, latency_ns: latency_ns.unwrap_or(LINK_LATENCY_NS) });
+        }
+    }
+    links
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::SourceMap;
+
+    fn parse(text: &str) -> Result<Machine, Vec<String>> {
+        let mut sources = SourceMap::default();
+        let file = sources.add("machine.ron", text);
+        let mut sink = Sink::default();
+        let machine = read(file, text, &mut sink);
+        let errors: Vec<String> = sink.iter().map(|d| format!("{} {}", d.code, d.message)).collect();
+        if errors.is_empty() { Ok(machine.unwrap_or_default()) } else { Err(errors) }
+    }
+
+    #[test]
+    fn written_machines_read_back() {
+        for machine in [detect(), uniform(3)] {
+            let text = to_ron(&machine).unwrap_or_default();
+            assert_eq!(parse(&text), Ok(machine), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes() {
+        let cases: &[(&str, &str)] = &[
+            ("Machine(devices: [])", "E0507 the machine has no devices"),
+            ("Machine()", "E0202 Machine has no `devices`"),
+            ("Machine(devices: [(name: \"a\", backend: cpux)])", "E0507 there is no backend `cpux`"),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu), (name: \"a\", backend: cpu)])",
+                "E0205 the device name `a` is used twice",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu)], links: [(from: \"a\", to: \"b\")])",
+                "E0501 there is no device `b`",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu)], links: [(from: \"a\", to: \"a\")])",
+                "E0501 a link joins a device to itself",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu, memory: \"1 parsec\")])",
+                "E0203 `parsec` is no unit here: write one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB",
+            ),
+            ("Machine(devices: [(name: \"a\", backend: cpu, memory: 0)])", "E0203 a size such as \"1GiB\" is 0, less than 1"),
+            ("Machine(devices: [(name: \"a\", backend: cpu, ram: 5)])", "E0201 a device has no field `ram`"),
+            ("[1]", "E0203 expected a machine: `Machine(devices: […])`, found a list"),
+        ];
+        for (text, expect) in cases {
+            let errors = parse(text).expect_err(text);
+            assert!(errors.iter().any(|e| e == expect), "{text}: {errors:?}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! A model as written: names and places checked for form, nothing looked up, parameters not yet put in.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink};
+use crate::parse::{self, Arg, Kind, Node};
+use crate::read::{self, Fields};
+use crate::source::{SourceMap, Span, Spanned};
+
+/// `Model(…)`.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) span: Span,
+    /// Directory that file names are relative to.
+    pub(crate) dir: PathBuf,
+    pub(crate) name: Option<Spanned<String>>,
+    /// Parameters with their defaults; the word `required` stands for none.
+    pub(crate) params: Vec<(Spanned<String>, Node)>,
+    pub(crate) inputs: Vec<PortDecl>,
+    pub(crate) outputs: Vec<PortDecl>,
+    pub(crate) sources: Vec<StreamDecl>,
+    pub(crate) sinks: Vec<StreamDecl>,
+    pub(crate) models: Vec<(Spanned<String>, ModelDef)>,
+    pub(crate) actors: Vec<ActorDecl>,
+    pub(crate) channels: Vec<ChannelDecl>,
+    pub(crate) pins: Vec<(Spanned<String>, Spanned<String>)>,
+    /// Names whose declarations could not be read.
+    pub(crate) broken: Vec<Spanned<String>>,
+    /// Whether channels could not be read.
+    pub(crate) lost_channels: bool,
+}
+
+/// A sub-model's definition.
+#[derive(Debug)]
+pub(crate) enum ModelDef {
+    /// Written in place: sees the models around it.
+    Inline(Box<Model>),
+    /// Another file: sees its own models only.
+    File(Rc<Model>),
+    /// Unreadable, and reported.
+    Bad,
+}
+
+/// A port of a sub-model.
+#[derive(Debug)]
+pub(crate) struct PortDecl {
+    pub(crate) name: Spanned<String>,
+    pub(crate) dtype: Option<Node>,
+    pub(crate) shape: Option<Node>,
+}
+
+/// A source or a sink.
+#[derive(Debug)]
+pub(crate) struct StreamDecl {
+    pub(crate) name: Spanned<String>,
+    pub(crate) dtype: Option<Node>,
+    pub(crate) shape: Option<Node>,
+    pub(crate) rate: Option<Node>,
+    pub(crate) sample_rate: Option<Node>,
+    pub(crate) file: Option<Node>,
+}
+
+/// An actor or an instance of a sub-model.
+#[derive(Debug)]
+pub(crate) struct ActorDecl {
+    pub(crate) name: Spanned<String>,
+    pub(crate) op: Spanned<String>,
+    pub(crate) span: Span,
+    pub(crate) args: Vec<Arg>,
+}
+
+/// A channel.
+#[derive(Debug)]
+pub(crate) struct ChannelDecl {
+    pub(crate) from: Spanned<String>,
+    pub(crate) to: Vec<ToDecl>,
+    /// Readers in the text, readable or not.
+    readers_written: usize,
+    pub(crate) dtype: Option<Node>,
+    pub(crate) shape: Option<Node>,
+    pub(crate) rate: Option<Node>,
+    pub(crate) initial: Option<Node>,
+    pub(crate) reader: ReaderDecl,
+}
+
+/// A reader of a channel.
+#[derive(Debug)]
+pub(crate) struct ToDecl {
+    pub(crate) end: Spanned<String>,
+    pub(crate) reader: ReaderDecl,
+}
+
+/// What can be said of a reader.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReaderDecl {
+    pub(crate) rate: Option<Node>,
+    pub(crate) window: Option<Node>,
+    pub(crate) history: Option<Node>,
+}
+
+const MODEL_FIELDS: &[&str] =
+    &["name", "params", "inputs", "outputs", "sources", "models", "actors", "channels", "sinks", "pins"];
+const STREAM_FIELDS: &[&str] = &["dtype", "shape", "rate", "sample_rate", "file"];
+const CHANNEL_FIELDS: &[&str] = &["from", "to", "dtype", "shape", "rate", "window", "history", "initial"];
+const READER_FIELDS: &[&str] = &["to", "rate", "window", "history"];
+/// Files that include each other in a row.
+const MAX_FILE_CHAIN: usize = 32;
+
+/// Reads models and the files they include.
+pub(crate) struct Loader<'a> {
+    pub(crate) sources: &'a mut SourceMap,
+    pub(crate) sink: &'a mut Sink,
+    /// Files being read, outermost first, by canonical path.
+    chain: Vec<PathBuf>,
+    done: BTreeMap<PathBuf, Option<Rc<Model>>>,
+}
+
+impl<'a> Loader<'a> {
+    pub(crate) fn new(sources: &'a mut SourceMap, sink: &'a mut Sink) -> Self {
+        Self { sources, sink, chain: Vec::new(), done: BTreeMap::new() }
+    }
+
+    /// Reads a model from a file named on the command line or in `File("…")` at `span`.
+    pub(crate) fn file(&mut self, path: &Path, span: Span) -> Option<Rc<Model>> {
+        let key = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if let Some(known) = self.done.get(&key) {
+            return known.clone();
+        }
+        if self.chain.contains(&key) || self.chain.len() >= MAX_FILE_CHAIN {
+            let mut names: Vec<String> = self.chain.iter().map(|p| p.display().to_string()).collect();
+            names.push(key.display().to_string());
+            self.sink.push(
+                Diagnostic::new(Code::E0212, format!("a model file contains itself: {}", names.join(" -> ")))
+                    .primary(span, "included here")
+                    .help("a model cannot contain itself: feedback is a channel with initial tokens"),
+            );
+            return None;
+        }
+        let text = read_text(path, span, self.sink)?;
+        self.chain.push(key.clone());
+        let dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        let model = self.text(&path.display().to_string(), &text, &dir).map(Rc::new);
+        self.chain.pop();
+        self.done.insert(key, model.clone());
+        model
+    }
+
+    /// Reads a model from a text. Meaning is not looked at where the syntax is broken: half a model would be
+    /// reported to lack the other half.
+    pub(crate) fn text(&mut self, name: &str, text: &str, dir: &Path) -> Option<Model> {
+        if text.len() > SourceMap::MAX_FILE_BYTES {
+            self.sink.push(too_large(name, text.len() as u64, Span::NONE));
+            return None;
+        }
+        let file = self.sources.add(name, text);
+        let before = self.sink.errors();
+        let node = parse::parse(file, text, self.sink)?;
+        if self.sink.errors() > before {
+            return None;
+        }
+        self.model(&node, dir)
+    }
+
+    fn model(&mut self, node: &Node, dir: &Path) -> Option<Model> {
+        let args = match &node.kind {
+            Kind::Call(Some(name), args) if name.value == "Model" => args,
+            // RON lets the name of a struct be left out.
+            Kind::Call(None, args) => args,
+            _ => {
+                self.sink.push(read::wrong_kind(node, "a model: `Model(…)`"));
+                return None;
+            }
+        };
+        let head = match &node.kind {
+            Kind::Call(Some(name), _) => name.span,
+            _ => node.span,
+        };
+        let mut fields = Fields::new("Model", head, args, self.sink);
+        let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
+            let entries = fields.take(field).map(|n| read::map(n, &format!("a map of {field}"), sink));
+            let mut entries: Vec<(Spanned<String>, Node)> =
+                entries.unwrap_or_default().into_iter().map(|(k, v)| (k, v.clone())).collect();
+            entries.retain(|(name, _)| what.is_empty() || read::check_name(name, what, sink));
+            entries
+        };
+        let name = fields.take("name").and_then(|n| read::string(n, "the model's name in quotes", self.sink));
+        let params = maps(&mut fields, "params", "a parameter", self.sink);
+        let ports = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<PortDecl> {
+            list.into_iter().map(|(name, node)| port(name, &node, sink)).collect()
+        };
+        let inputs = ports(maps(&mut fields, "inputs", "a port", self.sink), self.sink);
+        let outputs = ports(maps(&mut fields, "outputs", "a port", self.sink), self.sink);
+        let mut broken = Vec::new();
+        let mut streams = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
+            keep(list, &mut broken, |name, node| stream(name, &node, sink))
+        };
+        let sources = streams(maps(&mut fields, "sources", "a source", self.sink), self.sink);
+        let sinks = streams(maps(&mut fields, "sinks", "a sink", self.sink), self.sink);
+        let actors = maps(&mut fields, "actors", "an actor", self.sink);
+        let actors = keep(actors, &mut broken, |name, node| actor(name, node, self.sink));
+        let models = maps(&mut fields, "models", "a sub-model", self.sink);
+        let models = models.into_iter().map(|(name, node)| (name, self.definition(&node, dir))).collect();
+        let channels = fields.take("channels").and_then(|n| read::list(n, "a list of channels", self.sink));
+        let written = channels.unwrap_or_default();
+        let channels: Vec<ChannelDecl> =
+            written.iter().filter_map(|n| channel(n, self.sink)).collect();
+        let short = |c: &ChannelDecl| c.to.len() < c.readers_written;
+        let lost_channels = channels.len() < written.len() || channels.iter().any(short);
+        let pins = maps(&mut fields, "pins", "", self.sink)
+            .into_iter()
+            .filter_map(|(k, v)| Some((k, read::string(&v, "a device in quotes", self.sink)?)))
+            .collect();
+        fields.finish(MODEL_FIELDS, self.sink);
+        let dir = dir.to_owned();
+        let span = head;
+        Some(Model {
+            span, dir, name, params, inputs, outputs, sources, sinks, models, actors, channels, pins, broken,
+            lost_channels,
+        })
+    }
+
+    fn definition(&mut self, node: &Node, dir: &Path) -> ModelDef {
+        let Kind::Call(Some(name), args) = &node.kind else {
+            return self.model(node, dir).map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
+        };
+        if name.value != "File" {
+            return self.model(node, dir).map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
+        }
+        let [Arg { name: None, value }] = args.as_slice() else {
+            self.sink.push(
+                Diagnostic::new(Code::E0203, "`File` takes one path")
+                    .primary(node.span, "should be `File(\"other.ron\")`"),
+            );
+            return ModelDef::Bad;
+        };
+        let Some(path) = read::string(value, "a path in quotes", self.sink) else { return ModelDef::Bad };
+        self.file(&dir.join(&path.value), path.span).map_or(ModelDef::Bad, ModelDef::File)
+    }
+}
+
+/// A whole text file; E0701 where it cannot be read.
+pub(crate) fn read_text(path: &Path, span: Span, sink: &mut Sink) -> Option<String> {
+    let shown = path.display().to_string();
+    let refuse = |what: String, help: &str, sink: &mut Sink| {
+        sink.push(
+            Diagnostic::new(Code::E0701, format!("cannot read `{shown}`: {what}"))
+                .primary(span, if span.is_some() { "named here" } else { "" })
+                .help(help),
+        );
+        None
+    };
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.len() > SourceMap::MAX_FILE_BYTES as u64 => {
+            sink.push(too_large(&shown, meta.len(), span));
+            return None;
+        }
+        Ok(meta) if meta.is_dir() => {
+            return refuse("it is a directory".into(), "name the .ron file in it", sink);
+        }
+        Ok(_) => {}
+        Err(error) => return refuse(error.to_string(), "check the path", sink),
+    }
+    match std::fs::read(path).map(String::from_utf8) {
+        Ok(Ok(text)) => Some(text),
+        Ok(Err(error)) => {
+            let at = error.utf8_error().valid_up_to();
+            refuse(format!("it is not UTF-8 from byte {at} on"), "models are UTF-8 text", sink)
+        }
+        Err(error) => refuse(error.to_string(), "check the path", sink),
+    }
+}
+
+fn too_large(name: &str, bytes: u64, span: Span) -> Diagnostic {
+    Diagnostic::new(
+        Code::E0505,
+        format!("`{name}` has {bytes} bytes, more than the limit of {}", SourceMap::MAX_FILE_BYTES),
+    )
+    .primary(span, "")
+    .help("put constants into .npy files: `Npy(\"taps.npy\")`")
+}
+
+/// Reads declarations; the names of those that cannot be read go to `broken`.
+fn keep<T>(
+    list: Vec<(Spanned<String>, Node)>,
+    broken: &mut Vec<Spanned<String>>,
+    mut read: impl FnMut(Spanned<String>, Node) -> Option<T>,
+) -> Vec<T> {
+    let mut out = Vec::new();
+    for (name, node) in list {
+        match read(name.clone(), node) {
+            Some(decl) => out.push(decl),
+            None => broken.push(name),
+        }
+    }
+    out
+}
+
+fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
+    match &node.kind {
+        // `"x": f32` says the dtype alone.
+        Kind::Word(_) | Kind::Str(_) | Kind::Param(_) => {
+            PortDecl { name, dtype: Some(node.clone()), shape: None }
+        }
+        Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Port") => {
+            let mut fields = Fields::new(format!("port `{}`", name.value), node.span, args, sink);
+            let (dtype, shape) = (fields.take("dtype").cloned(), fields.take("shape").cloned());
+            fields.finish(&["dtype", "shape"], sink);
+            PortDecl { name, dtype, shape }
+        }
+        _ => {
+            sink.push(read::wrong_kind(node, "a port: `Port()` or `Port(dtype: f32, shape: [2])`"));
+            PortDecl { name, dtype: None, shape: None }
+        }
+    }
+}
+
+fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamDecl> {
+    let args = match &node.kind {
+        Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Stream") => args,
+        _ => {
+            sink.push(read::wrong_kind(node, "a stream: `Stream(dtype: f32)`"));
+            return None;
+        }
+    };
+    let mut fields = Fields::new(format!("stream `{}`", name.value), node.span, args, sink);
+    let decl = StreamDecl {
+        dtype: fields.take("dtype").cloned(),
+        shape: fields.take("shape").cloned(),
+        rate: fields.take("rate").cloned(),
+        sample_rate: fields.take("sample_rate").cloned(),
+        file: fields.take("file").cloned(),
+        name,
+    };
+    fields.finish(STREAM_FIELDS, sink);
+    Some(decl)
+}
+
+fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl> {
+    let span = node.span;
+    match node.kind {
+        Kind::Call(Some(op), args) => Some(ActorDecl { name, op, span, args }),
+        Kind::Word(word) => {
+            sink.push(
+                Diagnostic::new(Code::E0203, format!("actor `{}` is the word `{word}`", name.value))
+                    .primary(span, "should be an op with its parameters")
+                    .help(format!("write `{word}()`")),
+            );
+            None
+        }
+        _ => {
+            sink.push(read::wrong_kind(&node, "an op with its parameters, such as `Fir(taps: [0.5, 0.5])`"));
+            None
+        }
+    }
+}
+
+fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
+    let Kind::Call(head, args) = &node.kind else {
+        sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
+        return None;
+    };
+    if head.as_ref().is_some_and(|h| h.value != "Channel") {
+        sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
+        return None;
+    }
+    let mut fields = Fields::new("a channel", node.span, args, sink);
+    let from = fields.need("from", "\"actor\"", sink);
+    let from = from.and_then(|n| read::string(n, "the writer's name in quotes", sink));
+    let to_node = fields.need("to", "[\"actor.port\"]", sink);
+    let to: Option<Vec<ToDecl>> = to_node.map(|n| match &n.kind {
+        Kind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
+        _ => reader(n, sink).into_iter().collect(),
+    });
+    let readers_written = to_node.map_or(0, |n| if let Kind::List(items) = &n.kind { items.len() } else { 1 });
+    let decl = (from, to, fields.take("dtype"), fields.take("shape"));
+    let rate = fields.take("rate").cloned();
+    let initial = fields.take("initial").cloned();
+    let reader = ReaderDecl {
+        rate: None,
+        window: fields.take("window").cloned(),
+        history: fields.take("history").cloned(),
+    };
+    fields.finish(CHANNEL_FIELDS, sink);
+    let (Some(from), Some(to), dtype, shape) = decl else { return None };
+    let (dtype, shape) = (dtype.cloned(), shape.cloned());
+    Some(ChannelDecl { from, to, readers_written, dtype, shape, rate, initial, reader })
+}
+
+/// `"actor.port"` or `(to: "actor.port", window: 8)`.
+fn reader(node: &Node, sink: &mut Sink) -> Option<ToDecl> {
+    let Kind::Call(None, args) = &node.kind else {
+        let end = read::string(node, "a reader's name in quotes", sink)?;
+        return Some(ToDecl { end, reader: ReaderDecl::default() });
+    };
+    let mut fields = Fields::new("a reader", node.span, args, sink);
+    let end = fields.take_or_positional("to");
+    if end.is_none() {
+        fields.missing("to", "\"actor.port\"", sink);
+    }
+    let reader = ReaderDecl {
+        rate: fields.take("rate").cloned(),
+        window: fields.take("window").cloned(),
+        history: fields.take("history").cloned(),
+    };
+    fields.finish(READER_FIELDS, sink);
+    let end = read::string(end?, "a reader's name in quotes", sink)?;
+    Some(ToDecl { end, reader })
+}

@@ -1,0 +1,264 @@
+//! From the graph to the program: analysis, costs, plans and the verifier, with their refusals drawn on the text.
+
+use zbmd_backends::op::Registry;
+use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, Plan, TiVec, Value};
+use zbmd_scheduler::{AnalysisError, ScheduleError};
+
+use crate::build::Origins;
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink, suggest};
+use crate::source::Span;
+use crate::values::Files;
+
+/// Rates, deadlocks and sample rates of a graph; false if it was refused.
+pub(crate) fn analyse(graph: &mut Graph, origins: &Origins, sink: &mut Sink) -> bool {
+    let before = sink.errors();
+    match zbmd_scheduler::repetition(graph) {
+        Err(error) => sink.push(draw_analysis(&error, graph, origins)),
+        Ok(q) => {
+            if let Err(error) = zbmd_scheduler::check_deadlock(graph, &q) {
+                sink.push(draw_analysis(&error, graph, origins));
+            }
+            sample_rates(graph, &q, origins, sink);
+        }
+    }
+    sink.errors() == before
+}
+
+/// What every actor costs on every device, by the roofline.
+pub(crate) fn costs(graph: &Graph, machine: &Machine, registry: &Registry, files: &Files) -> Costs {
+    let blobs = &files.blobs;
+    let row = |actor| machine.devices.iter().map(|d| registry.cost(actor, d, blobs)).collect();
+    Costs { table: graph.actors.iter().map(row).collect() }
+}
+
+/// Devices that pins name.
+pub(crate) fn pins(
+    origins: &Origins,
+    machine: &Machine,
+    sink: &mut Sink,
+) -> std::collections::BTreeMap<ActorId, DeviceId> {
+    let mut out = std::collections::BTreeMap::new();
+    for (actor, device) in &origins.pins {
+        let found = machine.devices.iter_enumerated().find(|(_, d)| d.name == device.value);
+        match found {
+            Some((id, _)) => {
+                out.insert(*actor, id);
+            }
+            None => sink.push(
+                Diagnostic::new(Code::E0502, format!("there is no device `{}`", device.value))
+                    .primary(device.span, "pinned to it")
+                    .help(suggest(&device.value, machine.devices.iter().map(|d| d.name.as_str()))),
+            ),
+        }
+    }
+    out
+}
+
+/// All plans of the graph.
+pub(crate) fn plan(
+    graph: &Graph,
+    machine: &Machine,
+    costs: &Costs,
+    options: &zbmd_scheduler::Options,
+    origins: &Origins,
+    sink: &mut Sink,
+) -> Option<Vec<Plan>> {
+    match zbmd_scheduler::schedule(graph, machine, costs, options) {
+        Ok(plans) => Some(plans),
+        Err(error) => {
+            sink.push(draw_schedule(&error, graph, machine, origins));
+            None
+        }
+    }
+}
+
+/// Sample rates follow the repetition vector from the streams that state one; every sink is told its own.
+fn sample_rates(graph: &mut Graph, q: &TiVec<ActorId, u64>, origins: &Origins, sink: &mut Sink) {
+    let parts = components(graph);
+    // Iterations per second of each connected part, and who says so.
+    let mut known: Vec<Option<(ActorId, f64)>> = vec![None; graph.actors.len()];
+    let tokens = |graph: &Graph, id: ActorId| {
+        let actor = &graph.actors[id];
+        let rate = actor.outputs.first().map(|p| p.rate).or(actor.inputs.first().map(|p| p.rate));
+        q[id] as f64 * rate.unwrap_or(1) as f64
+    };
+    for (&id, &span) in &origins.sample_rates {
+        let Some(stated) = graph.actors[id].params.get("sample_rate").and_then(Value::as_float) else { continue };
+        let iterations = stated / tokens(graph, id);
+        match known[parts[id]] {
+            None => known[parts[id]] = Some((id, iterations)),
+            Some((first, other)) if (other - iterations).abs() > 1e-9 * other.abs() => {
+                let expected = other * tokens(graph, id);
+                let name = &graph.actors[id].name;
+                sink.push(
+                    Diagnostic::new(
+                        Code::E0404,
+                        format!("`{name}` states a sample rate of {stated}, the rest of the graph gives {expected}"),
+                    )
+                    .primary(span, format!("should be {expected}"))
+                    .context(
+                        origins.sample_rates[&first],
+                        format!("`{}` states this one", graph.actors[first].name),
+                    )
+                    .help("change one of them, or put a resampler between the streams"),
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    let sinks: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    for id in sinks {
+        if let Some((_, iterations)) = known[parts[id]] {
+            let rate = iterations * tokens(graph, id);
+            graph.actors[id].params.entry("sample_rate".to_owned()).or_insert(Value::Float(rate));
+        }
+    }
+}
+
+/// The connected part that each actor belongs to, as the index of its first actor.
+fn components(graph: &Graph) -> TiVec<ActorId, usize> {
+    fn root(parent: &mut TiVec<ActorId, usize>, mut at: usize) -> usize {
+        while parent[ActorId::from(at)] != at {
+            let up = parent[ActorId::from(parent[ActorId::from(at)])];
+            parent[ActorId::from(at)] = up;
+            at = up;
+        }
+        at
+    }
+    let mut parent: TiVec<ActorId, usize> = (0..graph.actors.len()).collect();
+    for channel in &graph.channels {
+        for reader in &channel.readers {
+            let a = root(&mut parent, channel.from.actor.index());
+            let b = root(&mut parent, reader.to.actor.index());
+            parent[ActorId::from(a.max(b))] = a.min(b);
+        }
+    }
+    (0..graph.actors.len()).map(|i| root(&mut parent, i)).collect()
+}
+
+fn ends(graph: &Graph, origins: &Origins, channel: ChannelId, reader: Option<ActorId>) -> (Span, Span) {
+    let readers = &graph.channels[channel].readers;
+    let index = readers.iter().position(|r| Some(r.to.actor) == reader).unwrap_or(0);
+    origins.channels[channel].get(index).copied().unwrap_or((Span::NONE, Span::NONE))
+}
+
+fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Diagnostic {
+    let name = |id: ActorId| graph.actors[id].name.as_str();
+    match error {
+        AnalysisError::Inconsistent {
+            channel, writer, reader, produced, consumed, writer_firings, reader_firings,
+        } => {
+            let (from, to) = ends(graph, origins, *channel, Some(*reader));
+            let (w, r) = (name(*writer), name(*reader));
+            let (made, taken) =
+                (u128::from(*produced) * u128::from(*writer_firings), u128::from(*consumed) * u128::from(*reader_firings));
+            Diagnostic::new(
+                Code::E0401,
+                format!(
+                    "rates are inconsistent: for {writer_firings} firings of `{w}` the rest of the graph asks for \
+                     {reader_firings} of `{r}`, but this channel would gain {made} tokens and lose {taken}"
+                ),
+            )
+            .primary(to, format!("`{r}` reads {consumed} a firing, {taken} in all"))
+            .context(from, format!("`{w}` writes {produced} a firing, {made} in all"))
+            .help("bring both paths between the two actors to one rate: up- or downsample on one of them")
+        }
+        AnalysisError::Deadlock { actors, channels, on, missing } => {
+            let path: Vec<&str> = actors.iter().map(|&a| name(a)).collect();
+            let position = channels.iter().position(|c| c == on).unwrap_or(0);
+            let reader = actors.get((position + 1) % actors.len().max(1)).copied();
+            let (from, to) = ends(graph, origins, *on, reader);
+            let first = path.first().copied().unwrap_or_default();
+            let mut diagnostic = Diagnostic::new(
+                Code::E0402,
+                format!("deadlock: {} -> {first} wait for each other", path.join(" -> ")),
+            )
+            .primary(to, format!("{missing} more initial tokens here would do"))
+            .context(from, "the channel from here");
+            for &actor in actors {
+                diagnostic = diagnostic.context(origins.actors[actor], "waits");
+            }
+            diagnostic.help(format!("add `initial: Zeros({missing})` to this channel, or its start values as a list"))
+        }
+        AnalysisError::Overflow { actor, limit } => Diagnostic::new(
+            Code::E0403,
+            format!("`{}` would fire more than {limit} times in one iteration", name(*actor)),
+        )
+        .primary(origins.actors[*actor], "this actor")
+        .help("rates with large common multiples make long iterations: round them"),
+        other => Diagnostic::new(Code::E0403, other.to_string())
+            .help("rates with large common multiples make long iterations: round them"),
+    }
+}
+
+fn draw_schedule(error: &ScheduleError, graph: &Graph, machine: &Machine, origins: &Origins) -> Diagnostic {
+    let name = |id: ActorId| graph.actors[id].name.as_str();
+    let device = |id: DeviceId| machine.devices[id].name.as_str();
+    let pin = |id: ActorId| origins.pins.get(&id).map_or(origins.actors[id], |p| p.span);
+    match error {
+        ScheduleError::Analysis(error) => draw_analysis(error, graph, origins),
+        ScheduleError::NoDevices => Diagnostic::new(Code::E0503, error.to_string())
+            .help("give a machine with devices, or allow more of them"),
+        ScheduleError::NoDevice { actor } => Diagnostic::new(
+            Code::E0503,
+            format!("no device has a kernel for `{}` ({})", name(*actor), graph.actors[*actor].op),
+        )
+        .primary(origins.ops[*actor], "this op")
+        .help("add a CPU device to the machine"),
+        ScheduleError::PinImpossible { actor, device: d } => Diagnostic::new(
+            Code::E0503,
+            format!("`{}` is pinned to `{}`, which has no kernel for it", name(*actor), device(*d)),
+        )
+        .primary(pin(*actor), "pinned here")
+        .context(origins.ops[*actor], "this op")
+        .help("pin it to a CPU device, or remove the pin"),
+        ScheduleError::PinnedApart { first, first_device, second, second_device } => Diagnostic::new(
+            Code::E0502,
+            format!(
+                "`{}` is pinned to `{}` and `{}` to `{}`, but their firings interleave on one cycle",
+                name(*first),
+                device(*first_device),
+                name(*second),
+                device(*second_device)
+            ),
+        )
+        .primary(pin(*second), "pinned here")
+        .context(pin(*first), "pinned elsewhere")
+        .help("pin the actors of a feedback loop to one device, or add initial tokens for a whole block"),
+        ScheduleError::NoLink { channel, from, to } => {
+            let (writer, reader) = ends(graph, origins, *channel, None);
+            Diagnostic::new(
+                Code::E0503,
+                format!("this channel needs a link from `{}` to `{}`", device(*from), device(*to)),
+            )
+            .primary(reader, format!("read on `{}`", device(*to)))
+            .context(writer, format!("written on `{}`", device(*from)))
+            .help("add the link to the machine, or pin both actors to one device")
+        }
+        ScheduleError::TooBig { channel, .. } => {
+            let (writer, reader) = ends(graph, origins, *channel, None);
+            Diagnostic::new(Code::E0504, error.to_string())
+                .primary(reader, "this channel")
+                .context(writer, "written here")
+                .help("lower the rates, or the block with `--block`")
+        }
+        ScheduleError::Memory { device: d, needed_bytes, limit_bytes, block } => Diagnostic::new(
+            Code::E0504,
+            format!("`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed", device(*d)),
+        )
+        .help("allow more with `--max-memory` or in the machine, or ask for a smaller `--block`"),
+        ScheduleError::Latency { best_ns, limit_ns } => Diagnostic::new(
+            Code::E0506,
+            format!("the quickest plan has a latency of {best_ns} ns, {limit_ns} ns are allowed"),
+        )
+        .help("allow more with `--max-latency`, or make the iteration shorter"),
+        ScheduleError::BlockRange { block, limit } => Diagnostic::new(
+            Code::E0506,
+            format!("a block of {block} iterations is asked for, 1 to {limit} are possible"),
+        )
+        .help("ask for another `--block`, or leave it out"),
+        ScheduleError::TooManySlots { .. } => Diagnostic::new(Code::E0403, error.to_string())
+            .help("shorten the iteration, or ask for a smaller `--block`"),
+    }
+}

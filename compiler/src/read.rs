@@ -1,0 +1,236 @@
+//! Reading typed things out of the tree, with the words for what does not fit.
+
+use std::collections::BTreeMap;
+
+use zbmd_ir::{DType, limits};
+
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink, suggest};
+use crate::parse::{Arg, Kind, Node};
+use crate::source::{Span, Spanned};
+
+/// The named fields of a group; positional arguments apart.
+pub(crate) struct Fields<'a> {
+    /// What the group is, for messages: `Model`, `a channel`.
+    pub(crate) what: String,
+    /// The group.
+    pub(crate) span: Span,
+    named: BTreeMap<&'a str, (&'a Spanned<String>, &'a Node)>,
+    positional: Vec<&'a Node>,
+}
+
+impl<'a> Fields<'a> {
+    /// The arguments of a group; refuses what is given twice.
+    pub(crate) fn new(what: impl Into<String>, span: Span, args: &'a [Arg], sink: &mut Sink) -> Self {
+        let mut named: BTreeMap<&str, (&Spanned<String>, &Node)> = BTreeMap::new();
+        let mut positional = Vec::new();
+        for arg in args {
+            let Some(name) = &arg.name else {
+                positional.push(&arg.value);
+                continue;
+            };
+            if let Some((first, _)) = named.get(name.value.as_str()) {
+                sink.push(twice("field", &name.value, name.span, first.span));
+                continue;
+            }
+            named.insert(&name.value, (name, &arg.value));
+        }
+        Self { what: what.into(), span, named, positional }
+    }
+
+    /// Takes a field out.
+    pub(crate) fn take(&mut self, name: &str) -> Option<&'a Node> {
+        self.named.remove(name).map(|(_, node)| node)
+    }
+
+    /// Takes a field out, or else the next positional argument.
+    pub(crate) fn take_or_positional(&mut self, name: &str) -> Option<&'a Node> {
+        self.take(name).or_else(|| (!self.positional.is_empty()).then(|| self.positional.remove(0)))
+    }
+
+    /// Takes out a field that must be there.
+    pub(crate) fn need(&mut self, name: &str, example: &str, sink: &mut Sink) -> Option<&'a Node> {
+        let found = self.take(name);
+        if found.is_none() {
+            self.missing(name, example, sink);
+        }
+        found
+    }
+
+    /// Reports a missing field.
+    pub(crate) fn missing(&self, name: &str, example: &str, sink: &mut Sink) {
+        sink.push(
+            Diagnostic::new(Code::E0202, format!("{} has no `{name}`", self.what))
+                .primary(self.span, format!("`{name}` is missing here"))
+                .help(format!("add `{name}: {example}`")),
+        );
+    }
+
+    /// Refuses everything that was not taken out; `known` is what could have been.
+    pub(crate) fn finish(self, known: &[&str], sink: &mut Sink) {
+        for (name, _) in self.named.into_values() {
+            sink.push(
+                Diagnostic::new(Code::E0201, format!("{} has no field `{}`", self.what, name.value))
+                    .primary(name.span, "unknown field")
+                    .help(suggest(&name.value, known.iter().copied())),
+            );
+        }
+        for node in self.positional {
+            sink.push(
+                Diagnostic::new(Code::E0203, format!("{} in {} has no name", node.describe(), self.what))
+                    .primary(node.span, "which field is this?")
+                    .help(format!("write `name: value`; {}", suggest("", known.iter().copied()))),
+            );
+        }
+    }
+}
+
+/// E0107.
+pub(crate) fn twice(what: &str, name: &str, second: Span, first: Span) -> Diagnostic {
+    Diagnostic::new(Code::E0107, format!("{what} `{name}` is given twice"))
+        .primary(second, "given again here")
+        .context(first, "first given here")
+        .help("remove one of them")
+}
+
+/// E0203.
+pub(crate) fn wrong_kind(node: &Node, want: &str) -> Diagnostic {
+    Diagnostic::new(Code::E0203, format!("expected {want}, found {}", node.describe()))
+        .primary(node.span, format!("should be {want}"))
+}
+
+fn refuse<T>(node: &Node, want: &str, sink: &mut Sink) -> Option<T> {
+    if node.kind != Kind::Bad {
+        sink.push(wrong_kind(node, want));
+    }
+    None
+}
+
+/// A string.
+pub(crate) fn string(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<String>> {
+    match &node.kind {
+        Kind::Str(s) => Some(Spanned::new(s.clone(), node.span)),
+        _ => refuse(node, want, sink),
+    }
+}
+
+/// A string or a bare word.
+pub(crate) fn word(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<String>> {
+    match &node.kind {
+        Kind::Str(s) | Kind::Word(s) => Some(Spanned::new(s.clone(), node.span)),
+        _ => refuse(node, want, sink),
+    }
+}
+
+/// A number.
+pub(crate) fn float(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<f64>> {
+    match node.kind {
+        Kind::Int(i) => Some(Spanned::new(i as f64, node.span)),
+        Kind::Float(f) => Some(Spanned::new(f, node.span)),
+        _ => refuse(node, want, sink),
+    }
+}
+
+/// A list.
+pub(crate) fn list<'a>(node: &'a Node, want: &str, sink: &mut Sink) -> Option<&'a [Node]> {
+    match &node.kind {
+        Kind::List(items) => Some(items),
+        _ => refuse(node, want, sink),
+    }
+}
+
+/// A map with string keys, in the order written; refuses keys that occur twice.
+pub(crate) fn map<'a>(node: &'a Node, want: &str, sink: &mut Sink) -> Vec<(Spanned<String>, &'a Node)> {
+    let Kind::Map(pairs) = &node.kind else {
+        refuse::<()>(node, want, sink);
+        return Vec::new();
+    };
+    let mut seen: BTreeMap<String, Span> = BTreeMap::new();
+    let mut out = Vec::new();
+    for (key, value) in pairs {
+        let Some(key) = string(key, "a name in quotes", sink) else { continue };
+        match seen.get(&key.value) {
+            Some(first) => sink.push(twice("key", &key.value, key.span, *first)),
+            None => {
+                seen.insert(key.value.clone(), key.span);
+                out.push((key, value));
+            }
+        }
+    }
+    out
+}
+
+/// A count between `low` and `high`.
+pub(crate) fn count(node: &Node, what: &str, low: u64, high: u64, sink: &mut Sink) -> Option<Spanned<u64>> {
+    let value = match node.kind {
+        Kind::Int(i) => i,
+        // `1e6` reads better than 1000000 and is as exact.
+        Kind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => f as i64,
+        _ => return refuse(node, &format!("{what}, an integer"), sink),
+    };
+    match u64::try_from(value) {
+        Ok(v) if v >= low && v <= high => Some(Spanned::new(v, node.span)),
+        Ok(v) if v > high => {
+            sink.push(
+                Diagnostic::new(Code::E0505, format!("{what} is {v}, more than the limit of {high}"))
+                    .primary(node.span, format!("at most {high}")),
+            );
+            None
+        }
+        _ => {
+            sink.push(
+                Diagnostic::new(Code::E0203, format!("{what} is {value}, less than {low}"))
+                    .primary(node.span, format!("at least {low}")),
+            );
+            None
+        }
+    }
+}
+
+/// A dtype.
+pub(crate) fn dtype(node: &Node, sink: &mut Sink) -> Option<Spanned<DType>> {
+    let name = word(node, "a dtype such as `f32`", sink)?;
+    let found = DType::from_name(&name.value);
+    if found.is_none() {
+        sink.push(
+            Diagnostic::new(Code::E0310, format!("`{}` is no dtype", name.value))
+                .primary(name.span, "unknown dtype")
+                .help(format!("one of {}", DType::ALL.map(DType::name).join(", "))),
+        );
+    }
+    found.map(|d| Spanned::new(d, name.span))
+}
+
+/// A shape: a list of dimensions.
+pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
+    let dims = list(node, "a shape: a list of dimensions", sink)?;
+    if dims.len() > limits::MAX_RANK {
+        sink.push(
+            Diagnostic::new(
+                Code::E0505,
+                format!("a shape has {} dimensions, more than the limit of {}", dims.len(), limits::MAX_RANK),
+            )
+            .primary(node.span, format!("at most {} dimensions", limits::MAX_RANK)),
+        );
+        return None;
+    }
+    let mut out = Vec::with_capacity(dims.len());
+    for dim in dims {
+        out.push(count(dim, "a dimension", 1, u64::from(u32::MAX), sink)?.value as u32);
+    }
+    Some(Spanned::new(out, node.span))
+}
+
+/// Refuses names that dumps, endpoints and pins could not write down.
+pub(crate) fn check_name(name: &Spanned<String>, what: &str, sink: &mut Sink) -> bool {
+    let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    let ok = !name.value.is_empty() && name.value.len() <= 200 && name.value.chars().all(fits);
+    if !ok {
+        sink.push(
+            Diagnostic::new(Code::E0204, format!("`{}` cannot be the name of {what}", name.value))
+                .primary(name.span, "not a name")
+                .help("names are made of letters, digits, `_` and `-`; `.` stands before a port, `/` between a sub-model and its actor"),
+        );
+    }
+    ok
+}

@@ -1,0 +1,149 @@
+//! Draws diagnostics: on the model's text for people, one JSON object a line for programs.
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use serde::Serialize;
+
+use crate::diag::{Diagnostic, Diagnostics, Label, Severity};
+use crate::source::{FileId, SourceMap};
+
+/// How text is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Whether to colour it.
+    pub colour: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+impl Style {
+    /// Without colours, 120 columns wide: for files and snapshots.
+    pub const fn plain() -> Self {
+        Self { colour: false, width: 120 }
+    }
+}
+
+/// All diagnostics as people read them, each followed by an empty line, and the counts at the end.
+pub fn text(diagnostics: &Diagnostics, style: &Style) -> String {
+    let renderer = if style.colour { Renderer::styled() } else { Renderer::plain() };
+    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(style.width);
+    let mut out = String::new();
+    for diagnostic in &diagnostics.list {
+        out.push_str(&renderer.render(&[group(diagnostic, &diagnostics.sources)]));
+        out.push_str("\n\n");
+    }
+    out
+}
+
+fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let title = level.primary_title(normalize_untrusted_str(&diagnostic.message)).id(diagnostic.code.name());
+    let mut group = Group::with_title(title);
+    let mut files: Vec<FileId> = Vec::new();
+    for file in diagnostic.labels.iter().filter_map(|l| l.span.file()) {
+        if !files.contains(&file) {
+            files.push(file);
+        }
+    }
+    for file in files {
+        group = group.element(snippet(diagnostic, sources, file));
+    }
+    for label in diagnostic.labels.iter().filter(|l| !l.span.is_some() && !l.text.is_empty()) {
+        group = group.element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
+    }
+    if let Some(help) = &diagnostic.help {
+        group = group.element(Level::HELP.message(normalize_untrusted_str(help)));
+    }
+    group
+}
+
+/// The lines of one file from the first label to the last; the renderer folds what lies between.
+fn snippet<'a>(
+    diagnostic: &'a Diagnostic,
+    sources: &'a SourceMap,
+    file: FileId,
+) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
+    let source = sources.get(file);
+    let text: &str = &source.text;
+    let labels: Vec<&Label> = diagnostic.labels.iter().filter(|l| l.span.file() == Some(file)).collect();
+    let first = labels.iter().map(|l| l.span.start as usize).min().unwrap_or(0).min(text.len());
+    let last = labels.iter().map(|l| l.span.end as usize).max().unwrap_or(0).min(text.len());
+    let start = text[..first].rfind('\n').map_or(0, |i| i + 1);
+    let end = text[last..].find('\n').map_or(text.len(), |i| last + i);
+    let annotations = labels.into_iter().map(|label| {
+        let kind = if label.primary { AnnotationKind::Primary } else { AnnotationKind::Context };
+        let (from, to) = (label.span.start as usize, (label.span.end as usize).min(text.len()));
+        // A long value is marked by its first line: a frame around a whole model hides the model.
+        let line_end = text[from.min(to)..to].find('\n').map_or(to, |i| from + i);
+        kind.span(from - start..line_end.max(from) - start).label(normalize_untrusted_str(&label.text))
+    });
+    Snippet::source(&text[start..end])
+        .line_start(sources.position(file, start as u32).line)
+        .path(&source.name)
+        .annotations(annotations)
+}
+
+#[derive(Serialize)]
+struct JsonLabel<'a> {
+    file: &'a str,
+    line: usize,
+    column: usize,
+    end_line: usize,
+    end_column: usize,
+    text: &'a str,
+    primary: bool,
+}
+
+#[derive(Serialize)]
+struct JsonDiagnostic<'a> {
+    code: &'a str,
+    severity: &'a str,
+    message: &'a str,
+    file: Option<&'a str>,
+    line: Option<usize>,
+    column: Option<usize>,
+    labels: Vec<JsonLabel<'a>>,
+    help: Option<&'a str>,
+}
+
+/// All diagnostics as JSON, one object a line: `code`, `severity`, `message`, `file`, `line`, `column` (of the primary
+/// place, from 1, columns in characters; null without one), `labels` and `help`.
+pub fn json(diagnostics: &Diagnostics) -> String {
+    let sources = &diagnostics.sources;
+    let mut out = String::new();
+    for d in &diagnostics.list {
+        let place = d.span().file().map(|f| (&*sources.get(f).name, sources.position(f, d.span().start)));
+        let object = JsonDiagnostic {
+            code: d.code.name(),
+            severity: d.severity.name(),
+            message: &d.message,
+            file: place.map(|p| p.0),
+            line: place.map(|p| p.1.line),
+            column: place.map(|p| p.1.column),
+            labels: d.labels.iter().filter_map(|l| json_label(l, sources)).collect(),
+            help: d.help.as_deref(),
+        };
+        // Strings and numbers always serialise.
+        out.push_str(&serde_json::to_string(&object).unwrap_or_default());
+        out.push('\n');
+    }
+    out
+}
+
+fn json_label<'a>(label: &'a Label, sources: &'a SourceMap) -> Option<JsonLabel<'a>> {
+    let file = label.span.file()?;
+    let start = sources.position(file, label.span.start);
+    let end = sources.position(file, label.span.end);
+    Some(JsonLabel {
+        file: &sources.get(file).name,
+        line: start.line,
+        column: start.column,
+        end_line: end.line,
+        end_column: end.column,
+        text: &label.text,
+        primary: label.primary,
+    })
+}

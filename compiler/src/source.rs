@@ -1,0 +1,110 @@
+//! The texts that a model was read from, and places in them.
+
+use std::sync::Arc;
+
+/// A range of bytes in one of the texts of a [`SourceMap`], or nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    file: u32,
+    /// First byte.
+    pub start: u32,
+    /// One past the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// Nowhere: what was built in Rust has no text.
+    pub const NONE: Span = Span { file: u32::MAX, start: 0, end: 0 };
+
+    /// A range of bytes of a file.
+    pub(crate) fn new(file: FileId, start: usize, end: usize) -> Span {
+        Span { file: file.0, start: start as u32, end: end as u32 }
+    }
+
+    /// Whether the span lies in a text.
+    pub fn is_some(self) -> bool {
+        self.file != u32::MAX
+    }
+
+    /// The file, if the span lies in one.
+    pub fn file(self) -> Option<FileId> {
+        self.is_some().then_some(FileId(self.file))
+    }
+
+    /// From the start of `self` to the end of `other`, which lies in the same file behind it.
+    pub(crate) fn to(self, other: Span) -> Span {
+        Span { file: self.file, start: self.start, end: other.end.max(self.end) }
+    }
+}
+
+/// A value and where it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Its text.
+    pub span: Span,
+}
+
+impl<T> Spanned<T> {
+    /// Joins a value to its place.
+    pub fn new(value: T, span: Span) -> Self {
+        Self { value, span }
+    }
+}
+
+/// One text of a [`SourceMap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId(pub(crate) u32);
+
+/// A line and a column, both from 1; columns count characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Line.
+    pub line: usize,
+    /// Column.
+    pub column: usize,
+}
+
+/// One text with its name as the user knows it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Path as given, or a made-up name such as `<model>`.
+    pub name: String,
+    /// The text.
+    pub text: Arc<str>,
+}
+
+/// All texts read for one model.
+#[derive(Clone, Debug, Default)]
+pub struct SourceMap {
+    files: Vec<Source>,
+}
+
+impl SourceMap {
+    /// Most bytes of one text. Offsets are `u32`, and a model of this size is a mistake: data belongs in `.npy`.
+    pub const MAX_FILE_BYTES: usize = 8 << 20;
+
+    /// Adds a text. The caller has checked it against [`Self::MAX_FILE_BYTES`].
+    pub(crate) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>) -> FileId {
+        let text = text.into();
+        assert!(text.len() <= u32::MAX as usize, "text sizes are checked when read");
+        self.files.push(Source { name: name.into(), text });
+        FileId((self.files.len() - 1) as u32)
+    }
+
+    /// A text by id.
+    pub fn get(&self, id: FileId) -> &Source {
+        &self.files[id.0 as usize]
+    }
+
+    /// Line and column of a byte offset. O(text).
+    pub fn position(&self, id: FileId, offset: u32) -> Position {
+        let text = &self.get(id).text;
+        let before = &text.as_bytes()[..(offset as usize).min(text.len())];
+        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
+        let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
+        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        Position { line, column }
+    }
+}

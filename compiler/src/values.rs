@@ -1,0 +1,398 @@
+//! From the tree to constants: parameters of ops and tokens that lie on channels, with what they refer to in files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use zbmd_ir::{BlobId, DType, TiVec, TokenType, Value, limits};
+
+use crate::codes::Code;
+use crate::diag::{Diagnostic, Sink};
+use crate::npy::{self, Npy};
+use crate::parse::{Arg, Kind, Node};
+use crate::read;
+use crate::source::{Span, Spanned};
+
+/// Data files of a model, each read once, and the blobs made of them.
+#[derive(Default)]
+pub(crate) struct Files {
+    arrays: BTreeMap<PathBuf, Option<Rc<Npy>>>,
+    /// Constant tensors, equal ones once.
+    pub(crate) blobs: TiVec<BlobId, Bytes>,
+}
+
+impl Files {
+    /// No files yet, and these blobs.
+    pub(crate) fn with_blobs(blobs: TiVec<BlobId, Bytes>) -> Self {
+        Self { blobs, ..Self::default() }
+    }
+
+    /// Reads the file of `Npy("path")`. An error is reported at every use, a file is read once.
+    fn array(&mut self, args: &[Arg], span: Span, dir: &Path, sink: &mut Sink) -> Option<Rc<Npy>> {
+        let [Arg { name: None, value }] = args else {
+            sink.push(
+                Diagnostic::new(Code::E0203, "`Npy` takes one path")
+                    .primary(span, "should be `Npy(\"file.npy\")`"),
+            );
+            return None;
+        };
+        let path = read::string(value, "a path in quotes", sink)?;
+        let full = dir.join(&path.value);
+        if let Some(known @ Some(_)) = self.arrays.get(&full) {
+            return known.clone();
+        }
+        let bytes = match std::fs::read(&full) {
+            Ok(bytes) => Bytes::from(bytes),
+            Err(error) => {
+                sink.push(
+                    Diagnostic::new(Code::E0701, format!("cannot read `{}`: {error}", full.display()))
+                        .primary(path.span, "named here")
+                        .help("paths are relative to the model file"),
+                );
+                return None;
+            }
+        };
+        match npy::read(&bytes) {
+            Ok(array) => {
+                let array = Rc::new(array);
+                self.arrays.insert(full, Some(array.clone()));
+                Some(array)
+            }
+            Err(error) => {
+                sink.push(
+                    Diagnostic::new(Code::E0702, format!("cannot use `{}`: {error}", full.display()))
+                        .primary(path.span, "named here")
+                        .help("write it with `numpy.save`, little-endian and in C order"),
+                );
+                None
+            }
+        }
+    }
+
+    /// The blob with these bytes.
+    pub(crate) fn blob(&mut self, data: &Bytes) -> BlobId {
+        let known = self.blobs.iter_enumerated().find(|(_, b)| *b == data).map(|(id, _)| id);
+        known.unwrap_or_else(|| self.blobs.push_and_get_key(data.clone()))
+    }
+
+    /// A parameter's value.
+    pub(crate) fn value(&mut self, node: &Node, dir: &Path, sink: &mut Sink) -> Option<Value> {
+        Some(match &node.kind {
+            Kind::Bool(b) => Value::Bool(*b),
+            Kind::Int(i) => Value::Int(*i),
+            Kind::Float(f) if f.is_nan() => {
+                sink.push(
+                    Diagnostic::new(Code::E0305, "a parameter is NaN")
+                        .primary(node.span, "not a number")
+                        .help("give a number"),
+                );
+                return None;
+            }
+            Kind::Float(f) => Value::Float(*f),
+            Kind::Str(s) | Kind::Word(s) => Value::Str(s.clone()),
+            Kind::List(items) => {
+                let values: Vec<_> = items.iter().map(|n| self.value(n, dir, sink)).collect();
+                Value::List(values.into_iter().collect::<Option<_>>()?)
+            }
+            Kind::Map(_) => {
+                let pairs = read::map(node, "a map", sink);
+                self.pairs(pairs.into_iter().map(|(k, v)| (k.value, v)).collect(), dir, sink)?
+            }
+            Kind::Call(Some(name), args) if name.value == "Npy" => {
+                let array = self.array(args, node.span, dir, sink)?;
+                Value::Tensor(self.blob(&array.data), array.token.clone())
+            }
+            // `(dtype: f32, shape: [2])` and `Port(dtype: f32)` are maps, `(1, 2)` is a list.
+            Kind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {
+                let what = name.as_ref().map_or("a group", |n| n.value.as_str());
+                let mut fields = read::Fields::new(what, node.span, args, sink);
+                let names = args.iter().filter_map(|a| a.name.as_ref()).map(|n| n.value.clone());
+                let taken: Vec<_> = names.filter_map(|n| fields.take(&n).map(|v| (n, v))).collect();
+                self.pairs(taken, dir, sink)?
+            }
+            Kind::Call(None, args) if args.iter().all(|a| a.name.is_none()) => {
+                let values: Vec<_> = args.iter().map(|a| self.value(&a.value, dir, sink)).collect();
+                Value::List(values.into_iter().collect::<Option<_>>()?)
+            }
+            Kind::Call(..) => {
+                sink.push(read::wrong_kind(node, "a value: a number, string, word, list, map or Npy(\"file\")"));
+                return None;
+            }
+            Kind::Param(_) | Kind::Bad => return None,
+        })
+    }
+
+    fn pairs(&mut self, pairs: Vec<(String, &Node)>, dir: &Path, sink: &mut Sink) -> Option<Value> {
+        let values: Vec<_> = pairs.into_iter().map(|(k, v)| self.value(v, dir, sink).map(|v| (k, v))).collect();
+        Some(Value::Map(values.into_iter().collect::<Option<_>>()?))
+    }
+
+    /// Tokens as a channel states them; their values are read when the type is known.
+    pub(crate) fn tokens(&mut self, node: &Node, dir: &Path, sink: &mut Sink) -> Option<Tokens> {
+        let fill = |args: &[Arg], value: bool, sink: &mut Sink| {
+            let mut fields = read::Fields::new("the tokens", node.span, args, sink);
+            let n = fields.take_or_positional("count");
+            let v = if value { fields.take_or_positional("value").cloned() } else { None };
+            if n.is_none() || (value && v.is_none()) {
+                fields.missing(if n.is_none() { "count" } else { "value" }, "1", sink);
+                return None;
+            }
+            fields.finish(&["count", "value"], sink);
+            let count = read::count(n?, "a number of tokens", 0, limits::MAX_INITIAL_BYTES, sink)?;
+            Some(TokenKind::Fill(count.value, v))
+        };
+        let kind = match &node.kind {
+            Kind::List(items) => TokenKind::List(items.clone()),
+            Kind::Call(Some(name), args) if name.value == "Zeros" => fill(args, false, sink)?,
+            Kind::Call(Some(name), args) if name.value == "Fill" => fill(args, true, sink)?,
+            Kind::Call(Some(name), args) if name.value == "Npy" => {
+                TokenKind::Array(self.array(args, node.span, dir, sink)?)
+            }
+            Kind::Bad | Kind::Param(_) => return None,
+            _ => {
+                sink.push(
+                    read::wrong_kind(node, "a list of tokens")
+                        .help("write `[0.0, 0.0]`, `Zeros(2)`, `Fill(2, 1.0)` or `Npy(\"file.npy\")`"),
+                );
+                return None;
+            }
+        };
+        Some(Tokens { span: node.span, kind })
+    }
+}
+
+/// Tokens that a channel states.
+#[derive(Clone, Debug)]
+pub(crate) struct Tokens {
+    pub(crate) span: Span,
+    pub(crate) kind: TokenKind,
+}
+
+/// How tokens are stated.
+#[derive(Clone, Debug)]
+pub(crate) enum TokenKind {
+    /// One value each.
+    List(Vec<Node>),
+    /// That many of one value; zeros without one.
+    Fill(u64, Option<Node>),
+    /// From a file: the first dimension counts tokens.
+    Array(Rc<Npy>),
+    /// Ready-made, from Rust.
+    Bytes(Vec<u8>),
+}
+
+impl Tokens {
+    /// Number of tokens, if they are of that type. Rounded down for ready-made bytes.
+    fn count(&self, token: &TokenType) -> u64 {
+        match &self.kind {
+            TokenKind::List(items) => items.len() as u64,
+            TokenKind::Fill(n, _) => *n,
+            TokenKind::Array(a) => a.token.elements() / token.elements().max(1),
+            TokenKind::Bytes(b) => b.len() as u64 / token.bytes().max(1),
+        }
+    }
+
+    /// The bytes of all tokens.
+    pub(crate) fn bytes(&self, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
+        let total = self.count(token).saturating_mul(token.bytes());
+        if total > limits::MAX_INITIAL_BYTES {
+            sink.push(initial_limit(self.span, self.count(token), token));
+            return None;
+        }
+        let mut out = Vec::new();
+        match &self.kind {
+            TokenKind::Bytes(bytes) => {
+                if bytes.len() as u64 % token.bytes().max(1) != 0 {
+                    let message =
+                        format!("{} initial bytes are no whole number of tokens of {token}", bytes.len());
+                    sink.push(Diagnostic::new(Code::E0307, message).primary(self.span, "stated here"));
+                    return None;
+                }
+                out.extend_from_slice(bytes);
+            }
+            TokenKind::Array(array) => return self.array_bytes(array, token, sink),
+            TokenKind::Fill(n, None) => out.resize((n * token.bytes()) as usize, 0),
+            TokenKind::Fill(n, Some(value)) => {
+                token_bytes(value, token, &mut out, sink)?;
+                out = out.repeat(*n as usize);
+            }
+            TokenKind::List(items) => {
+                for item in items {
+                    token_bytes(item, token, &mut out, sink)?;
+                }
+            }
+        }
+        Some(out)
+    }
+
+    fn array_bytes(&self, array: &Npy, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
+        let fits = array.token.dtype == token.dtype && array.token.shape.get(1..) == Some(&token.shape);
+        if fits {
+            return Some(array.data.to_vec());
+        }
+        let dims: Vec<String> = token.shape.iter().map(u32::to_string).collect();
+        let want = std::iter::once("n".to_owned()).chain(dims).collect::<Vec<_>>().join(",");
+        sink.push(
+            Diagnostic::new(
+                Code::E0703,
+                format!("the file holds {}, the channel carries {token}", array.token),
+            )
+            .primary(self.span, format!("tokens of {} here", array.token))
+            .help(format!("save an array of {} with the shape [{want}]: n tokens", token.dtype)),
+        );
+        None
+    }
+}
+
+/// E0505 for initial tokens.
+pub(crate) fn initial_limit(span: Span, count: u64, token: &TokenType) -> Diagnostic {
+    let max = limits::MAX_INITIAL_BYTES;
+    Diagnostic::new(
+        Code::E0505,
+        format!("{count} initial tokens of {token} are more than the limit of {max} bytes"),
+    )
+    .primary(span, "stated here")
+    .help(format!("at most {} of them", max / token.bytes().max(1)))
+}
+
+/// One token's elements: a value, or nested lists that together hold as many values as the type has elements.
+fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
+    let start = out.len();
+    element_bytes(node, token, out, sink)?;
+    let found = (out.len() - start) as u64 / token.dtype.size_bytes();
+    if found == token.elements() {
+        return Some(());
+    }
+    sink.push(
+        Diagnostic::new(
+            Code::E0307,
+            format!("a token of {token} has {} elements, {found} are given", token.elements()),
+        )
+        .primary(node.span, format!("{found} elements"))
+        .help(if token.shape.is_empty() {
+            "give one value a token: `initial: [0.0, 0.0]` are two tokens".to_owned()
+        } else {
+            format!("give a list of {} values for each token, or `Zeros(n)`", token.elements())
+        }),
+    );
+    None
+}
+
+fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
+    let complex = token.dtype == DType::C32;
+    match &node.kind {
+        Kind::List(items) => items.iter().try_for_each(|n| element_bytes(n, token, out, sink)),
+        Kind::Call(None, args) if complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) => {
+            args.iter().try_for_each(|a| {
+                let part = read::float(&a.value, "a real or imaginary part", sink)?;
+                out.extend((part.value as f32).to_le_bytes());
+                Some(())
+            })
+        }
+        Kind::Bad | Kind::Param(_) => None,
+        kind => {
+            let bytes = scalar(kind, token.dtype);
+            if bytes.is_none() {
+                sink.push(
+                    Diagnostic::new(Code::E0307, format!("{} is no {}", node.describe(), token.dtype))
+                        .primary(node.span, format!("does not fit {token}"))
+                        .help(scalar_help(token.dtype)),
+                );
+            }
+            out.extend(bytes?);
+            Some(())
+        }
+    }
+}
+
+fn scalar_help(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "write true or false",
+        DType::C32 => "write a number or `(re, im)`",
+        DType::F32 | DType::F64 | DType::F16 | DType::Bf16 => "write a number in the range of the dtype",
+        _ => "write an integer in the range of the dtype",
+    }
+}
+
+/// The little-endian bytes of one element; `None` where the value has no equal in the dtype.
+fn scalar(kind: &Kind, dtype: DType) -> Option<Vec<u8>> {
+    let float = match kind {
+        Kind::Int(i) => *i as f64,
+        Kind::Float(f) => *f,
+        Kind::Bool(b) if dtype == DType::Bool => return Some(vec![u8::from(*b)]),
+        _ => return None,
+    };
+    let int = match kind {
+        Kind::Int(i) => Some(*i),
+        Kind::Float(f) if f.fract() == 0.0 && f.abs() < 9e15 => Some(*f as i64),
+        _ => None,
+    };
+    // Rounding is fine, turning a finite number into an infinite one is not.
+    let fits = |rounded: f64| float.is_infinite() || float.is_nan() || rounded.is_finite();
+    match dtype {
+        DType::F32 => Some((float as f32).to_le_bytes().to_vec()).filter(|_| fits(f64::from(float as f32))),
+        DType::F64 => Some(float.to_le_bytes().to_vec()),
+        DType::F16 => {
+            let half = f16::from_f64(float);
+            Some(half.to_le_bytes().to_vec()).filter(|_| fits(half.to_f64()))
+        }
+        DType::Bf16 => {
+            let half = bf16::from_f64(float);
+            Some(half.to_le_bytes().to_vec()).filter(|_| fits(half.to_f64()))
+        }
+        DType::C32 => {
+            let re = float as f32;
+            let pair = [re.to_le_bytes(), 0f32.to_le_bytes()].concat();
+            Some(pair).filter(|_| fits(f64::from(re)))
+        }
+        DType::I8 => i8::try_from(int?).ok().map(|v| v.to_le_bytes().to_vec()),
+        DType::U8 => u8::try_from(int?).ok().map(|v| v.to_le_bytes().to_vec()),
+        DType::I16 => i16::try_from(int?).ok().map(|v| v.to_le_bytes().to_vec()),
+        DType::I32 => i32::try_from(int?).ok().map(|v| v.to_le_bytes().to_vec()),
+        DType::I64 => int.map(|v| v.to_le_bytes().to_vec()),
+        DType::Bool => None,
+    }
+}
+
+/// A dtype and a shape that a channel or port states, each if it does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TypeFact {
+    pub(crate) dtype: Option<Spanned<DType>>,
+    pub(crate) shape: Option<Spanned<Vec<u32>>>,
+}
+
+impl TypeFact {
+    /// The whole type, if it is stated.
+    pub(crate) fn token(&self) -> Option<TokenType> {
+        Some(TokenType::new(self.dtype.as_ref()?.value, self.shape.as_ref()?.value.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalars() {
+        let cases: &[(Kind, DType, Option<&[u8]>)] = &[
+            (Kind::Int(1), DType::F32, Some(&[0, 0, 128, 63])),
+            (Kind::Float(1e39), DType::F32, None),
+            (Kind::Float(f64::INFINITY), DType::F32, Some(&[0, 0, 128, 127])),
+            (Kind::Float(7e4), DType::F16, None),
+            (Kind::Int(255), DType::U8, Some(&[255])),
+            (Kind::Int(256), DType::U8, None),
+            (Kind::Int(-1), DType::U8, None),
+            (Kind::Float(1.5), DType::I32, None),
+            (Kind::Float(2.0), DType::I16, Some(&[2, 0])),
+            (Kind::Bool(true), DType::Bool, Some(&[1])),
+            (Kind::Int(1), DType::Bool, None),
+            (Kind::Str("1".into()), DType::F32, None),
+            (Kind::Int(1), DType::C32, Some(&[0, 0, 128, 63, 0, 0, 0, 0])),
+        ];
+        for (kind, dtype, expect) in cases {
+            assert_eq!(scalar(kind, *dtype).as_deref(), *expect, "{kind:?} as {dtype}");
+        }
+    }
+}

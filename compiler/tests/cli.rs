@@ -1,0 +1,204 @@
+//! `zbmdc` as a process: exit codes, streams, and that every page's example fails with exactly its code.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use zbmd_compiler::{Code, Example, page};
+
+const FINE: &str = r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "half": Gain(0.5) },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
+)
+"#;
+
+fn zbmdc(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_zbmdc"))
+        .args(args)
+        .current_dir(dir)
+        .env_remove("NO_COLOR")
+        .output()
+        .expect("zbmdc starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("zbmdc writes UTF-8")
+}
+
+/// Codes in JSON messages, errors and warnings.
+fn codes(output: &Output) -> Vec<String> {
+    let lines = text(&output.stderr);
+    let objects = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).expect(l));
+    objects.map(|o| o["code"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn every_page_fails_with_exactly_its_code() {
+    for &code in Code::ALL {
+        let Example::Command { files, command } = page(code).example else { continue };
+        let dir = tempfile::tempdir().expect("a folder");
+        for (name, bytes) in files {
+            std::fs::write(dir.path().join(name), bytes).expect("a file");
+        }
+        let mut args: Vec<&str> = command.split(' ').collect();
+        args.extend(["--message-format", "json"]);
+        let output = zbmdc(dir.path(), &args);
+        assert_eq!(codes(&output), [code.name()], "{code}: {}", text(&output.stderr));
+        let exit = match code.name() {
+            "E0601" => 5,
+            name if name.starts_with('W') => 0,
+            _ if code.is_file() => 4,
+            _ => 3,
+        };
+        assert_eq!(output.status.code(), Some(exit), "{code}");
+    }
+}
+
+#[test]
+fn explain_prints_every_page() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for &code in Code::ALL {
+        let output = zbmdc(dir.path(), &["explain", &code.name().to_lowercase()]);
+        let out = text(&output.stdout);
+        assert!(out.starts_with(code.name()) && out.contains("The mend: "), "{out}");
+    }
+    let list = zbmdc(dir.path(), &["explain"]);
+    assert_eq!(text(&list.stdout).lines().count(), Code::ALL.len());
+}
+
+#[test]
+fn exit_codes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    std::fs::write(dir.path().join("wrong.ron"), FINE.replace("Gain", "Gian")).expect("a file");
+    let cases: &[(&[&str], i32)] = &[
+        (&["check", "fine.ron"], 0),
+        (&["compile", "fine.ron"], 0),
+        (&["inspect", "fine.zbmd"], 0),
+        (&["devices"], 0),
+        (&["devices", "--ron"], 0),
+        (&["ops"], 0),
+        (&["ops", "fir"], 0),
+        (&["completions", "bash"], 0),
+        (&["--help"], 0),
+        (&[], 2),
+        (&["compile"], 2),
+        (&["compile", "fine.ron", "--max-latency", "5"], 2),
+        (&["compile", "fine.ron", "--max-memory", "1 parsec"], 2),
+        (&["compile", "fine.ron", "--block", "0"], 2),
+        (&["compile", "fine.ron", "--devices", "2", "--machine", "m.ron"], 2),
+        (&["ops", "Nonsense"], 2),
+        (&["explain", "E9999"], 2),
+        (&["check", "wrong.ron"], 3),
+        (&["compile", "fine.ron", "--max-latency", "1ns"], 3),
+        (&["check", "missing.ron"], 4),
+        (&["check", "."], 4),
+        (&["compile", "fine.ron", "--machine", "missing.ron"], 4),
+        (&["compile", "fine.ron", "-o", "no/such/x.zbmd"], 4),
+        (&["inspect", "missing.zbmd"], 4),
+        (&["inspect", "fine.ron"], 5),
+    ];
+    for (args, exit) in cases {
+        let output = zbmdc(dir.path(), args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(*exit), "zbmdc {}: {said}", args.join(" "));
+        assert_eq!(*exit >= 3, said.contains("error["), "zbmdc {}: {said}", args.join(" "));
+    }
+}
+
+#[test]
+fn data_and_talk_are_apart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    let output = zbmdc(dir.path(), &["compile", "fine.ron", "--devices", "1", "--emit", "graph"]);
+    assert!(text(&output.stdout).starts_with("graph model"), "{}", text(&output.stdout));
+    assert_eq!(text(&output.stderr), "");
+    assert!(!dir.path().join("fine.zbmd").exists(), "--emit alone writes no bundle");
+    let args = ["compile", "fine.ron", "--devices", "1", "--emit", "layout", "-o", "a.zbmd"];
+    let output = zbmdc(dir.path(), &args);
+    assert!(text(&output.stderr).starts_with("wrote a.zbmd: 3 actors, 2 channels"));
+}
+
+#[test]
+fn bundles_are_reproducible_and_inspected_as_they_were_emitted() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    let read = |name: &str| std::fs::read(dir.path().join(name)).expect("a bundle");
+    let args = |name: &'static str| ["compile", "fine.ron", "--devices", "2", "--emit", "layout", "-o", name];
+    let first = zbmdc(dir.path(), &args("a.zbmd"));
+    zbmdc(dir.path(), &args("b.zbmd"));
+    assert_eq!(read("a.zbmd"), read("b.zbmd"));
+    let inspected = zbmdc(dir.path(), &["inspect", "a.zbmd", "--emit", "layout"]);
+    assert_eq!(text(&first.stdout), text(&inspected.stdout));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("a folder").flatten().collect();
+    assert_eq!(left.len(), 3, "no temporary files are left: {left:?}");
+}
+
+#[test]
+fn colours_heed_the_environment() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("wrong.ron"), FINE.replace("Gain", "Gian")).expect("a file");
+    let escape = |output: &Output| text(&output.stderr).contains('\x1b');
+    assert!(!escape(&zbmdc(dir.path(), &["check", "wrong.ron"])), "no terminal, no colours");
+    assert!(escape(&zbmdc(dir.path(), &["check", "wrong.ron", "--color", "always"])));
+    assert!(!escape(&zbmdc(dir.path(), &["check", "wrong.ron", "--color", "never"])));
+}
+
+#[test]
+fn json_names_the_place() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("wrong.ron"), FINE.replace("Gain", "Gian")).expect("a file");
+    let output = zbmdc(dir.path(), &["check", "wrong.ron", "--message-format", "json"]);
+    let object: serde_json::Value = serde_json::from_str(text(&output.stderr).trim()).expect("one object");
+    assert_eq!(object["code"], "E0210");
+    assert_eq!((&object["file"], &object["line"], &object["column"]), (&"wrong.ron".into(), &3.into(), &23.into()));
+    assert_eq!(object["labels"][0]["primary"], true);
+    assert!(object["help"].as_str().is_some_and(|h| h.contains("`Gain`")));
+}
+
+#[test]
+fn models_come_from_stdin() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = |model: &str, args: &[&str]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_zbmdc"))
+            .args(args)
+            .current_dir(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("zbmdc starts");
+        std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), model.as_bytes()).expect("it reads");
+        child.wait_with_output().expect("it ends")
+    };
+    assert_eq!(run(FINE, &["check", "-"]).status.code(), Some(0));
+    assert_eq!(run(FINE, &["compile", "-", "-o", "a.zbmd"]).status.code(), Some(0));
+    assert_eq!(run("", &["compile", "-"]).status.code(), Some(2), "nowhere to write to");
+    let wrong = run("Model(", &["check", "-"]);
+    assert!(text(&wrong.stderr).contains("--> <stdin>:1:6"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_zbmdc"))
+        .args(["completions", "zsh"])
+        .current_dir(dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("zbmdc starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn every_subcommand_shows_an_example() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for command in ["compile", "check", "devices", "ops", "explain", "inspect", "completions"] {
+        let output = zbmdc(dir.path(), &[command, "--help"]);
+        assert!(text(&output.stdout).contains("Example"), "{command}");
+    }
+}
