@@ -10,9 +10,8 @@
 //! by the bit before (the receiver samples early); and from the last bit back, with each bit's second half weighed
 //! by the bit after (it samples late). The checksum tells which was right.
 
-use zbmd_backends::{
-    CustomActor, Io, Kernel, KernelFault, OpError, Registry, Signature, Work,
-};
+use zbmd_backends::kernel::{Io, Kernel, KernelFault};
+use zbmd_backends::op::{CustomActor, OpError, Registry, Signature, Work};
 use zbmd_ir::{DType, InPort, OutPort, Params, TokenType, Value};
 
 /// Name under which models call the actor.
@@ -141,7 +140,7 @@ fn checksum(frame: &[u8]) -> u32 {
 
 impl Kernel for Decode {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (magnitude, gate) = (io.input::<f32>(0), io.input::<f32>(1));
+        let (gate, magnitude) = (io.input::<f32>(0), io.input::<f32>(1));
         let records = io.output::<u8>(0);
         for (firing, records) in records.chunks_exact_mut(RECORDS * RECORD).enumerate() {
             let window = firing * HOP..firing * HOP + HOP + LOOKAHEAD;
@@ -165,7 +164,8 @@ impl CustomActor for Decode {
             rate: RECORDS as u64,
         };
         Signature {
-            inputs: vec![samples("magnitude"), samples("gate")],
+            // In the order of their names, as models declare them.
+            inputs: vec![samples("gate"), samples("magnitude")],
             outputs: vec![frames],
             states: vec![],
         }

@@ -1,0 +1,118 @@
+//! From a model file to the bytes of its sinks: on a plan for so many devices, or by the reference interpreter.
+//!
+//! Panics where something fails: callers are tests, and the message is all that is wanted.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use zbmd_backends::interpret::Interpreter;
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file};
+use zbmd_executor::{Engine, Outcome, RunOptions, Session};
+use zbmd_ir::State;
+
+/// Bytes of sources or sinks, by name.
+pub type Streams = BTreeMap<String, Vec<u8>>;
+
+/// Streams of one name each.
+pub fn streams<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Streams {
+    entries.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+}
+
+/// Path of a file in `graphs/`.
+pub fn graph_file(relative: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../graphs").join(relative)
+}
+
+/// Compiles `graphs/{model}` for that many like CPU devices.
+///
+/// # Panics
+/// With the diagnostics, where the model does not compile, or compiles with warnings.
+pub fn compile(model: &str, devices: usize, registry: &Registry) -> Compiled {
+    let machine = MachineChoice::Uniform(devices);
+    let options = CompileOptions { registry: registry.clone(), machine, ..CompileOptions::default() };
+    match compile_file(graph_file(model), &options) {
+        Ok(compiled) => {
+            let warnings = compiled.warnings.to_string();
+            assert!(warnings.is_empty(), "{model}: {warnings}");
+            compiled
+        }
+        Err(diagnostics) => panic!("{model}: {diagnostics}"),
+    }
+}
+
+/// Runs a compiled model to the end of its inputs, or for so many iterations; what the sinks got, and the outcome.
+///
+/// # Panics
+/// If the run fails, or a source has no input.
+pub fn replay(
+    compiled: Compiled,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+    state: Option<State>,
+) -> (Streams, Outcome) {
+    let engine = Engine::new(compiled.program, registry).expect("an engine");
+    // Tests share the computer with other tests: pinning and locking would only make them quarrel.
+    let options = RunOptions { state, iterations, pin: false, lock_memory: false, ..RunOptions::default() };
+    let session = engine.start(options).expect("a session");
+    drive(session, inputs)
+}
+
+/// Serves every source and sink from a thread of its own.
+fn drive(mut session: Session, inputs: &Streams) -> (Streams, Outcome) {
+    let names: Vec<String> = session.sink_names().map(str::to_owned).collect();
+    std::thread::scope(|scope| {
+        for (name, bytes) in inputs {
+            let mut source = session.source(name).expect("a source");
+            // A run with a bound on its iterations takes no more than that: the rest is refused, and not wanted.
+            scope.spawn(move || source.push_bytes(bytes).is_ok());
+        }
+        let pulls: Vec<_> = names
+            .into_iter()
+            .map(|name| {
+                let mut sink = session.sink(&name).expect("a sink");
+                let token_bytes = sink.token().bytes() as usize;
+                let pull = move || {
+                    let mut all = Vec::new();
+                    let mut part = vec![0; token_bytes * (64 << 10usize).div_ceil(token_bytes)];
+                    loop {
+                        let tokens = sink.pull_bytes(&mut part).expect("tokens");
+                        all.extend_from_slice(&part[..tokens as usize * token_bytes]);
+                        if (tokens as usize) < part.len() / token_bytes {
+                            return (name, all);
+                        }
+                    }
+                };
+                scope.spawn(pull)
+            })
+            .collect();
+        let outcome = session.join().expect("the run ends well");
+        (pulls.into_iter().map(|p| p.join().expect("a sink's thread")).collect(), outcome)
+    })
+}
+
+/// Compiles and runs: what the sinks got.
+///
+/// # Panics
+/// As [`compile`] and [`replay`].
+pub fn run(
+    model: &str,
+    devices: usize,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+) -> Streams {
+    replay(compile(model, devices, registry), registry, inputs, iterations, None).0
+}
+
+/// The same by the reference interpreter, which knows no plan.
+///
+/// # Panics
+/// If the model does not compile or the run fails.
+pub fn interpret(model: &str, registry: &Registry, inputs: &Streams, iterations: Option<u64>) -> Streams {
+    let compiled = compile(model, 1, registry);
+    let mut interpreter = Interpreter::new(&compiled.program.graph, &compiled.program.blobs, registry)
+        .expect("an interpreter");
+    interpreter.run(inputs, iterations).expect("the interpretation ends well").outputs
+}
