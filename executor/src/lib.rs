@@ -1,1 +1,23 @@
-//! Replays verified calendars.
+//! Replays verified calendars: workers, rings, streams, reports.
+
+pub mod arena;
+mod border;
+mod conductor;
+mod conduit;
+mod error;
+mod measure;
+mod prepare;
+mod primitive;
+mod replay;
+pub mod report;
+pub mod ring;
+mod session;
+mod stream;
+mod summary;
+mod worker;
+
+pub use error::{EngineError, RunError};
+pub use prepare::Unsupported;
+pub use report::Report;
+pub use session::{Engine, Outcome, RunOptions, Session, Stopper};
+pub use stream::{SinkHandle, SourceHandle, StreamError};

@@ -52,8 +52,12 @@ mod graph;
 mod ids;
 pub mod limits;
 mod machine;
+mod nesting;
 mod plan;
 mod program;
+pub mod state;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod text;
 mod token;
 pub mod verify;

@@ -18,6 +18,8 @@ pub const MAX_RATE: u64 = 1 << 32;
 pub const MAX_INITIAL_BYTES: u64 = 1 << 30;
 /// Firings of one actor in one iteration, and of all actors together.
 pub const MAX_FIRINGS: u64 = 1 << 40;
+/// Tokens that the verifier moves, a batch at a time, to prove that an iteration can be completed.
+pub const MAX_LIVENESS_STEPS: u64 = 1 << 27;
 /// Devices of a machine.
 pub const MAX_DEVICES: usize = 4096;
 /// Plans of a program.
@@ -26,6 +28,8 @@ pub const MAX_PLANS: usize = 4096;
 pub const MAX_SLOT_EXECUTIONS: u64 = 1 << 24;
 /// Nesting of loops in a calendar.
 pub const MAX_LOOP_DEPTH: usize = 4;
+/// Nesting of lists and maps in a parameter, and of anything in a bundle.
+pub const MAX_NESTING: usize = 32;
 /// Places of one buffer.
 pub const MAX_BLOCKS: u32 = 1 << 10;
 /// Stages of a plan.

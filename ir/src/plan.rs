@@ -78,6 +78,7 @@ pub enum Entry {
         /// Repetitions, at least 1.
         count: u64,
         /// What is repeated; not empty. May hold loops, at most [`crate::limits::MAX_LOOP_DEPTH`] deep.
+        #[serde(deserialize_with = "crate::nesting::deserialize")]
         body: Vec<Entry>,
     },
 }

@@ -6,6 +6,8 @@ use zbmd_scheduler::{AnalysisError, check_deadlock, repetition};
 /// What a random graph may look like.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Fewest actors, at least 2.
+    pub min_actors: usize,
     /// Most actors, sources and sinks included.
     pub actors: usize,
     /// Largest rate of a port.
@@ -18,7 +20,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { actors: 40, max_rate: 12, max_overlap: 6, cycles: true }
+        Shape { min_actors: 2, actors: 40, max_rate: 12, max_overlap: 6, cycles: true }
     }
 }
 
@@ -28,6 +30,8 @@ struct Builder {
     graph: Graph,
     /// Wanted firings per iteration: the rates are made to fit.
     q: Vec<u64>,
+    /// Channel of each actor's first output.
+    first_channel: Vec<Option<ChannelId>>,
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -37,12 +41,13 @@ fn gcd(a: u64, b: u64) -> u64 {
 /// A random graph of the shape: connected, consistent and free of deadlock.
 pub fn graph(seed: u64, shape: Shape) -> Graph {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let actors = rng.usize(2..=shape.actors.max(2));
+    let actors = rng.usize(shape.min_actors.max(2)..=shape.actors.max(shape.min_actors).max(2));
     let mut b = Builder {
         rng,
         shape,
         graph: Graph { name: format!("random-{seed}"), ..Graph::default() },
         q: vec![],
+        first_channel: vec![None; actors],
     };
     let numbers: Vec<u64> = (1..=shape.max_rate).collect();
     for i in 0..actors {
@@ -73,10 +78,48 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
         b.q.push(firings);
     }
     b.forward_edges();
+    b.unread_sources();
     if shape.cycles {
         b.loops_and_states();
     }
     b.graph
+}
+
+/// Adds channels at rate 1 between random actors, forward only, until the graph has `readers` readers.
+/// For graphs whose actors all fire once an iteration.
+pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let token = TokenType::scalar(DType::I64);
+    let compute: Vec<ActorId> = graph
+        .actors
+        .iter_enumerated()
+        .filter(|(_, a)| a.role == Role::Compute)
+        .map(|(id, _)| id)
+        .collect();
+    while graph.channels.iter().map(|ch| ch.readers.len()).sum::<usize>() < readers {
+        let (a, b) = (rng.usize(..compute.len()), rng.usize(..compute.len()));
+        if a == b {
+            continue;
+        }
+        let (from, to) = (compute[a.min(b)], compute[a.max(b)]);
+        let outputs = &mut graph.actors[from].outputs;
+        outputs.push(OutPort {
+            name: format!("y{}", outputs.len()),
+            token: token.clone(),
+            rate: 1,
+        });
+        let from = Endpoint { actor: from, port: outputs.len() as u32 - 1 };
+        let inputs = &mut graph.actors[to].inputs;
+        inputs.push(InPort {
+            name: format!("x{}", inputs.len()),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        });
+        let to = Endpoint { actor: to, port: inputs.len() as u32 - 1 };
+        let readers = vec![Reader { to, delay: 0 }];
+        graph.channels.push(Channel { from, readers, token: token.clone(), initial: vec![] });
+    }
 }
 
 /// A random machine of `devices` alike CPU devices.
@@ -143,7 +186,10 @@ impl Builder {
     fn add_channel(&mut self, from: Endpoint, token: TokenType, readers: Vec<Reader>) -> ChannelId {
         let history = readers.iter().map(|r| r.delay).max().unwrap_or(0);
         let initial = (0..history * token.bytes()).map(|_| self.rng.u8(..)).collect();
-        self.graph.channels.push_and_get_key(Channel { from, readers, token, initial })
+        let channel =
+            self.graph.channels.push_and_get_key(Channel { from, readers, token, initial });
+        self.first_channel[from.actor.index()].get_or_insert(channel);
+        channel
     }
 
     /// Produced and consumed rates that balance `from` and `to`, or `None` when they exceed the shape's.
@@ -166,30 +212,43 @@ impl Builder {
                 Role::Compute => self.rng.usize(1..=2),
             };
             for _ in 0..wanted {
-                let writers: Vec<ActorId> = (0..to.index())
-                    .map(ActorId::from)
-                    .filter(|&a| self.graph.actors[a].role != Role::Sink)
-                    .filter(|&a| {
-                        self.graph.actors[a].role == Role::Compute
-                            || self.graph.actors[a].outputs.is_empty()
-                            || self.shared(a, to).is_some()
-                    })
-                    .collect();
-                let from = writers[self.rng.usize(..writers.len())];
+                let from = self.writer_for(to);
                 self.join(from, to);
             }
         }
     }
 
+    /// Sources that nobody happened to choose get an output that nobody reads.
+    fn unread_sources(&mut self) {
+        for actor in self.graph.actors.keys() {
+            let a = &self.graph.actors[actor];
+            if a.role == Role::Source && a.outputs.is_empty() {
+                let token = self.token();
+                let rate = self.rng.u64(1..=self.shape.max_rate);
+                let from = self.add_output(actor, &token, rate);
+                self.add_channel(from, token, vec![]);
+            }
+        }
+    }
+
+    /// One of the last actors before `to` that can still be read; failing that actor 1, which always can.
+    fn writer_for(&mut self, to: ActorId) -> ActorId {
+        let oldest = to.index().saturating_sub(64);
+        for _ in 0..8 {
+            let from = ActorId::from(self.rng.usize(oldest..to.index()));
+            let actor = &self.graph.actors[from];
+            let free = actor.role == Role::Compute || actor.outputs.is_empty();
+            if actor.role != Role::Sink && (free || self.shared(from, to).is_some()) {
+                return from;
+            }
+        }
+        ActorId::from(to.index().min(2) - 1)
+    }
+
     /// The channel of the actor's first output and the rate at which `to` would read it, if that is whole.
     fn shared(&self, from: ActorId, to: ActorId) -> Option<(ChannelId, u64)> {
-        let (channel, ch) = self
-            .graph
-            .channels
-            .iter_enumerated()
-            .find(|(_, c)| c.from.actor == from && c.from.port == 0)?;
-        let tokens =
-            self.graph.actors[from].outputs[ch.from.port as usize].rate * self.q[from.index()];
+        let channel = self.first_channel[from.index()]?;
+        let tokens = self.graph.actors[from].outputs[0].rate * self.q[from.index()];
         let rate = tokens / self.q[to.index()];
         (tokens % self.q[to.index()] == 0 && rate <= self.shape.max_rate).then_some((channel, rate))
     }
@@ -232,7 +291,7 @@ impl Builder {
         if compute.is_empty() {
             return;
         }
-        for _ in 0..self.rng.usize(0..=compute.len().div_ceil(4)) {
+        for _ in 0..self.rng.usize(0..=compute.len().div_ceil(4).min(10)) {
             let a = compute[self.rng.usize(..compute.len())];
             let b = compute[self.rng.usize(..compute.len())];
             let (to, from) = (a.min(b), a.max(b));

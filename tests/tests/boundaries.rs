@@ -14,9 +14,14 @@ fn read(relative: &str) -> String {
 
 /// The crates of ours that a manifest imports, in a section such as `dependencies`.
 fn imports(folder: &str, section: &str) -> BTreeSet<String> {
-    let manifest: toml::Table = read(&format!("{folder}/Cargo.toml")).parse().expect("a manifest is TOML");
+    let manifest: toml::Table =
+        read(&format!("{folder}/Cargo.toml")).parse().expect("a manifest is TOML");
     let table = manifest.get(section).and_then(|s| s.as_table());
-    table.into_iter().flatten().filter_map(|(name, _)| name.strip_prefix("zbmd-").map(str::to_owned)).collect()
+    table
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, _)| name.strip_prefix("zbmd-").map(str::to_owned))
+        .collect()
 }
 
 #[test]
@@ -31,17 +36,33 @@ fn crates_import_only_what_the_design_allows() {
     for (folder, allowed) in table {
         let allowed: BTreeSet<String> = allowed.iter().map(|s| (*s).to_owned()).collect();
         let found = imports(folder, "dependencies");
-        assert!(found.is_subset(&allowed), "{folder} imports {found:?}, the design allows {allowed:?}");
+        assert!(
+            found.is_subset(&allowed),
+            "{folder} imports {found:?}, the design allows {allowed:?}"
+        );
     }
 }
 
 #[test]
 fn the_scheduler_is_pure() {
-    for entry in std::fs::read_dir(root().join("scheduler/src")).expect("the scheduler has sources") {
+    for entry in std::fs::read_dir(root().join("scheduler/src")).expect("the scheduler has sources")
+    {
         let path = entry.expect("readable folder").path();
         let text = std::fs::read_to_string(&path).expect("readable source");
-        for word in ["std::fs", "std::io", "std::net", "std::thread", "std::time", "std::process", "Instant"] {
-            assert!(!text.contains(word), "{} uses {word}: the scheduler has no I/O, clock or threads", path.display());
+        for word in [
+            "std::fs",
+            "std::io",
+            "std::net",
+            "std::thread",
+            "std::time",
+            "std::process",
+            "Instant",
+        ] {
+            assert!(
+                !text.contains(word),
+                "{} uses {word}: the scheduler has no I/O, clock or threads",
+                path.display()
+            );
         }
     }
 }
@@ -49,8 +70,21 @@ fn the_scheduler_is_pure() {
 #[test]
 fn the_top_level_stays() {
     let expected: BTreeSet<&str> = [
-        "Cargo.toml", "Cargo.lock", "compiler", "ir", "scheduler", "executor", "backends", "graphs", "tests",
-        "README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "clippy.toml", "rustfmt.toml",
+        "Cargo.toml",
+        "Cargo.lock",
+        "compiler",
+        "ir",
+        "scheduler",
+        "executor",
+        "backends",
+        "graphs",
+        "tests",
+        "README.md",
+        "CHANGELOG.md",
+        "LICENSE-APACHE",
+        "LICENSE-MIT",
+        "clippy.toml",
+        "rustfmt.toml",
     ]
     .into();
     let listed = std::process::Command::new("git").args(["ls-files"]).current_dir(root()).output();
@@ -58,7 +92,11 @@ fn the_top_level_stays() {
         eprintln!("SKIPPED: git is not here to list the tracked files");
         return;
     };
-    let top: BTreeSet<&str> = listed.lines().filter_map(|l| l.split('/').next()).filter(|n| !n.starts_with('.')).collect();
+    let top: BTreeSet<&str> = listed
+        .lines()
+        .filter_map(|l| l.split('/').next())
+        .filter(|n| !n.starts_with('.'))
+        .collect();
     assert_eq!(top, expected);
 }
 
@@ -68,7 +106,9 @@ fn the_readme_names_real_paths() {
     let mut checked = 0;
     for word in readme.split('`').skip(1).step_by(2) {
         let top = word.split('/').next().unwrap_or_default();
-        let ours = ["compiler", "ir", "scheduler", "executor", "backends", "graphs", "tests", ".ci"].contains(&top);
+        let ours =
+            ["compiler", "ir", "scheduler", "executor", "backends", "graphs", "tests", ".ci"]
+                .contains(&top);
         if ours && word.contains('/') && !word.contains([' ', '*', '<', 'N']) {
             assert!(root().join(word).exists(), "the README names `{word}`, which does not exist");
             checked += 1;

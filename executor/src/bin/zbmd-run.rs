@@ -1,0 +1,3 @@
+//! The command `zbmd-run`.
+
+fn main() {}

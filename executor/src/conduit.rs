@@ -1,0 +1,336 @@
+//! A byte queue between the embedding program and a worker: one producer, one consumer, fixed memory. Knows token
+//! sizes, not types.
+//!
+//! `head` holds the tokens written so far, shifted by one, and in the lowest bit whether the queue is closed; only the
+//! producer moves it on, anyone may close. Because both are one word, a publication that comes after the close fails
+//! as a whole: a closed queue's count is final, so all workers agree on the number of blocks of a run. `tail` holds
+//! the tokens read. Sleeping is the protocol of [`crate::ring`].
+#![expect(unsafe_code, reason = "copies between slices and the queue's memory, which both sides share")]
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use crate::arena::{Arena, OutOfMemory};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering};
+use crate::ring::{Parker, Spin, Stop, Stopped};
+
+/// A queue has been closed before these tokens were taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+#[derive(Debug)]
+pub(crate) struct Conduit {
+    head: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+    /// Set when the consumer went away: what is written is dropped and counted.
+    detached: AtomicU32,
+    data: Arc<CachePadded<Parker>>,
+    space: CachePadded<Parker>,
+    memory: Arena,
+    capacity: u64,
+    token_bytes: usize,
+}
+
+/// The writing end. There is one.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    shared: Arc<Conduit>,
+    head: u64,
+    tail_seen: u64,
+    discarded: u64,
+}
+
+/// The reading end. There is one.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    shared: Arc<Conduit>,
+    tail: u64,
+    head_seen: u64,
+}
+
+impl Conduit {
+    /// A queue of `capacity` tokens; the consumer waits at `data`, which queues may share.
+    pub(crate) fn new(
+        capacity: u64,
+        token_bytes: u64,
+        data: Arc<CachePadded<Parker>>,
+    ) -> Result<(Producer, Consumer), OutOfMemory> {
+        let memory = Arena::new(capacity.saturating_mul(token_bytes), false)?;
+        let shared = Arc::new(Self {
+            head: CachePadded::new(AtomicU64::new(0)),
+            tail: CachePadded::new(AtomicU64::new(0)),
+            detached: AtomicU32::new(0),
+            data,
+            space: CachePadded::new(Parker::new()),
+            memory,
+            capacity,
+            token_bytes: token_bytes as usize,
+        });
+        let producer = Producer { shared: Arc::clone(&shared), head: 0, tail_seen: 0, discarded: 0 };
+        Ok((producer, Consumer { shared, tail: 0, head_seen: 0 }))
+    }
+
+    /// Tokens written so far, and whether that is final.
+    pub(crate) fn written(&self) -> (u64, bool) {
+        // Partner: the release in `publish` and `close`.
+        let word = self.head.load(Ordering::Acquire);
+        (word >> 1, word & 1 == 1)
+    }
+
+    /// Tokens read so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// No token comes any more. Any thread may close, any number of times.
+    pub(crate) fn close(&self) {
+        self.head.fetch_or(1, Ordering::AcqRel);
+        self.wake();
+    }
+
+    /// Wakes both sides, after a close or a stop.
+    pub(crate) fn wake(&self) {
+        self.data.notify();
+        self.space.notify();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.head.load(Ordering::Relaxed) & 1 == 1
+    }
+
+    fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire) != 0
+    }
+
+    /// Byte ranges of `tokens` tokens from position `at`: the part up to the end of the memory, and the length of
+    /// the part that goes on at its beginning.
+    fn split(&self, at: u64, tokens: u64) -> (usize, usize, usize) {
+        let place = at % self.capacity;
+        let first = tokens.min(self.capacity - place);
+        let bytes = |n: u64| n as usize * self.token_bytes;
+        (bytes(place), bytes(first), bytes(tokens - first))
+    }
+}
+
+impl Producer {
+    pub(crate) fn shared(&self) -> &Arc<Conduit> {
+        &self.shared
+    }
+
+    /// Tokens that were written after the consumer had gone.
+    pub(crate) fn discarded(&self) -> u64 {
+        self.discarded
+    }
+
+    fn space(&self) -> u64 {
+        self.shared.capacity - (self.head - self.tail_seen)
+    }
+
+    /// Waits for space for `tokens` tokens, at most the capacity. `Ok` too when the consumer is gone or the queue
+    /// is closed: writing finds out.
+    #[inline]
+    pub(crate) fn wait_space(&mut self, tokens: u64, spin: Spin, stop: &Stop) -> Result<(), Stopped> {
+        debug_assert!(tokens <= self.shared.capacity, "a queue is made for its longest slot");
+        if self.space() >= tokens {
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut stopped = false;
+        shared.space.wait_until(spin, || {
+            // Partner: the release in `Consumer::skip`.
+            self.tail_seen = shared.tail.load(Ordering::Acquire);
+            stopped = stop.is_set();
+            self.space() >= tokens || stopped || shared.is_closed() || shared.is_detached()
+        });
+        if stopped && self.space() < tokens { Err(Stopped) } else { Ok(()) }
+    }
+
+    /// Writes as many whole tokens of `bytes` as there is space for; the number of tokens. Without a consumer it
+    /// takes everything and counts it as discarded.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<u64, Closed> {
+        let wanted = (bytes.len() / self.shared.token_bytes) as u64;
+        if self.shared.is_detached() {
+            self.discarded += wanted;
+            return Ok(wanted);
+        }
+        if self.space() < wanted {
+            self.tail_seen = self.shared.tail.load(Ordering::Acquire);
+        }
+        let tokens = wanted.min(self.space());
+        if tokens > 0 {
+            let (place, first, rest) = self.shared.split(self.head, tokens);
+            let base = self.shared.memory.base();
+            // SAFETY: the two ranges lie in the memory (`split`), hold no published unread token (`space`), and only
+            // this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
+            unsafe {
+                base.add(place).copy_from_nonoverlapping(bytes.as_ptr(), first);
+                base.copy_from_nonoverlapping(bytes.as_ptr().add(first), rest);
+            }
+        }
+        let (old, new) = (self.head << 1, (self.head + tokens) << 1);
+        // Partner: the acquire in `written`. Fails only if the queue has been closed.
+        let moved = self.shared.head.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
+        moved.map_err(|_| Closed)?;
+        self.head += tokens;
+        if tokens > 0 {
+            self.shared.data.notify();
+        }
+        Ok(tokens)
+    }
+}
+
+impl Consumer {
+    pub(crate) fn shared(&self) -> &Arc<Conduit> {
+        &self.shared
+    }
+
+    /// Tokens that can be read now.
+    pub(crate) fn available(&mut self) -> u64 {
+        self.head_seen = self.shared.written().0;
+        self.head_seen - self.tail
+    }
+
+    /// Reads tokens into `to` and fills what is missing with zeros; the number of tokens read.
+    pub(crate) fn read(&mut self, to: &mut [u8]) -> u64 {
+        let wanted = (to.len() / self.shared.token_bytes) as u64;
+        if self.head_seen - self.tail < wanted {
+            self.available();
+        }
+        let tokens = wanted.min(self.head_seen - self.tail);
+        let (place, first, rest) = self.shared.split(self.tail, tokens);
+        let base = self.shared.memory.base();
+        // SAFETY: both ranges lie in the memory and were published by the producer before `head_seen` was loaded
+        // (acquire); it does not write them again before `tail` moves on below.
+        unsafe {
+            to.as_mut_ptr().copy_from_nonoverlapping(base.add(place), first);
+            to.as_mut_ptr().add(first).copy_from_nonoverlapping(base, rest);
+        }
+        to[first + rest..].fill(0);
+        self.tail += tokens;
+        // Partner: the acquire loads of `tail` in `Producer`.
+        self.shared.tail.store(self.tail, Ordering::Release);
+        self.shared.space.notify();
+        tokens
+    }
+
+    /// Waits until a token is there, or none can come: then `Ok(false)`.
+    pub(crate) fn wait_data(&mut self, spin: Spin, stop: &Stop) -> Result<bool, Stopped> {
+        if self.head_seen > self.tail {
+            return Ok(true);
+        }
+        let shared = Arc::clone(&self.shared);
+        let (mut closed, mut stopped) = (false, false);
+        shared.data.wait_until(spin, || {
+            (self.head_seen, closed) = shared.written();
+            stopped = stop.is_set();
+            self.head_seen > self.tail || closed || stopped
+        });
+        if self.head_seen > self.tail {
+            Ok(true)
+        } else if closed {
+            Ok(false)
+        } else {
+            Err(Stopped)
+        }
+    }
+
+    /// Nobody will read any more: the producer must not wait.
+    pub(crate) fn detach(&self) {
+        self.shared.detached.store(1, Ordering::Release);
+        self.shared.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(capacity: u64, token_bytes: u64) -> (Producer, Consumer) {
+        Conduit::new(capacity, token_bytes, Arc::new(CachePadded::new(Parker::new()))).expect("small")
+    }
+
+    #[test]
+    fn tokens_come_out_as_they_went_in_across_the_end_of_the_memory() {
+        for (capacity, token, chunk) in [(4, 1, 3), (7, 3, 5), (16, 2, 16), (5, 8, 1)] {
+            let (mut producer, mut consumer) = queue(capacity, token);
+            let mut next = 0u8;
+            let mut expect = 0u8;
+            for _ in 0..50 {
+                let sent: Vec<u8> = (0..chunk * token).map(|i| next.wrapping_add(i as u8)).collect();
+                let tokens = producer.write(&sent).expect("open");
+                assert_eq!(tokens, chunk);
+                next = next.wrapping_add((tokens * token) as u8);
+                let mut got = vec![0; (chunk * token) as usize];
+                assert_eq!(consumer.read(&mut got), chunk);
+                for byte in got {
+                    assert_eq!(byte, expect);
+                    expect = expect.wrapping_add(1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_queue_takes_only_what_fits() {
+        let (mut producer, mut consumer) = queue(4, 2);
+        assert_eq!(producer.write(&[1; 12]), Ok(4));
+        assert_eq!(producer.write(&[1; 2]), Ok(0));
+        assert_eq!(consumer.read(&mut [0; 2]), 1);
+        assert_eq!(producer.write(&[1; 12]), Ok(1));
+    }
+
+    #[test]
+    fn reading_past_the_end_gives_zeros_and_the_count() {
+        let (mut producer, mut consumer) = queue(4, 1);
+        producer.write(&[7, 8]).expect("open");
+        producer.shared().close();
+        let mut got = [9; 4];
+        assert_eq!(consumer.read(&mut got), 2);
+        assert_eq!(got, [7, 8, 0, 0]);
+    }
+
+    #[test]
+    fn a_closed_queue_refuses_tokens_and_keeps_its_count() {
+        let (mut producer, consumer) = queue(4, 1);
+        producer.write(&[1, 2]).expect("open");
+        consumer.shared().close();
+        assert_eq!(producer.write(&[3]), Err(Closed));
+        assert_eq!(consumer.shared().written(), (2, true));
+    }
+
+    #[test]
+    fn without_a_reader_tokens_are_dropped_and_counted() {
+        let (mut producer, consumer) = queue(2, 1);
+        consumer.detach();
+        for _ in 0..5 {
+            producer.wait_space(2, Spin(0), &Stop::new()).expect("not stopped");
+            assert_eq!(producer.write(&[0; 2]), Ok(2));
+        }
+        assert_eq!(producer.discarded(), 10);
+    }
+
+    #[test]
+    fn both_sides_sleep_and_wake() {
+        let (mut producer, mut consumer) = queue(3, 1);
+        let stop = Arc::new(Stop::new());
+        let there = Arc::clone(&stop);
+        let total = if cfg!(miri) { 50 } else { 20_000 };
+        let writer = std::thread::spawn(move || {
+            for i in 0..total {
+                producer.wait_space(1, Spin(2), &there).expect("not stopped");
+                assert_eq!(producer.write(&[i as u8]), Ok(1));
+            }
+            producer.shared().close();
+        });
+        let mut count = 0;
+        while consumer.wait_data(Spin(2), &stop).expect("not stopped") {
+            let mut byte = [0];
+            assert_eq!(consumer.read(&mut byte), 1);
+            assert_eq!(byte[0], count as u8);
+            count += 1;
+        }
+        writer.join().expect("no panic");
+        assert_eq!(count, total);
+    }
+}

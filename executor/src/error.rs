@@ -1,0 +1,87 @@
+//! Why a program cannot be run, and why a run ended early. Bad input and faults only: our own bugs panic.
+
+use zbmd_backends::kernel::KernelFault;
+use zbmd_backends::op::OpError;
+use zbmd_ir::ChannelId;
+
+use crate::arena::OutOfMemory;
+use crate::prepare::Unsupported;
+
+/// Why a verified program cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// This executor has no code for a part of it.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// A kernel cannot be made.
+    #[error("actor `{actor}`: {source}")]
+    Kernel {
+        /// The actor.
+        actor: String,
+        /// Why.
+        source: OpError,
+    },
+    /// A kernel of this program needs more scratch memory than the one that the plan was made for.
+    #[error("plan `{plan}`: the kernel of `{actor}` needs {needed} bytes of scratch memory, the plan has {planned}: compile again")]
+    Scratch {
+        /// The plan.
+        plan: String,
+        /// The actor.
+        actor: String,
+        /// Bytes that the kernel asks for.
+        needed: u64,
+        /// Bytes in the calendar.
+        planned: u64,
+    },
+    /// A state does not belong to this graph.
+    #[error("the state does not fit the model: channel {channel} has {found} bytes of tokens, the model needs {needed}")]
+    State {
+        /// The channel.
+        channel: ChannelId,
+        /// Bytes in the state.
+        found: u64,
+        /// Bytes in the model.
+        needed: u64,
+    },
+    /// The machine has too little memory.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// The system gives no more threads.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Why a run was given up. The process and other runs go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A kernel reported a fault.
+    #[error("actor `{actor}` on {device}, block {block}: {fault}")]
+    Fault {
+        /// The actor.
+        actor: String,
+        /// The device.
+        device: String,
+        /// The block it worked on, at most: later periods of other blocks were not begun.
+        block: u64,
+        /// What it said.
+        fault: KernelFault,
+    },
+    /// A kernel panicked.
+    #[error("actor `{actor}` on {device} panicked in block {block}: {message}; this is a bug in its kernel")]
+    Panic {
+        /// The actor, or the slot if it was no kernel.
+        actor: String,
+        /// The device.
+        device: String,
+        /// The block it worked on.
+        block: u64,
+        /// The panic's message.
+        message: String,
+    },
+    /// A plan could not be given its memory or threads after the run had begun.
+    #[error(transparent)]
+    Start(#[from] EngineError),
+    /// The run was given up because its session was dropped.
+    #[error("the run was given up: its session was dropped")]
+    Abandoned,
+}

@@ -1,0 +1,486 @@
+//! Lowers the calendar of one device to instructions, and gives a plan its memory. Must not run anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use zbmd_backends::kernel::{Io, Kernel};
+use zbmd_ir::{
+    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PortChannels,
+    Region, RingId, Role, Slot, TiVec,
+};
+
+use crate::arena::{Arena, OutOfMemory};
+use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
+
+/// A plan that is well-formed but that this executor cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// A device of a backend that this program has no code for.
+    #[error("plan `{plan}` uses {device} of backend `{backend}`; this executor runs backend `cpu`: compile for a machine of CPU devices")]
+    Backend {
+        /// The plan.
+        plan: String,
+        /// The device's name.
+        device: String,
+        /// Its backend.
+        backend: String,
+    },
+    /// A CPU device with several queues.
+    #[error("plan `{plan}` has {lanes} lanes on {device}; a CPU device runs 1: compile again")]
+    Lanes {
+        /// The plan.
+        plan: String,
+        /// The device's name.
+        device: String,
+        /// Lanes with slots.
+        lanes: usize,
+    },
+    /// An actor with more ports that are written than a kernel call can carry.
+    #[error("actor `{actor}` has {ports} outputs or states; a kernel call carries {most}: split the actor")]
+    Ports {
+        /// The actor.
+        actor: String,
+        /// Its larger number of outputs or states.
+        ports: usize,
+        /// What a call carries.
+        most: usize,
+    },
+    /// A stream end whose slots work on different blocks in one period.
+    #[error("`{actor}` is in stages {first} and {second}; a source or a sink must be in one: compile again")]
+    SplitStream {
+        /// The source or sink.
+        actor: String,
+        /// Stage of a slot.
+        first: u32,
+        /// Stage of another.
+        second: u32,
+    },
+}
+
+/// Rows of the address table beyond which addresses are worked out anew for each period.
+const MAX_PHASES: u64 = 64;
+/// Entries of the address table beyond which the same is done: it would no longer fit the caches.
+const MAX_TABLE: u64 = 1 << 18;
+
+/// What the engine knows of a program before any run.
+pub(crate) struct Known<'a> {
+    pub graph: &'a Graph,
+    pub joined: &'a PortChannels,
+    pub kernels: &'a TiVec<ActorId, Option<Arc<dyn Kernel>>>,
+}
+
+/// The memory of one plan: one arena for each region in use.
+pub(crate) struct Memory {
+    regions: BTreeMap<(DeviceId, Region), Arc<Arena>>,
+}
+
+impl Memory {
+    pub(crate) fn new(plan: &Plan, lock: bool) -> Result<Self, OutOfMemory> {
+        let mut regions = BTreeMap::new();
+        for calendar in &plan.calendars {
+            let sizes =
+                [(Region::Arena, calendar.arena_bytes), (Region::Exchange, calendar.exchange_bytes)];
+            for (region, bytes) in sizes {
+                regions.insert((calendar.device, region), Arc::new(Arena::new(bytes, lock)?));
+            }
+        }
+        Ok(Self { regions })
+    }
+
+    /// The arena that a buffer lies in.
+    pub(crate) fn of(&self, buffer: &Buffer) -> &Arc<Arena> {
+        &self.regions[&(buffer.device, buffer.region)]
+    }
+
+    /// Bytes of all arenas, and how many of them the system keeps from being paged out.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let sum = |keep: fn(&Arena) -> bool| {
+            self.regions.values().filter(|a| keep(a)).map(|a| a.bytes() as u64).sum()
+        };
+        (sum(|_| true), sum(Arena::is_locked))
+    }
+}
+
+/// Finds what this executor cannot run, before any memory is taken.
+///
+/// # Errors
+/// The first thing found; see [`Unsupported`].
+pub(crate) fn check(program: &zbmd_ir::Program, plan: &Plan) -> Result<(), Unsupported> {
+    for calendar in &plan.calendars {
+        let device = &program.machine.devices[calendar.device];
+        let name = || (plan.name.clone(), device.name.clone());
+        if device.backend != "cpu" {
+            let ((plan, device), backend) = (name(), device.backend.clone());
+            return Err(Unsupported::Backend { plan, device, backend });
+        }
+        let lanes = calendar.lanes.iter().filter(|l| !l.entries.is_empty()).count();
+        if lanes > 1 {
+            let (plan, device) = name();
+            return Err(Unsupported::Lanes { plan, device, lanes });
+        }
+        let mut stages = BTreeMap::new();
+        for lane in &calendar.lanes {
+            stream_stages(&program.graph, &lane.entries, &mut stages)?;
+        }
+    }
+    for actor in &program.graph.actors {
+        let ports = (actor.outputs.len() - actor.state.len()).max(actor.state.len());
+        if ports > Io::MAX_MUT_PORTS {
+            let actor = actor.name.clone();
+            return Err(Unsupported::Ports { actor, ports, most: Io::MAX_MUT_PORTS });
+        }
+    }
+    Ok(())
+}
+
+fn stream_stages(
+    graph: &Graph,
+    entries: &[Entry],
+    stages: &mut BTreeMap<ActorId, u32>,
+) -> Result<(), Unsupported> {
+    for entry in entries {
+        match entry {
+            Entry::Loop { body, .. } => stream_stages(graph, body, stages)?,
+            Entry::Slot(Slot { stage, action: Action::Fire { actor, .. }, .. })
+                if graph.actors[*actor].role != Role::Compute =>
+            {
+                let first = *stages.entry(*actor).or_insert(*stage);
+                if first != *stage {
+                    let actor = graph.actors[*actor].name.clone();
+                    return Err(Unsupported::SplitStream { actor, first, second: *stage });
+                }
+            }
+            Entry::Slot(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// A device's calendar as instructions, and what people call each of them.
+pub(crate) struct Lowered {
+    pub replay: Replay,
+    /// The slot of each instruction; `None` for loops.
+    pub slots: Vec<Option<Slot>>,
+    /// Sources and sinks of the calendar, in the order in which instructions number them.
+    pub sources: Vec<ActorId>,
+    pub sinks: Vec<ActorId>,
+    /// Rings in the order of the replay's peers.
+    pub rings: Vec<RingId>,
+}
+
+/// What a counter of loops counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Counted {
+    Actor(ActorId),
+    Send(RingId),
+    Recv(RingId),
+}
+
+struct Lowering<'a> {
+    known: &'a Known<'a>,
+    plan: &'a Plan,
+    device: DeviceId,
+    memory: &'a Memory,
+    places: BTreeMap<(ChannelId, DeviceId), BufferId>,
+    instrs: Vec<Instr>,
+    slots: Vec<Option<Slot>>,
+    ports: Vec<PortSpec>,
+    rings: Vec<(RingId, RingSpec)>,
+    resets: Vec<(u32, u64)>,
+    counters: BTreeMap<Counted, u32>,
+    /// Start of the resets of the outermost loop at work.
+    loop_resets: usize,
+    depth: usize,
+    sources: Vec<ActorId>,
+    sinks: Vec<ActorId>,
+}
+
+/// Lowers the calendar of one device of a verified plan that [`check`] accepted.
+pub(crate) fn lower(known: &Known<'_>, plan: &Plan, calendar: &Calendar, memory: &Memory) -> Lowered {
+    let places = plan.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
+    let mut lowering = Lowering {
+        known,
+        plan,
+        device: calendar.device,
+        memory,
+        places,
+        instrs: Vec::new(),
+        slots: Vec::new(),
+        ports: Vec::new(),
+        rings: Vec::new(),
+        resets: Vec::new(),
+        counters: BTreeMap::new(),
+        loop_resets: 0,
+        depth: 0,
+        sources: Vec::new(),
+        sinks: Vec::new(),
+    };
+    for lane in &calendar.lanes {
+        lowering.entries(&lane.entries);
+    }
+    lowering.finish(calendar)
+}
+
+impl Lowering<'_> {
+    fn finish(self, calendar: &Calendar) -> Lowered {
+        let arena = &self.memory.regions[&(self.device, Region::Arena)];
+        let scratch = arena.base().wrapping_add(calendar.scratch_offset_bytes as usize);
+        let staging = self.instrs.iter().map(|i| match i {
+            Instr::LoopFire { inputs, outputs, states, .. } => {
+                usize::from(*inputs) + usize::from(*outputs) + usize::from(*states)
+            }
+            _ => 0,
+        });
+        let staging = staging.max().unwrap_or(0);
+        let code = Code {
+            stages: self.slots.iter().map(|s| s.as_ref().map_or(0, |s| s.stage)).collect(),
+            phases: phases(&self.ports),
+            instrs: self.instrs.into(),
+            ports: self.ports.into(),
+            rings: self.rings.iter().map(|(_, spec)| *spec).collect(),
+            resets: self.resets.into(),
+            stages_total: self.plan.stages,
+            scratch: (scratch, calendar.scratch_bytes as usize),
+            _kernels: self.known.kernels.iter().flatten().cloned().collect(),
+            _arenas: self.memory.regions.values().cloned().collect(),
+        };
+        Lowered {
+            replay: Replay::new(code, self.counters.len(), staging),
+            slots: self.slots,
+            sources: self.sources,
+            sinks: self.sinks,
+            rings: self.rings.into_iter().map(|(id, _)| id).collect(),
+        }
+    }
+
+    fn entries(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            match entry {
+                Entry::Slot(slot) => self.slot(slot),
+                Entry::Loop { count, body } => self.loop_entry(*count, body),
+            }
+        }
+    }
+
+    fn loop_entry(&mut self, count: u64, body: &[Entry]) {
+        let head = self.instrs.len();
+        if self.depth == 0 {
+            self.loop_resets = self.resets.len();
+        }
+        self.depth += 1;
+        self.push(Instr::Loop { count, len: 0, resets: (0, 0) }, None);
+        self.entries(body);
+        self.depth -= 1;
+        let len = (self.instrs.len() - head - 1) as u32;
+        let resets = match self.depth {
+            0 => (self.loop_resets as u32, self.resets.len() as u32),
+            _ => (0, 0),
+        };
+        self.instrs[head] = Instr::Loop { count, len, resets };
+    }
+
+    fn push(&mut self, instr: Instr, slot: Option<&Slot>) {
+        self.instrs.push(instr);
+        self.slots.push(slot.cloned());
+    }
+
+    /// The counter of a slot in a loop; it starts the outermost loop at the first count of its first slot there.
+    fn counter(&mut self, counted: Counted, first: u64) -> u32 {
+        if self.depth == 0 {
+            return NO_COUNTER;
+        }
+        let next = self.counters.len() as u32;
+        let counter = *self.counters.entry(counted).or_insert(next);
+        if !self.resets[self.loop_resets..].iter().any(|(c, _)| *c == counter) {
+            self.resets.push((counter, first));
+        }
+        counter
+    }
+
+    fn slot(&mut self, slot: &Slot) {
+        let instr = match slot.action {
+            Action::Fire { actor, first, count } => self.fire(slot, actor, first, count),
+            Action::Send { ring, first, count } => {
+                let counter = self.counter(Counted::Send(ring), first);
+                let ports = self.send_ports(slot, ring, first, count, counter != NO_COUNTER);
+                let ring = self.ring(ring);
+                Instr::Send { ring, ports, tokens: count, counter, end: first + count }
+            }
+            Action::Recv { ring, first, count } => {
+                let counter = self.counter(Counted::Recv(ring), first);
+                let ring = self.ring(ring);
+                Instr::Recv { ring, tokens: count, counter, end: first + count }
+            }
+            Action::Release { ring } => Instr::Release { ring: self.ring(ring) },
+            Action::Carry { buffer } => {
+                let (h, t) = {
+                    let b = &self.plan.buffers[buffer];
+                    (b.head_tokens, b.block_tokens)
+                };
+                let ports = self.ports.len() as u32;
+                // The last h of the h + t tokens begin at token t.
+                let from = self.port(slot, buffer, t, h);
+                let to = PortSpec { shift: 1, ..self.port(slot, buffer, 0, h) };
+                self.ports.extend([from, to]);
+                Instr::Carry { ports }
+            }
+        };
+        self.push(instr, Some(slot));
+    }
+
+    /// Tokens `[first, first + count)` of a buffer's place, counted from the head.
+    fn port(&self, slot: &Slot, buffer: BufferId, first: u64, count: u64) -> PortSpec {
+        let b = &self.plan.buffers[buffer];
+        let token = &self.known.graph.channels[b.channel].token;
+        let offset = b.offset_bytes + first * token.bytes();
+        PortSpec {
+            base: self.memory.of(b).base().wrapping_add(offset as usize),
+            bytes: (count * token.bytes()) as usize,
+            dtype: token.dtype,
+            stride: b.stride_bytes as usize,
+            blocks: u64::from(b.blocks),
+            stage: u64::from(slot.stage),
+            shift: 0,
+            step: 0,
+        }
+    }
+
+    /// A port in a loop begins where the counter is 0 and moves on by `rate` tokens a count.
+    fn looped(&self, mut port: PortSpec, token_bytes: u64, first: u64, rate: u64) -> PortSpec {
+        if self.depth > 0 {
+            port.step = (rate * token_bytes) as usize;
+            port.base = port.base.wrapping_sub((first * rate * token_bytes) as usize);
+        }
+        port
+    }
+
+    fn send_ports(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64, _looped: bool) -> u32 {
+        let r = &self.plan.rings[ring];
+        let from_buffer = self.places[&(r.channel, r.from)];
+        let token_bytes = self.known.graph.channels[r.channel].token.bytes();
+        let at = self.ports.len() as u32;
+        for buffer in [from_buffer, r.buffer] {
+            let head = self.plan.buffers[buffer].head_tokens;
+            let port = self.port(slot, buffer, head + first, count);
+            let port = self.looped(port, token_bytes, first, 1);
+            self.ports.push(port);
+        }
+        at
+    }
+
+    fn ring(&mut self, ring: RingId) -> u32 {
+        if let Some(at) = self.rings.iter().position(|(id, _)| *id == ring) {
+            return at as u32;
+        }
+        let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
+        let spec = RingSpec {
+            sync: ring.0,
+            block_tokens: buffer.block_tokens,
+            blocks: u64::from(buffer.blocks),
+        };
+        self.rings.push((ring, spec));
+        (self.rings.len() - 1) as u32
+    }
+
+    fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
+        let counter = self.counter(Counted::Actor(id), first);
+        let at = self.ports.len() as u32;
+        let inputs = self.input_ports(slot, id, first, count);
+        let outputs = self.output_ports(slot, id, first, count);
+        let states = self.state_ports(slot, id);
+        let actor = &self.known.graph.actors[id];
+        match (&actor.role, &self.known.kernels[id]) {
+            (Role::Compute, Some(kernel)) => {
+                let (kernel, firings, ports) = (Arc::as_ptr(kernel), count as usize, at);
+                if counter == NO_COUNTER {
+                    Instr::Fire { kernel, firings, ports, inputs, outputs, states }
+                } else {
+                    Instr::LoopFire { kernel, firings, ports, inputs, outputs, states, counter }
+                }
+            }
+            (Role::Source, _) => {
+                let source = index_of(&mut self.sources, id);
+                Instr::Source { source, ports: at, firings: count, counter }
+            }
+            (Role::Sink, _) => {
+                let sink = index_of(&mut self.sinks, id);
+                Instr::Sink { sink, ports: at, firings: count, counter, end: first + count }
+            }
+            (Role::Compute, None) => unreachable!("the engine makes a kernel for every compute actor"),
+        }
+    }
+
+    fn input_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
+        let actor = &self.known.graph.actors[id];
+        let mut ports = 0;
+        for (i, input) in actor.inputs.iter().enumerate() {
+            let Some((channel, reader)) = self.known.joined.inputs[id][i] else { continue };
+            if actor.state_of_input(i as u32).is_some() {
+                continue;
+            }
+            let delay = self.known.graph.channels[channel].readers[reader as usize].delay;
+            let buffer = self.places[&(channel, self.device)];
+            let start = self.plan.buffers[buffer].head_tokens - delay + first * input.rate;
+            // A sink takes its tokens, and never more than them: its stream has no windows.
+            let window = if actor.role == Role::Sink { input.rate } else { input.window };
+            let port = self.port(slot, buffer, start, (count - 1) * input.rate + window);
+            let port = self.looped(port, input.token.bytes(), first, input.rate);
+            self.ports.push(port);
+            ports += 1;
+        }
+        ports
+    }
+
+    fn output_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {
+        let actor = &self.known.graph.actors[id];
+        let mut ports = 0;
+        for (o, output) in actor.outputs.iter().enumerate() {
+            let Some(channel) = self.known.joined.outputs[id][o] else { continue };
+            if actor.state_of_output(o as u32).is_some() {
+                continue;
+            }
+            let buffer = self.places[&(channel, self.device)];
+            let start = self.plan.buffers[buffer].head_tokens + first * output.rate;
+            let port = self.port(slot, buffer, start, count * output.rate);
+            let port = self.looped(port, output.token.bytes(), first, output.rate);
+            self.ports.push(port);
+            ports += 1;
+        }
+        ports
+    }
+
+    fn state_ports(&mut self, slot: &Slot, id: ActorId) -> u16 {
+        let actor = &self.known.graph.actors[id];
+        for state in &actor.state {
+            let Some(channel) = self.known.joined.outputs[id][state.output as usize] else { continue };
+            let buffer = self.places[&(channel, self.device)];
+            let port = self.port(slot, buffer, 0, 1);
+            self.ports.push(port);
+        }
+        actor.state.len() as u16
+    }
+}
+
+fn index_of(list: &mut Vec<ActorId>, id: ActorId) -> u32 {
+    let at = list.iter().position(|a| *a == id).unwrap_or_else(|| {
+        list.push(id);
+        list.len() - 1
+    });
+    at as u32
+}
+
+/// Periods after which all places repeat; 0 if that is too many for a table.
+fn phases(ports: &[PortSpec]) -> u64 {
+    let mut common = 1u64;
+    for port in ports {
+        common = common / gcd(common, port.blocks) * port.blocks;
+        if common > MAX_PHASES || common * ports.len() as u64 > MAX_TABLE {
+            return 0;
+        }
+    }
+    common
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,92 @@
+//! The atomics and the sleeping place that the lock-free protocols are built from: std's, or loom's under
+//! `cfg(loom)`, so that loom runs the very code that ships. Must not know any protocol.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Tells the core that this is a spin loop.
+pub(crate) fn spin_loop() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}
+
+/// A number on which threads can sleep until it moves: a futex.
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    number: AtomicU32,
+}
+
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+impl Epoch {
+    pub(crate) fn new() -> Self {
+        Self { number: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn current(&self) -> u32 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Sleeps unless the number has moved on from `seen`. May return early: callers check again.
+    pub(crate) fn sleep(&self, seen: u32) {
+        use rustix::thread::futex;
+        // Any error (interrupted, moved on) means the same as a wake-up: look again.
+        let _ = futex::wait(&self.number, futex::Flags::PRIVATE, seen, None);
+    }
+
+    /// Moves the number on and wakes every sleeper.
+    pub(crate) fn advance(&self) {
+        use rustix::thread::futex;
+        self.number.fetch_add(1, Ordering::Release);
+        // Waking cannot fail for a valid address; there is nothing to do if it did.
+        let _ = futex::wake(&self.number, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+/// A number on which threads can sleep until it moves, for loom, Miri and systems without futexes.
+#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    number: AtomicU32,
+    lock: sync::Mutex<()>,
+    moved: sync::Condvar,
+}
+
+#[cfg(loom)]
+use loom::sync;
+#[cfg(all(not(loom), not(all(target_os = "linux", not(miri)))))]
+use std::sync;
+
+#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
+impl Epoch {
+    pub(crate) fn new() -> Self {
+        Self { number: AtomicU32::new(0), lock: sync::Mutex::new(()), moved: sync::Condvar::new() }
+    }
+
+    pub(crate) fn current(&self) -> u32 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Sleeps unless the number has moved on from `seen`. May return early: callers check again.
+    pub(crate) fn sleep(&self, seen: u32) {
+        let guard = match self.lock.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        if self.number.load(Ordering::Acquire) == seen {
+            drop(self.moved.wait(guard));
+        }
+    }
+
+    /// Moves the number on and wakes every sleeper.
+    pub(crate) fn advance(&self) {
+        let guard = self.lock.lock();
+        self.number.fetch_add(1, Ordering::Release);
+        drop(guard);
+        self.moved.notify_all();
+    }
+}

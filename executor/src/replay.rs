@@ -1,0 +1,388 @@
+//! The step loop: a flat array of instructions with everything worked out beforehand. Must not know graphs or plans;
+//! `prepare` makes instructions out of them.
+//!
+//! In the steady state (every stage at work, no timing) a period is one pass over the instructions without a map, a
+//! name, an allocation, a lock or a check of stages. Addresses depend on the block only modulo the places of a
+//! buffer, so they are worked out once for each phase of the least common multiple of all place counts.
+#![expect(unsafe_code, reason = "calls kernels and copies tokens through the addresses of a verified calendar")]
+
+use std::sync::Arc;
+
+use zbmd_backends::kernel::{Io, Kernel, KernelFault, RawPort};
+use zbmd_ir::DType;
+
+use crate::arena::Arena;
+use crate::measure::{Clock, Sample};
+use crate::ring::{Peer, RingSync, Spin, Stop, Stopped};
+use crate::worker::{SinkEnd, SourceEnd};
+
+/// No counter: the slot stands in no loop.
+pub(crate) const NO_COUNTER: u32 = u32::MAX;
+
+/// One slot, or the head of a loop over the instructions that follow it.
+pub(crate) enum Instr {
+    /// One kernel call. Its ports are `inputs`, then `outputs`, then `states` from `ports` on.
+    Fire { kernel: *const dyn Kernel, firings: usize, ports: u32, inputs: u16, outputs: u16, states: u16 },
+    /// The same in a loop: ports move on with the firings that `counter` has counted.
+    LoopFire {
+        kernel: *const dyn Kernel,
+        firings: usize,
+        ports: u32,
+        inputs: u16,
+        outputs: u16,
+        states: u16,
+        counter: u32,
+    },
+    /// Tokens from the embedding program to port `ports`.
+    Source { source: u32, ports: u32, firings: u64, counter: u32 },
+    /// Tokens from port `ports` to the embedding program. `end` is one past the slot's last firing of the block.
+    Sink { sink: u32, ports: u32, firings: u64, counter: u32, end: u64 },
+    /// Copies port `ports` to the port after it, and publishes the tokens of the block up to `end`.
+    Send { ring: u32, ports: u32, tokens: u64, counter: u32, end: u64 },
+    /// Waits for the tokens of the block up to `end`.
+    Recv { ring: u32, tokens: u64, counter: u32, end: u64 },
+    /// Gives the block's place back.
+    Release { ring: u32 },
+    /// Copies port `ports` to the port after it; the two may overlap.
+    Carry { ports: u32 },
+    /// Runs the next `len` instructions `count` times. `resets` are the counters to set first, in an outermost loop.
+    Loop { count: u64, len: u32, resets: (u32, u32) },
+}
+
+/// Where a port lies in a period: in the place of block `p - stage + shift`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortSpec {
+    /// First byte if the block is in place 0 (and, in a loop, the counter is 0).
+    pub base: *mut u8,
+    pub bytes: usize,
+    pub dtype: DType,
+    pub stride: usize,
+    pub blocks: u64,
+    pub stage: u64,
+    pub shift: u64,
+    /// Bytes by which the port moves on for each counted firing or token, in a loop.
+    pub step: usize,
+}
+
+impl PortSpec {
+    fn at(&self, period: u64) -> RawPort {
+        // Before its first period a slot is skipped; then any place will do.
+        let block = period.wrapping_sub(self.stage).wrapping_add(self.shift);
+        let place = if period < self.stage { 0 } else { block % self.blocks };
+        let ptr = self.base.wrapping_add(place as usize * self.stride);
+        RawPort { ptr, bytes: self.bytes, dtype: self.dtype }
+    }
+}
+
+/// What a ring's slots need to know of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingSpec {
+    /// Index among the segment's [`RingSync`]s.
+    pub sync: u32,
+    pub block_tokens: u64,
+    pub blocks: u64,
+}
+
+/// The constant part of a device's replay.
+pub(crate) struct Code {
+    pub instrs: Box<[Instr]>,
+    /// Stage of each instruction; unused for loops.
+    pub stages: Box<[u32]>,
+    pub ports: Box<[PortSpec]>,
+    pub rings: Box<[RingSpec]>,
+    pub resets: Box<[(u32, u64)]>,
+    /// Rows of `Live::table`; 0 if there is one row, worked out anew for each period.
+    pub phases: u64,
+    pub stages_total: u32,
+    pub scratch: (*mut u8, usize),
+    /// What the pointers above point into.
+    pub _kernels: Box<[Arc<dyn Kernel>]>,
+    pub _arenas: Box<[Arc<Arena>]>,
+}
+
+/// The moving part of a device's replay. Nothing in it grows.
+pub(crate) struct Live {
+    /// Ports of each phase, phase by phase.
+    pub table: Box<[RawPort]>,
+    pub counters: Box<[u64]>,
+    pub peers: Box<[Peer]>,
+    /// The ports of one call in a loop.
+    pub staging: Box<[RawPort]>,
+    pub samples: Box<[Sample]>,
+    /// The instruction at work, to name it after a fault or a panic.
+    pub pc: usize,
+}
+
+/// A device's calendar, ready to run.
+pub(crate) struct Replay {
+    pub code: Code,
+    pub live: Live,
+}
+
+// SAFETY: the pointers lead to arenas and kernels that the replay keeps alive by `Arc`; kernels are `Send + Sync`, and
+// arenas are shared by the order of the calendars alone, whichever thread runs them.
+unsafe impl Send for Replay {}
+
+/// What a worker's slots work with, besides the replay.
+pub(crate) struct Env<'a> {
+    pub rings: &'a [RingSync],
+    pub sources: &'a mut [SourceEnd],
+    pub sinks: &'a mut [SinkEnd],
+    pub stop: &'a Stop,
+    pub spin: Spin,
+    pub clock: &'a Clock,
+}
+
+/// Why a period was not finished.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    Stopped,
+    Fault(KernelFault),
+}
+
+impl From<Stopped> for Halt {
+    fn from(_: Stopped) -> Self {
+        Halt::Stopped
+    }
+}
+
+/// The period at work, and the number of blocks if it is known.
+#[derive(Clone, Copy)]
+struct Now {
+    period: u64,
+    blocks: u64,
+    started_ns: u64,
+}
+
+impl Replay {
+    pub(crate) fn new(code: Code, counters: usize, staging: usize) -> Self {
+        let rows = code.phases.max(1);
+        // A period at least as late as the last stage, so that every row is the steady state's.
+        let first = u64::from(code.stages_total).next_multiple_of(rows);
+        let ports = &code.ports;
+        let table = (0..rows).flat_map(|r| ports.iter().map(move |s| s.at(first + r))).collect();
+        let unused = RawPort { ptr: std::ptr::null_mut(), bytes: 0, dtype: DType::U8 };
+        let live = Live {
+            table,
+            counters: vec![0; counters].into(),
+            peers: vec![Peer::default(); code.rings.len()].into(),
+            staging: vec![unused; staging].into(),
+            samples: vec![Sample::default(); code.instrs.len()].into(),
+            pc: 0,
+        };
+        Self { code, live }
+    }
+
+    /// Runs one period. `blocks` is the number of blocks of the run once it is known; `timed` measures every slot.
+    ///
+    /// # Errors
+    /// A kernel's fault, or a stop while waiting.
+    pub(crate) fn step(
+        &mut self,
+        env: &mut Env<'_>,
+        period: u64,
+        blocks: Option<u64>,
+        timed: bool,
+    ) -> Result<(), Halt> {
+        let Self { code, live } = self;
+        let row = if code.phases == 0 {
+            for (port, spec) in live.table.iter_mut().zip(&code.ports) {
+                *port = spec.at(period);
+            }
+            0
+        } else {
+            (period % code.phases) as usize * code.ports.len()
+        };
+        let now = Now {
+            period,
+            blocks: blocks.unwrap_or(u64::MAX),
+            started_ns: if timed { env.clock.now_ns() } else { 0 },
+        };
+        let whole = (0, code.instrs.len());
+        let steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
+        match (steady, timed) {
+            (true, false) => run::<false, false>(code, live, env, row, whole, now),
+            (true, true) => run::<false, true>(code, live, env, row, whole, now),
+            (false, false) => run::<true, false>(code, live, env, row, whole, now),
+            (false, true) => run::<true, true>(code, live, env, row, whole, now),
+        }
+    }
+}
+
+/// Runs the instructions of `range`, with the ports of the table from `row` on.
+fn run<const CHECK: bool, const TIMED: bool>(
+    code: &Code,
+    live: &mut Live,
+    env: &mut Env<'_>,
+    row: usize,
+    range: (usize, usize),
+    now: Now,
+) -> Result<(), Halt> {
+    let mut i = range.0;
+    while i < range.1 {
+        let instr = &code.instrs[i];
+        if let Instr::Loop { count, len, resets } = *instr {
+            for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
+                live.counters[counter as usize] = value;
+            }
+            let body = (i + 1, i + 1 + len as usize);
+            for _ in 0..count {
+                run::<CHECK, TIMED>(code, live, env, row, body, now)?;
+            }
+            i = body.1;
+            continue;
+        }
+        if CHECK && !is_at_work(code.stages[i], now) {
+            skip(instr, live);
+            i += 1;
+            continue;
+        }
+        live.pc = i;
+        let before = if TIMED { env.clock.now_ns() } else { 0 };
+        if let Instr::Fire { kernel, firings, ports, inputs, outputs, states } = *instr {
+            let at = row + ports as usize;
+            let (a, b) = (inputs as usize, outputs as usize);
+            let all = &live.table[at..at + a + b + states as usize];
+            call(kernel, firings, all, (a, b), code.scratch)?;
+        } else {
+            execute(code, live, env, row, instr, now.period.wrapping_sub(u64::from(code.stages[i])))?;
+        }
+        if TIMED {
+            live.samples[i].record(before - now.started_ns, env.clock.now_ns() - before);
+        }
+        i += 1;
+    }
+    Ok(())
+}
+
+fn is_at_work(stage: u32, now: Now) -> bool {
+    now.period.checked_sub(u64::from(stage)).is_some_and(|block| block < now.blocks)
+}
+
+/// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
+fn skip(instr: &Instr, live: &mut Live) {
+    let (counter, by) = match *instr {
+        Instr::LoopFire { counter, firings, .. } => (counter, firings as u64),
+        Instr::Source { counter, firings, .. } | Instr::Sink { counter, firings, .. } => (counter, firings),
+        Instr::Send { counter, tokens, .. } | Instr::Recv { counter, tokens, .. } => (counter, tokens),
+        _ => (NO_COUNTER, 0),
+    };
+    if counter != NO_COUNTER {
+        live.counters[counter as usize] += by;
+    }
+}
+
+#[inline]
+fn call(
+    kernel: *const dyn Kernel,
+    firings: usize,
+    ports: &[RawPort],
+    (inputs, outputs): (usize, usize),
+    scratch: (*mut u8, usize),
+) -> Result<(), Halt> {
+    let (read, rest) = ports.split_at(inputs);
+    let (written, states) = rest.split_at(outputs);
+    // SAFETY: the replay keeps the kernel alive. Ports lie in the device's arenas at the offsets of a verified plan:
+    // windows hold tokens written (or carried, or received and published) before this slot, outputs and states are
+    // live for this slot alone, scratch belongs to the device, whose one worker this is. Buffers are aligned to 64
+    // bytes and tokens are whole elements, so every port is aligned for its dtype; arenas are zeroed at first, so
+    // all bytes are initialised.
+    let mut io = unsafe { Io::new(firings, read, written, states, scratch) };
+    // SAFETY: as above, `Code::_kernels` holds the kernel.
+    unsafe { &*kernel }.fire(&mut io).map_err(Halt::Fault)
+}
+
+/// Counts `by` more of a loop's counter; the count before.
+#[inline]
+fn advance(live: &mut Live, counter: u32, by: u64) -> Option<u64> {
+    let count = live.counters.get_mut(counter as usize)?;
+    let before = *count;
+    *count += by;
+    Some(before)
+}
+
+/// Port `index`, moved on by what its loop has counted.
+#[inline]
+fn port(code: &Code, live: &Live, row: usize, index: u32, counted: Option<u64>) -> RawPort {
+    let mut port = live.table[row + index as usize];
+    if let Some(counted) = counted {
+        port.ptr = port.ptr.wrapping_add(counted as usize * code.ports[index as usize].step);
+    }
+    port
+}
+
+/// Every instruction but plain calls and loops, on block `block`.
+#[inline(never)]
+fn execute(
+    code: &Code,
+    live: &mut Live,
+    env: &mut Env<'_>,
+    row: usize,
+    instr: &Instr,
+    block: u64,
+) -> Result<(), Halt> {
+    match *instr {
+        Instr::LoopFire { kernel, firings, ports, inputs, outputs, states, counter } => {
+            let counted = advance(live, counter, firings as u64);
+            let total = inputs as usize + outputs as usize + states as usize;
+            for k in 0..total {
+                live.staging[k] = port(code, live, row, ports + k as u32, counted);
+            }
+            let split = (inputs as usize, outputs as usize);
+            call(kernel, firings, &live.staging[..total], split, code.scratch)
+        }
+        Instr::Source { source, ports, firings, counter } => {
+            let counted = advance(live, counter, firings);
+            let to = port(code, live, row, ports, counted);
+            // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
+            let to = unsafe { std::slice::from_raw_parts_mut(to.ptr, to.bytes) };
+            env.sources[source as usize].read(to);
+            Ok(())
+        }
+        Instr::Sink { sink, ports, firings, counter, end } => {
+            let counted = advance(live, counter, firings);
+            let from = port(code, live, row, ports, counted);
+            // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
+            let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
+            let end = counted.map_or(end, |c| c + firings);
+            env.sinks[sink as usize].write(from, block, end, env.spin, env.stop, env.clock)?;
+            Ok(())
+        }
+        Instr::Send { ring, ports, tokens, counter, end } => {
+            let counted = advance(live, counter, tokens);
+            let spec = code.rings[ring as usize];
+            let sync = &env.rings[spec.sync as usize];
+            let free = (block + 1).saturating_sub(spec.blocks);
+            sync.wait_released(free, &mut live.peers[ring as usize], env.spin, env.stop)?;
+            let from = port(code, live, row, ports, counted);
+            let to = port(code, live, row, ports + 1, counted);
+            // SAFETY: both lie in arenas at offsets of a verified plan, in buffers of different devices. The tokens
+            // are written (an earlier slot of this calendar); the receiver has released the place, and reads these
+            // tokens only after they are published below.
+            unsafe { to.ptr.copy_from_nonoverlapping(from.ptr, from.bytes) };
+            sync.publish(block * spec.block_tokens + counted.map_or(end, |c| c + tokens));
+            Ok(())
+        }
+        Instr::Recv { ring, tokens, counter, end } => {
+            let counted = advance(live, counter, tokens);
+            let spec = code.rings[ring as usize];
+            let needed = block * spec.block_tokens + counted.map_or(end, |c| c + tokens);
+            let peer = &mut live.peers[ring as usize];
+            env.rings[spec.sync as usize].wait_published(needed, peer, env.spin, env.stop)?;
+            Ok(())
+        }
+        Instr::Release { ring } => {
+            env.rings[code.rings[ring as usize].sync as usize].release(block + 1);
+            Ok(())
+        }
+        Instr::Carry { ports } => {
+            let from = port(code, live, row, ports, None);
+            let to = port(code, live, row, ports + 1, None);
+            // SAFETY: both lie in one buffer of this device; the verified plan carries after the last write of the
+            // block and before the first read of the next. The ranges may overlap, which `copy_from` allows.
+            unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
+            Ok(())
+        }
+        Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),
+    }
+}

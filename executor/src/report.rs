@@ -1,0 +1,302 @@
+//! What a run did, measured against what was planned: data that serialises to JSON, and prints as text.
+
+use std::fmt::{self, Write as _};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// A run from its first to its last block.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Name of the model.
+    pub model: String,
+    /// Iterations done in this run.
+    pub iterations: u64,
+    /// Iterations since the beginning, over all runs that handed on their state.
+    pub iterations_total: u64,
+    /// From the first period's start to the last one's end.
+    pub elapsed_ns: u64,
+    /// Sources, in actor order.
+    pub sources: Vec<SourceReport>,
+    /// Sinks, in actor order.
+    pub sinks: Vec<SinkReport>,
+    /// Plans in the order in which they ran.
+    pub plans: Vec<PlanReport>,
+    /// Things worth knowing that are no errors.
+    pub notes: Vec<String>,
+}
+
+/// What one source gave.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SourceReport {
+    /// The source.
+    pub name: String,
+    /// Tokens taken, padding not counted.
+    pub tokens: u64,
+    /// Tokens that were pushed but not taken: less than an iteration needs, or another source or a limit ended the
+    /// run.
+    pub leftover: u64,
+    /// Zero tokens added at the end on request.
+    pub padded: u64,
+    /// Tokens of one iteration.
+    pub tokens_per_iteration: u64,
+    /// Tokens taken per second.
+    pub tokens_per_s: f64,
+}
+
+/// What one sink was given.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SinkReport {
+    /// The sink.
+    pub name: String,
+    /// Tokens given.
+    pub tokens: u64,
+    /// Tokens that were dropped because nobody pulled them any more.
+    pub discarded: u64,
+    /// Tokens per second.
+    pub tokens_per_s: f64,
+}
+
+/// One plan's part of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PlanReport {
+    /// The plan.
+    pub name: String,
+    /// Iterations in a block.
+    pub block: u64,
+    /// Blocks done.
+    pub blocks: u64,
+    /// Stages.
+    pub stages: u32,
+    /// Planned period.
+    pub period_planned_ns: u64,
+    /// Mean time from one block to the next.
+    pub period_measured_ns: f64,
+    /// Planned latency of a block.
+    pub latency_planned_ns: u64,
+    /// What limits the period according to the plan.
+    pub bound_by: String,
+    /// Memory of all devices.
+    pub arena_bytes: u64,
+    /// How much of it the system promised to keep in memory.
+    pub locked_bytes: u64,
+    /// Devices.
+    pub workers: Vec<WorkerReport>,
+    /// Latencies from the admission of a block to its last token in a sink.
+    pub latencies: Vec<LatencyReport>,
+}
+
+/// One device's part of a plan.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WorkerReport {
+    /// The device.
+    pub device: String,
+    /// Whether the thread was tied to the device's cores.
+    pub pinned: bool,
+    /// Slots in calendar order.
+    pub slots: Vec<SlotReport>,
+    /// Rings that the device waited for.
+    pub waits: Vec<WaitReport>,
+}
+
+/// Planned and measured times of one slot, over the sampled periods.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SlotReport {
+    /// What it does: `fir[0..1024]`.
+    pub slot: String,
+    /// Its stage.
+    pub stage: u32,
+    /// Planned start after the period's.
+    pub start_planned_ns: u64,
+    /// Measured mean start.
+    pub start_measured_ns: f64,
+    /// Planned duration of one execution.
+    pub planned_ns: u64,
+    /// Measured mean duration, waits included.
+    pub mean_ns: f64,
+    /// Shortest.
+    pub min_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+    /// Executions measured.
+    pub samples: u64,
+}
+
+/// How often a device had to wait at one ring.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WaitReport {
+    /// The ring: `ch3 cpu:0 -> cpu:1`.
+    pub ring: String,
+    /// Waits in the whole run.
+    pub waits: u64,
+}
+
+/// Latencies from one source to one sink.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LatencyReport {
+    /// Where the tokens came in.
+    pub source: String,
+    /// Where they left.
+    pub sink: String,
+    /// Blocks measured.
+    pub blocks: u64,
+    /// Shortest.
+    pub min_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99 of 100 are not longer.
+    pub p99_ns: u64,
+    /// 9,999 of 10,000 are not longer.
+    pub p9999_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+}
+
+impl LatencyReport {
+    pub(crate) fn new(source: String, sink: String, histogram: &Histogram<u64>) -> Self {
+        Self {
+            source,
+            sink,
+            blocks: histogram.len(),
+            min_ns: histogram.min(),
+            p50_ns: histogram.value_at_quantile(0.5),
+            p99_ns: histogram.value_at_quantile(0.99),
+            p9999_ns: histogram.value_at_quantile(0.9999),
+            max_ns: histogram.max(),
+        }
+    }
+}
+
+/// Slots that the text shows for each device; JSON has all.
+const SLOTS_SHOWN: usize = 30;
+
+impl Report {
+    /// The report as JSON, indented.
+    pub fn to_json(&self) -> String {
+        // Plain data with string keys: serialising cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = Nanos(self.elapsed_ns as f64);
+        write!(f, "{}: {} iterations in {time}", self.model, self.iterations)?;
+        if self.iterations_total != self.iterations {
+            write!(f, ", {} since the beginning", self.iterations_total)?;
+        }
+        writeln!(f)?;
+        for s in &self.sources {
+            write!(f, "  source {:<20} {:>12} tokens  {}", s.name, s.tokens, PerSecond(s.tokens_per_s))?;
+            if s.padded > 0 {
+                write!(f, "  +{} zeros", s.padded)?;
+            }
+            if s.leftover > 0 {
+                let need = s.tokens_per_iteration;
+                write!(f, "  {} left over (an iteration takes {need})", s.leftover)?;
+            }
+            writeln!(f)?;
+        }
+        for s in &self.sinks {
+            write!(f, "  sink   {:<20} {:>12} tokens  {}", s.name, s.tokens, PerSecond(s.tokens_per_s))?;
+            if s.discarded > 0 {
+                write!(f, "  {} dropped: nobody pulled them", s.discarded)?;
+            }
+            writeln!(f)?;
+        }
+        for plan in &self.plans {
+            plan.print(f)?;
+        }
+        for note in &self.notes {
+            writeln!(f, "  note: {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl PlanReport {
+    fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "plan {}   {} blocks of {}   period {} (planned {})   stages {}   bound by {}",
+            self.name,
+            self.blocks,
+            self.block,
+            Nanos(self.period_measured_ns),
+            Nanos(self.period_planned_ns as f64),
+            self.stages,
+            self.bound_by
+        )?;
+        for l in &self.latencies {
+            let mut line = format!("  latency {} -> {}", l.source, l.sink);
+            let times = [("min", l.min_ns), ("p50", l.p50_ns), ("p99", l.p99_ns), ("p99.99", l.p9999_ns)];
+            for (name, ns) in times.into_iter().chain([("max", l.max_ns)]) {
+                write!(line, "   {name} {}", Nanos(ns as f64))?;
+            }
+            writeln!(f, "{line}   (planned {})", Nanos(self.latency_planned_ns as f64))?;
+        }
+        for worker in &self.workers {
+            worker.print(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl WorkerReport {
+    fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let measured = self.slots.iter().any(|s| s.samples > 0);
+        writeln!(f, "  {}{}", self.device, if self.pinned { "" } else { " (not pinned)" })?;
+        if measured {
+            let heads = ("slot", "planned", "mean", "min", "max");
+            writeln!(
+                f,
+                "    {:<36} {:>10} {:>10} {:>10} {:>10}",
+                heads.0, heads.1, heads.2, heads.3, heads.4
+            )?;
+            for s in self.slots.iter().filter(|s| s.samples > 0).take(SLOTS_SHOWN) {
+                let label = format!("s{} {}", s.stage, s.slot);
+                let [planned, min, max] = [s.planned_ns, s.min_ns, s.max_ns].map(|n| Nanos(n as f64).to_string());
+                let mean = Nanos(s.mean_ns).to_string();
+                writeln!(f, "    {label:<36} {planned:>10} {mean:>10} {min:>10} {max:>10}")?;
+            }
+            if self.slots.len() > SLOTS_SHOWN {
+                let more = self.slots.len() - SLOTS_SHOWN;
+                writeln!(f, "    … and {more} slots more (see --report json)")?;
+            }
+        }
+        for wait in self.waits.iter().filter(|w| w.waits > 0) {
+            writeln!(f, "    waited {} times for {}", wait.waits, wait.ring)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds for people: three digits that count.
+struct Nanos(f64);
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, unit) = match self.0 {
+            n if n < 1e3 => (n, "ns"),
+            n if n < 1e6 => (n / 1e3, "µs"),
+            n if n < 1e9 => (n / 1e6, "ms"),
+            n => (n / 1e9, "s"),
+        };
+        let digits = if value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+        write!(f, "{value:.digits$} {unit}")
+    }
+}
+
+struct PerSecond(f64);
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, unit) = match self.0 {
+            n if n < 1e3 => (n, ""),
+            n if n < 1e6 => (n / 1e3, "k"),
+            n if n < 1e9 => (n / 1e6, "M"),
+            n => (n / 1e9, "G"),
+        };
+        write!(f, "{value:.2} {unit}/s")
+    }
+}

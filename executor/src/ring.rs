@@ -1,0 +1,244 @@
+//! Hand-over between two threads: counters that only grow, and sleeping without lost wake-ups. Knows no memory: what
+//! the counters count lies elsewhere.
+//!
+//! # The counters
+//!
+//! A [`RingSync`] joins one sender and one receiver. `published` (tokens) is written by the sender alone, `released`
+//! (blocks) by the receiver alone; each lies on its own cache line. The sender writes the tokens' bytes, then stores
+//! `published` (release); the receiver loads it (acquire), then reads the bytes. The receiver reads the last byte of
+//! a block, then stores `released` (release); the sender loads it (acquire), then writes into the block's place
+//! again. Either side keeps the last value it saw of its peer's counter and touches the peer's line only when that
+//! value is too small.
+//!
+//! # Sleeping
+//!
+//! A [`Parker`] is an eventcount: `sleepers` and a number (`Epoch`) to sleep on.
+//!
+//! | | waiter | | publisher |
+//! |---|---|---|---|
+//! | w1 | spin a bounded time on the condition | p1 | store the counter |
+//! | w2 | read the epoch | p2 | fence (SeqCst) |
+//! | w3 | `sleepers += 1` | p3 | read `sleepers`; if 0: done, without a system call |
+//! | w4 | fence (SeqCst) | p4 | move the epoch on |
+//! | w5 | check the condition; if true: w7 | p5 | wake all who sleep on it |
+//! | w6 | sleep unless the epoch has moved since w2 | | |
+//! | w7 | `sleepers -= 1`; unless the condition is true: w2 | | |
+//!
+//! *The race*: the waiter finds the condition false, the publisher finds no sleepers, the waiter sleeps for ever.
+//! *Why it cannot happen*: the fences w4 and p2 are in one total order. If p2 is first, w5 sees the store p1 and the
+//! waiter does not sleep. If w4 is first, p3 sees the increment w3, so p4 moves the epoch after w2 read it: w6 either
+//! finds it moved and does not sleep, or sleeps before p4 and is woken by p5. A waiter's condition includes the stop
+//! flag of the run, which is stored before a notification like any counter: so a stop wakes everybody too.
+
+use crossbeam_utils::CachePadded;
+
+use crate::primitive::{AtomicU32, AtomicU64, Epoch, Ordering, fence, spin_loop};
+
+/// How long to spin before sleeping, in turns of a spin loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spin(pub u32);
+
+impl Spin {
+    /// Some ten microseconds: longer than most hand-overs, shorter than a sleep and a wake-up.
+    pub const LONG: Spin = Spin(400);
+    /// For more threads than cores: the peer may need this very core to go on.
+    pub const SHORT: Spin = Spin(8);
+}
+
+/// A place where threads wait for a condition that other threads make true. See the module for the protocol.
+#[derive(Debug)]
+pub struct Parker {
+    sleepers: AtomicU32,
+    epoch: Epoch,
+}
+
+impl Default for Parker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Parker {
+    /// Nobody sleeps.
+    pub fn new() -> Self {
+        Self { sleepers: AtomicU32::new(0), epoch: Epoch::new() }
+    }
+
+    /// Wakes all waiters. Called after the store that may make their condition true; without a sleeper it costs a
+    /// fence and a load.
+    pub fn notify(&self) {
+        // Partner: the fence in `sleep_until` (p2 and w4 of the module's table).
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.epoch.advance();
+        }
+    }
+
+    /// Returns as soon as `ready` gives true; it must load what it looks at with acquire ordering.
+    pub fn wait_until(&self, spin: Spin, mut ready: impl FnMut() -> bool) {
+        for _ in 0..spin.0 {
+            if ready() {
+                return;
+            }
+            spin_loop();
+        }
+        self.sleep_until(ready);
+    }
+
+    #[cold]
+    fn sleep_until(&self, mut ready: impl FnMut() -> bool) {
+        loop {
+            let seen = self.epoch.current();
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            // Partner: the fence in `notify`.
+            fence(Ordering::SeqCst);
+            let done = ready();
+            if !done {
+                self.epoch.sleep(seen);
+            }
+            self.sleepers.fetch_sub(1, Ordering::Relaxed);
+            if done || ready() {
+                return;
+            }
+        }
+    }
+}
+
+/// A flag that ends every wait of a run. Set once.
+#[derive(Debug)]
+pub struct Stop(AtomicU32);
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Stop {
+    /// Not stopped.
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Whether the run is to be given up.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    /// Gives the run up. The caller then notifies every parker.
+    pub fn set(&self) {
+        self.0.store(1, Ordering::Release);
+    }
+}
+
+/// The run was given up while waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+/// The two counters of a ring between two devices, and where each side sleeps.
+#[derive(Debug, Default)]
+pub struct RingSync {
+    published: CachePadded<Counter>,
+    released: CachePadded<Counter>,
+    data: CachePadded<Parker>,
+    space: CachePadded<Parker>,
+}
+
+#[derive(Debug)]
+struct Counter(AtomicU64);
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
+
+/// One side's view of its peer's counter, and how often it had to wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peer {
+    seen: u64,
+    /// Waits that the last value seen did not satisfy at once.
+    pub waits: u64,
+}
+
+impl RingSync {
+    /// Nothing published, nothing released.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sender: the tokens up to `tokens`, counted from the start of the run, are written.
+    pub fn publish(&self, tokens: u64) {
+        // Partner: the acquire in `wait_published`.
+        self.published.0.store(tokens, Ordering::Release);
+        self.data.notify();
+    }
+
+    /// Receiver: the first `blocks` blocks of the run are read for good.
+    pub fn release(&self, blocks: u64) {
+        // Partner: the acquire in `wait_released`.
+        self.released.0.store(blocks, Ordering::Release);
+        self.space.notify();
+    }
+
+    /// Receiver: waits until `tokens` tokens of the run are published.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the run is given up before.
+    #[inline]
+    pub fn wait_published(
+        &self,
+        tokens: u64,
+        peer: &mut Peer,
+        spin: Spin,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        wait(&self.published.0, &self.data, tokens, peer, spin, stop)
+    }
+
+    /// Sender: waits until `blocks` blocks of the run are released.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the run is given up before.
+    #[inline]
+    pub fn wait_released(
+        &self,
+        blocks: u64,
+        peer: &mut Peer,
+        spin: Spin,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        wait(&self.released.0, &self.space, blocks, peer, spin, stop)
+    }
+
+    /// Wakes both sides, after a stop.
+    pub fn wake(&self) {
+        self.data.notify();
+        self.space.notify();
+    }
+}
+
+#[inline]
+fn wait(
+    counter: &AtomicU64,
+    parker: &Parker,
+    target: u64,
+    peer: &mut Peer,
+    spin: Spin,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    if peer.seen >= target {
+        return Ok(());
+    }
+    // Partner: the release in `publish` or `release`.
+    peer.seen = counter.load(Ordering::Acquire);
+    if peer.seen >= target {
+        return Ok(());
+    }
+    peer.waits += 1;
+    parker.wait_until(spin, || {
+        peer.seen = counter.load(Ordering::Acquire);
+        peer.seen >= target || stop.is_set()
+    });
+    if peer.seen >= target { Ok(()) } else { Err(Stopped) }
+}

@@ -1,0 +1,348 @@
+//! One worker: the thread of one CPU device. It admits blocks, steps periods and ends them all alike; it must not know
+//! what the instructions do.
+//!
+//! Invariant: whether block p is admitted is decided once and for all by the streams (enough tokens, or closed without
+//! them), the tickets and the limit, none of which takes anything back. So all workers of a run agree on the number
+//! of blocks, without talking to each other.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use zbmd_backends::kernel::KernelFault;
+
+use crate::conduit::{Conduit, Consumer, Producer};
+use crate::measure::{Clock, Path, Stamps};
+use crate::primitive::{AtomicU64, Ordering};
+use crate::replay::{Env, Halt, Replay};
+use crate::ring::{Parker, RingSync, Spin, Stop, Stopped};
+
+/// The worker's end of a source.
+pub(crate) struct SourceEnd {
+    pub index: u32,
+    pub consumer: Consumer,
+}
+
+impl SourceEnd {
+    pub(crate) fn read(&mut self, to: &mut [u8]) {
+        // Admission made sure of the tokens; only padding reads past the end, and gets zeros.
+        self.consumer.read(to);
+    }
+}
+
+/// The worker's end of a sink.
+pub(crate) struct SinkEnd {
+    pub index: u32,
+    pub producer: Producer,
+    pub token_bytes: u64,
+    /// Firings of the sink in one block: its last one completes the block.
+    pub firings: u64,
+    pub paths: Vec<Path>,
+}
+
+impl SinkEnd {
+    /// Gives tokens out; `end` is one past the last firing of the block that they come from.
+    pub(crate) fn write(
+        &mut self,
+        from: &[u8],
+        block: u64,
+        end: u64,
+        spin: Spin,
+        stop: &Stop,
+        clock: &Clock,
+    ) -> Result<(), Stopped> {
+        self.producer.wait_space(from.len() as u64 / self.token_bytes, spin, stop)?;
+        self.producer.write(from).map_err(|_| Stopped)?;
+        if end == self.firings && !self.paths.is_empty() {
+            let now_ns = clock.now_ns();
+            for path in &mut self.paths {
+                path.record(block, now_ns);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Permission to start blocks, given out in small batches so that a stop takes effect soon.
+///
+/// One word: blocks granted, shifted by one, and whether no more will be. Any worker may grant; after the close
+/// nobody can, so the count is final.
+#[derive(Debug)]
+pub(crate) struct Tickets {
+    word: CachePadded<AtomicU64>,
+}
+
+impl Tickets {
+    pub(crate) fn new() -> Self {
+        Self { word: CachePadded::new(AtomicU64::new(0)) }
+    }
+
+    /// For the next plan of the run. No worker may be at work.
+    pub(crate) fn restart(&self) {
+        self.word.fetch_and(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn close(&self) {
+        self.word.fetch_or(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.word.load(Ordering::Acquire) & 1 == 1
+    }
+
+    /// Blocks granted, more than `block` unless closed.
+    fn grant(&self, block: u64, batch: u64) -> u64 {
+        let mut word = self.word.load(Ordering::Acquire);
+        while word >> 1 <= block && word & 1 == 0 {
+            let more = (block + batch) << 1;
+            match self.word.compare_exchange(word, more, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return more >> 1,
+                Err(now) => word = now,
+            }
+        }
+        word >> 1
+    }
+}
+
+/// What admission looks at in one source.
+pub(crate) struct Feed {
+    pub conduit: Arc<Conduit>,
+    /// Tokens taken before this plan began.
+    pub base: u64,
+    pub tokens_per_block: u64,
+}
+
+/// Decides whether a block may start.
+pub(crate) struct Gate {
+    pub feeds: Vec<Feed>,
+    pub tickets: Arc<Tickets>,
+    pub parker: Arc<CachePadded<Parker>>,
+    /// Blocks at most.
+    pub limit: u64,
+    /// Tickets taken at a time.
+    pub batch: u64,
+    /// Start blocks of closed sources whatever they hold: what is missing reads as zeros.
+    pub pad: bool,
+    /// Blocks known to be admitted.
+    pub admitted: u64,
+}
+
+impl Gate {
+    /// Waits until it is known whether `block` starts.
+    fn admit(&mut self, block: u64, spin: Spin, stop: &Stop) -> Result<bool, Stopped> {
+        if block < self.admitted {
+            return Ok(true);
+        }
+        if let Some(verdict) = self.look(block) {
+            return Ok(verdict);
+        }
+        let parker = Arc::clone(&self.parker);
+        let mut verdict = None;
+        parker.wait_until(spin, || {
+            verdict = self.look(block);
+            verdict.is_some() || stop.is_set()
+        });
+        verdict.ok_or(Stopped)
+    }
+
+    fn look(&mut self, block: u64) -> Option<bool> {
+        if block >= self.limit {
+            return Some(false);
+        }
+        let mut upto = self.tickets.grant(block, self.batch).min(self.limit);
+        if upto <= block {
+            return Some(false);
+        }
+        let mut pending = false;
+        for feed in &self.feeds {
+            let (written, closed) = feed.conduit.written();
+            let blocks = (written - feed.base) / feed.tokens_per_block;
+            if blocks > block {
+                upto = upto.min(blocks);
+            } else if !closed {
+                pending = true;
+            } else if self.pad {
+                upto = upto.min(block + 1);
+            } else {
+                return Some(false);
+            }
+        }
+        if pending {
+            return None;
+        }
+        self.admitted = upto;
+        Some(true)
+    }
+}
+
+/// What all workers of one plan share.
+pub(crate) struct Shared {
+    pub stop: Arc<Stop>,
+    pub rings: Vec<RingSync>,
+    pub spin: Spin,
+    pub clock: Clock,
+    /// Blocks finished by the first worker, for progress displays.
+    pub progress: Arc<AtomicU64>,
+}
+
+/// Why a worker gave up.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Another worker did, or the session was dropped.
+    Stopped,
+    Fault(KernelFault),
+    Panic(String),
+}
+
+/// What measuring the periods of one worker gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Periods {
+    pub first_ns: u64,
+    pub last_ns: u64,
+    pub pinned: bool,
+}
+
+/// Everything that one thread needs. It comes back after the run.
+pub(crate) struct Worker {
+    pub replay: Replay,
+    pub sources: Vec<SourceEnd>,
+    pub sinks: Vec<SinkEnd>,
+    pub gate: Gate,
+    pub shared: Arc<Shared>,
+    pub stamps: Option<Arc<Stamps>>,
+    pub cores: Vec<u32>,
+    pub stages: u64,
+    /// Every how many periods slots are timed; 0 for never.
+    pub sample_every: u64,
+    pub is_first: bool,
+    pub periods: Periods,
+    /// The period at work.
+    pub period: u64,
+}
+
+impl Worker {
+    /// Runs all periods; the number of blocks.
+    pub(crate) fn run(&mut self) -> Result<u64, Failure> {
+        self.periods.pinned = pin(&self.cores);
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.periods()));
+        match outcome {
+            Ok(Ok(blocks)) => Ok(blocks),
+            Ok(Err(Halt::Stopped)) => Err(Failure::Stopped),
+            Ok(Err(Halt::Fault(fault))) => Err(Failure::Fault(fault)),
+            Err(panic) => Err(Failure::Panic(panic_message(panic.as_ref()))),
+        }
+    }
+
+    fn periods(&mut self) -> Result<u64, Halt> {
+        let Self { replay, sources, sinks, gate, shared, stamps, .. } = self;
+        let Shared { stop, rings, spin, clock, progress } = &**shared;
+        let mut env = Env { rings, sources, sinks, stop, spin: *spin, clock };
+        let mut until_sample = self.sample_every;
+        let mut blocks = None;
+        loop {
+            let period = self.period;
+            if blocks.is_none() && !gate.admit(period, *spin, stop)? {
+                blocks = Some(period);
+            }
+            if period == 0 {
+                self.periods.first_ns = clock.now_ns();
+            }
+            if blocks.is_some_and(|n| period + 1 >= n + self.stages) {
+                break;
+            }
+            if let (Some(stamps), None) = (stamps.as_ref(), blocks) {
+                stamps.set(period, clock.now_ns());
+            }
+            // The first periods warm caches up; they are not sampled.
+            let timed = until_sample == 1;
+            until_sample = if timed { self.sample_every } else { until_sample.saturating_sub(1) };
+            replay.step(&mut env, period, blocks, timed)?;
+            self.period += 1;
+            if self.is_first {
+                progress.store((self.period + 1).saturating_sub(self.stages), Ordering::Relaxed);
+            }
+        }
+        self.periods.last_ns = clock.now_ns();
+        Ok(blocks.unwrap_or(0))
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let owned = || panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(owned).unwrap_or("a panic without a message").to_owned()
+}
+
+/// Ties this thread to its device's cores. Not being allowed to costs speed only, so it is reported, not refused.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn pin(cores: &[u32]) -> bool {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    for &core in cores {
+        if (core as usize) < CpuSet::MAX_CPU {
+            set.set(core as usize);
+        }
+    }
+    set.count() > 0 && sched_setaffinity(None, &set).is_ok()
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn pin(_cores: &[u32]) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each source holds (tokens, closed), the limit, whether to pad; then the verdict on block 2 of 10 tokens.
+    fn verdict(sources: &[(u64, bool)], limit: u64, pad: bool) -> Option<bool> {
+        let parker = Arc::new(CachePadded::new(Parker::new()));
+        let mut feeds = Vec::new();
+        for &(tokens, closed) in sources {
+            let (mut producer, _consumer) =
+                Conduit::new(64, 1, Arc::clone(&parker)).expect("small");
+            producer.write(&vec![0; tokens as usize]).expect("open");
+            if closed {
+                producer.shared().close();
+            }
+            let conduit = Arc::clone(producer.shared());
+            feeds.push(Feed { conduit, base: 0, tokens_per_block: 10 });
+        }
+        let tickets = Arc::new(Tickets::new());
+        let mut gate = Gate { feeds, tickets, parker, limit, batch: 8, pad, admitted: 0 };
+        gate.look(2)
+    }
+
+    #[test]
+    fn admission_waits_for_every_source_and_ends_with_the_first_closed_one() {
+        for (sources, limit, pad, expect, why) in [
+            (&[][..], 9, false, Some(true), "without sources nothing is missing"),
+            (&[][..], 2, false, Some(false), "blocks 0 and 1 are the limit"),
+            (&[(30, false)], 9, false, Some(true), "three blocks are there"),
+            (&[(29, false)], 9, false, None, "one token may still come"),
+            (&[(29, true)], 9, false, Some(false), "one token will never come"),
+            (&[(29, true)], 9, true, Some(true), "the missing token is padded"),
+            (&[(29, false)], 9, true, None, "padding waits for the end of the source"),
+            (&[(30, true)], 9, false, Some(true), "the last block is whole"),
+            (&[(0, false), (29, true)], 9, false, Some(false), "one short source ends the run"),
+            (&[(29, true), (0, false)], 9, false, Some(false), "in any order"),
+            (&[(50, true), (29, false)], 9, false, None, "one late source holds it up"),
+        ] {
+            assert_eq!(verdict(sources, limit, pad), expect, "{why}");
+        }
+    }
+
+    #[test]
+    fn closed_tickets_are_final() {
+        let tickets = Tickets::new();
+        assert_eq!(tickets.grant(0, 4), 4);
+        assert_eq!(tickets.grant(3, 4), 4);
+        assert_eq!(tickets.grant(4, 4), 8);
+        tickets.close();
+        assert_eq!(tickets.grant(8, 4), 8);
+        tickets.restart();
+        assert_eq!(tickets.grant(0, 4), 0, "a stop holds for the plans to come");
+    }
+}

@@ -1,0 +1,176 @@
+//! What the executor's tests share: ops that depend on every bit they may see, and running a session to its end.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_backends::interpret::Interpreter;
+use zbmd_backends::kernel::{Io, Kernel, KernelFault};
+use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
+use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{Actor, ActorCost, BlobId, Costs, DeviceId, Program, TiSlice, TiVec};
+use zbmd_scheduler::{Block, Options, schedule};
+
+pub type Streams = BTreeMap<String, Vec<u8>>;
+
+/// Mixes all windows and the state into every output, in order, so that any token that is lost, repeated, late or
+/// changed changes all that follows.
+pub struct Mix {
+    /// Rate and window of each input, rate of each output, without states.
+    inputs: Vec<(usize, usize)>,
+    outputs: Vec<usize>,
+    states: usize,
+}
+
+impl Mix {
+    pub fn of(actor: &Actor) -> Self {
+        let inputs = actor.inputs.iter().enumerate();
+        let outputs = actor.outputs.iter().enumerate();
+        Self {
+            inputs: inputs
+                .filter(|(i, _)| actor.state_of_input(*i as u32).is_none())
+                .map(|(_, p)| (p.rate as usize, p.window as usize))
+                .collect(),
+            outputs: outputs
+                .filter(|(o, _)| actor.state_of_output(*o as u32).is_none())
+                .map(|(_, p)| p.rate as usize)
+                .collect(),
+            states: actor.state.len(),
+        }
+    }
+}
+
+impl Kernel for Mix {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let windows: Vec<&[f32]> = (0..self.inputs.len()).map(|i| io.input(i)).collect();
+        let mut outputs: Vec<&mut [f32]> = (0..self.outputs.len()).map(|o| io.output(o)).collect();
+        let mut states: Vec<&mut [f32]> = (0..self.states).map(|s| io.state(s)).collect();
+        for firing in 0..io.firings() {
+            let mut sum = 0.125;
+            for (window, &(rate, size)) in windows.iter().zip(&self.inputs) {
+                for (w, x) in window[firing * rate..firing * rate + size].iter().enumerate() {
+                    sum = sum * 0.75 + x * (1.0 + w as f32);
+                }
+            }
+            for state in &mut states {
+                sum = 0.5 * sum + 0.25 * state[0];
+                state[0] = sum;
+            }
+            for (output, &rate) in outputs.iter_mut().zip(&self.outputs) {
+                for (k, y) in output[firing * rate..(firing + 1) * rate].iter_mut().enumerate() {
+                    *y = 0.5 * sum + k as f32;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a kernel for an actor.
+type Make = Box<dyn Fn(&Actor) -> Arc<dyn Kernel> + Send + Sync>;
+
+/// An op whose kernels come from a closure. It resolves nothing: tests build graphs by hand.
+pub struct TestOp(pub &'static str, pub Make);
+
+impl Op for TestOp {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn doc(&self) -> OpDoc {
+        OpDoc { summary: "for tests", params: &[], ports: "any", example: "" }
+    }
+
+    fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        let message = "tests resolve no models".to_owned();
+        Err(OpError::Other { message, help: String::new() })
+    }
+
+    fn kernel(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
+        Ok((self.1)(actor))
+    }
+}
+
+/// All ops of the hand-built programs are [`Mix`].
+pub fn registry() -> Registry {
+    let mut registry = Registry::empty();
+    for name in ["Up", "Fir", "Add", "Gain", "Acc"] {
+        registry.add(TestOp(name, Box::new(|actor| Arc::new(Mix::of(actor)))));
+    }
+    registry
+}
+
+pub fn verified(program: Program) -> Verified<Program> {
+    verify(program).unwrap_or_else(|errors| panic!("refused: {errors:#?}"))
+}
+
+/// Adds a plan `tail` with blocks of one iteration, made by the scheduler.
+pub fn with_tail(mut program: Program) -> Program {
+    let devices = program.machine.devices.len();
+    let cost = ActorCost { call_ps: 1000, firing_ps: 1000, scratch_bytes: 0 };
+    let row: TiVec<DeviceId, _> = vec![Some(cost); devices].into();
+    let costs = Costs { table: program.graph.actors.iter().map(|_| row.clone()).collect() };
+    let options = Options { block: Block::Fixed(1), ..Options::default() };
+    let plans = schedule(&program.graph, &program.machine, &costs, &options).expect("schedulable");
+    let mut tail = plans.into_iter().next().expect("one plan");
+    tail.name = "tail".to_owned();
+    program.plans.push(tail);
+    program
+}
+
+/// Bytes of `tokens` f32 tokens for each source, different for each.
+pub fn inputs(program: &Program, tokens: u64) -> Streams {
+    let source = |(id, actor): (zbmd_ir::ActorId, &Actor)| {
+        let value = |i: u64| ((i * 7 + id.0 as u64 * 13) % 31) as f32 - 15.0;
+        (actor.name.clone(), (0..tokens).flat_map(|i| value(i).to_le_bytes()).collect())
+    };
+    program.graph.sources().map(source).collect()
+}
+
+/// Pushes all input in odd pieces, pulls all output, and waits for the end.
+pub fn drive(mut session: Session, inputs: &Streams, sinks: &[String]) -> (Streams, Result<Outcome, RunError>) {
+    std::thread::scope(|scope| {
+        for (name, bytes) in inputs {
+            let mut source = session.source(name).expect("a source");
+            scope.spawn(move || {
+                for piece in bytes.chunks(4 * 5) {
+                    // Refused after the last iteration, or after a fault: `join` tells.
+                    if source.push_bytes(piece).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let mut pulls = Vec::new();
+        for name in sinks {
+            let mut sink = session.sink(name).expect("a sink");
+            let pull = move || {
+                let mut all = Vec::new();
+                let mut piece = [0; 4 * 7];
+                while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut piece) {
+                    all.extend_from_slice(&piece[..tokens as usize * 4]);
+                }
+                all
+            };
+            pulls.push((name.clone(), scope.spawn(pull)));
+        }
+        let outcome = session.join();
+        let outputs = pulls.into_iter().map(|(n, p)| (n, p.join().expect("no panic"))).collect();
+        (outputs, outcome)
+    })
+}
+
+pub fn sinks(program: &Program) -> Vec<String> {
+    program.graph.sinks().map(|(_, a)| a.name.clone()).collect()
+}
+
+pub fn run(engine: &Engine, options: RunOptions, inputs: &Streams) -> (Streams, Result<Outcome, RunError>) {
+    let session = engine.start(options).expect("starts");
+    drive(session, inputs, &sinks(engine.program()))
+}
+
+pub fn interpreter(program: &Program) -> Interpreter {
+    Interpreter::new(&program.graph, &program.blobs, &registry()).expect("a valid graph")
+}

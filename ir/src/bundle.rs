@@ -1,1 +1,0 @@
-//! The bundle: one file with everything the executor needs.

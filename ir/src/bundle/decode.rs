@@ -1,0 +1,162 @@
+//! Reads a bundle that may be damaged or hostile. What it gives is well formed but not verified.
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
+
+use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
+use crate::{BlobId, Program, TiVec};
+
+/// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
+///
+/// # Errors
+/// The first thing that is not as a bundle must be.
+pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
+    let sections = sections(&bytes)?;
+    let find = |section: Section| sections[section as usize - 1].clone();
+    read::<Meta>(Section::Meta, &find(Section::Meta))?;
+    let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths))?;
+    Ok(Program {
+        graph: read(Section::Graph, &find(Section::Graph))?,
+        machine: read(Section::Machine, &find(Section::Machine))?,
+        plans: read(Section::Plans, &find(Section::Plans))?,
+        blobs: blobs(&lengths, &find(Section::Blobs))?,
+    })
+}
+
+/// Reads the meta strings alone.
+///
+/// # Errors
+/// See [`decode`].
+pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
+    read(Section::Meta, &sections(bytes)?[Section::Meta as usize - 1])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+fn zero(bytes: &[u8], from: u64, to: u64) -> Result<(), BundleError> {
+    let range = bytes.get(from as usize..to as usize).unwrap_or_default();
+    match (from..).zip(range).find(|(_, byte)| **byte != 0) {
+        Some((offset, &found)) => Err(BundleError::Padding { offset, found }),
+        None => Ok(()),
+    }
+}
+
+fn checksum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), BundleError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(BundleError::Checksum { what: what.into(), found, expected })
+}
+
+/// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`].
+fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
+    let found = file.len() as u64;
+    let enough = |what, needed: usize| {
+        let needed = needed as u64;
+        if found < needed { Err(BundleError::Truncated { what, needed, found }) } else { Ok(()) }
+    };
+    enough("the magic and version", 8)?;
+    if !file.starts_with(&MAGIC) {
+        return Err(BundleError::Magic { found: [file[0], file[1], file[2], file[3]] });
+    }
+    let version = u32_at(file, 4);
+    if version != VERSION {
+        return Err(BundleError::Version { found: version });
+    }
+    enough("the header", HEADER_BYTES)?;
+    let (count, expected) = (u32_at(file, 8), Section::ALL.len() as u32);
+    if count != expected {
+        return Err(BundleError::Sections { found: count, expected });
+    }
+    let body = HEADER_BYTES + ENTRY_BYTES * Section::ALL.len();
+    enough("the section table", body)?;
+    let mut hasher = Xxh3Default::new();
+    hasher.update(&file[..24]);
+    hasher.update(&file[HEADER_BYTES..body]);
+    checksum("header and section table", hasher.digest(), u64_at(file, 24))?;
+    zero(file, 12, 16)?;
+    let length = u64_at(file, 16);
+    if length != found {
+        return Err(BundleError::Length { expected: length, found });
+    }
+    let mut end = body as u64;
+    let mut list = Vec::with_capacity(Section::ALL.len());
+    for (index, section) in Section::ALL.into_iter().enumerate() {
+        let (bytes, next) = entry(file, index, section, end)?;
+        list.push(bytes);
+        end = next;
+    }
+    if end != found {
+        return Err(BundleError::Length { expected: end, found });
+    }
+    Ok(list)
+}
+
+/// The section at `index` of the table, which must follow byte `end`; and its own end.
+fn entry(
+    file: &Bytes,
+    index: usize,
+    section: Section,
+    end: u64,
+) -> Result<(Bytes, u64), BundleError> {
+    let found = file.len() as u64;
+    let at = HEADER_BYTES + ENTRY_BYTES * index;
+    let kind = u32_at(file, at);
+    if kind != section as u32 {
+        return Err(BundleError::Kind { index, found: kind, expected: section as u32 });
+    }
+    zero(file, at as u64 + 4, at as u64 + 8)?;
+    let (offset, length, sum) =
+        (u64_at(file, at + 8), u64_at(file, at + 16), u64_at(file, at + 24));
+    // `end` is at most the file's length, which is a usize and in practice far below 2^63.
+    let expected = end.next_multiple_of(ALIGN);
+    if offset != expected {
+        return Err(BundleError::Offset { section, found: offset, expected });
+    }
+    let needed = offset.saturating_add(length);
+    if needed > found {
+        return Err(BundleError::Truncated { what: "a section", needed, found });
+    }
+    zero(file, end, offset)?;
+    let bytes = file.slice(offset as usize..needed as usize);
+    checksum(format!("section {section}"), xxh3_64(&bytes), sum)?;
+    Ok((bytes, needed))
+}
+
+/// Postcard makes room for at most 1 MiB before it has read the elements of a sequence, and nesting is bounded where
+/// types hold themselves: a hostile count ends as an error, not as an allocation.
+fn read<T: DeserializeOwned>(section: Section, bytes: &[u8]) -> Result<T, BundleError> {
+    match postcard::take_from_bytes::<T>(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(BundleError::Trailing { section, extra: rest.len() as u64 }),
+        Err(error) => Err(BundleError::Content { section, message: error.to_string() }),
+    }
+}
+
+fn blobs(lengths: &[u64], section: &Bytes) -> Result<TiVec<BlobId, Bytes>, BundleError> {
+    let found = section.len() as u64;
+    let mut end: u128 = 0;
+    for &length in lengths {
+        end = end.next_multiple_of(ALIGN.into()) + u128::from(length);
+    }
+    if end != u128::from(found) {
+        return Err(BundleError::BlobBytes { blobs: lengths.len(), needed: end, found });
+    }
+    // All sums are at most `found` from here on.
+    let mut blobs = TiVec::with_capacity(lengths.len());
+    let mut end: u64 = 0;
+    for &length in lengths {
+        let start = end.next_multiple_of(ALIGN);
+        zero(section, end, start)?;
+        end = start + length;
+        blobs.push(section.slice(start as usize..end as usize));
+    }
+    Ok(blobs)
+}

@@ -1,0 +1,161 @@
+//! Tests of the bundle.
+
+use super::*;
+use crate::testing::programs;
+use crate::{BlobId, Entry, Program, Value};
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+fn meta() -> Meta {
+    Meta::from([("compiler".to_owned(), "0.1.0".to_owned())])
+}
+
+/// A bundle with two blobs, so that there is padding between them.
+fn small() -> (Program, Vec<u8>) {
+    let mut program = programs::chain();
+    program.blobs.push(Bytes::from_static(b"second"));
+    let bytes = encode_with(&program, &meta());
+    (program, bytes)
+}
+
+#[test]
+fn round_trip() {
+    for program in programs::all() {
+        let bytes = encode(&program);
+        assert_eq!(bytes, encode(&program), "not reproducible");
+        assert_eq!(decode(bytes.into()), Ok(program));
+    }
+    let (program, bytes) = small();
+    assert_eq!(decode_meta(&bytes.clone().into()), Ok(meta()));
+    assert_eq!(decode(bytes.into()), Ok(program));
+}
+
+#[test]
+fn blobs_are_shared_and_aligned() {
+    let (_, bytes) = small();
+    let file = Bytes::from(bytes);
+    let start = file.as_ptr() as usize;
+    let program = decode(file.clone()).expect("a valid bundle");
+    for blob in &program.blobs {
+        let offset = (blob.as_ptr() as usize).checked_sub(start).expect("inside the file");
+        assert!(offset < file.len());
+        assert_eq!(offset % ALIGN as usize, 0);
+    }
+    assert_eq!(program.blobs[BlobId(1)], b"second"[..]);
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let (_, bytes) = small();
+    let whole = Bytes::from(bytes);
+    for length in 0..whole.len() {
+        assert!(decode(whole.slice(..length)).is_err(), "the first {length} bytes were accepted");
+    }
+    let mut longer = whole.to_vec();
+    longer.push(0);
+    let found = longer.len() as u64;
+    assert_eq!(decode(longer.into()), Err(BundleError::Length { expected: found - 1, found }));
+}
+
+#[test]
+fn every_flipped_bit_is_refused() {
+    let (_, bytes) = small();
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(decode(flipped.into()).is_err(), "bit {bit} was flipped and not noticed");
+    }
+}
+
+/// Sets bytes and then all checksums, as an attacker would.
+fn forge(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+    let body = HEADER_BYTES + ENTRY_BYTES * Section::ALL.len();
+    for i in 0..Section::ALL.len() {
+        let entry = HEADER_BYTES + ENTRY_BYTES * i;
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
+        let (offset, length) = (word(entry + 8), word(entry + 16));
+        if let Some(range) = offset.checked_add(length).and_then(|end| bytes.get(offset..end)) {
+            let sum = xxh3_64(range);
+            bytes[entry + 24..entry + 32].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+    let sum = xxh3_64(&[&bytes[..24], &bytes[HEADER_BYTES..body]].concat());
+    bytes[24..32].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn forged_numbers_are_refused() {
+    let (_, bytes) = small();
+    let entry = |i: usize, field: usize| HEADER_BYTES + ENTRY_BYTES * i + field;
+    let max = u64::MAX.to_le_bytes();
+    let padding = bytes.len() - 6 - 1;
+    let lengths = usize::from(bytes[entry(4, 8)]) + 256 * usize::from(bytes[entry(4, 9)]);
+    let cases: Vec<(usize, &[u8], &str)> = vec![
+        (0, b"ELF!", "starts with"),
+        (4, &[2], "format version 2, this program reads 1"),
+        (8, &[5], "5 sections, must be 6"),
+        (12, &[1], "byte 12 must be 0, is 1"),
+        (16, &max, "the file should end at byte 18446744073709551615"),
+        (entry(1, 0), &[9], "section 1 is of kind 9, must be 2 (graph)"),
+        (entry(1, 4), &[9], "must be 0, is 9"),
+        (entry(2, 8), &[0], "section machine starts at byte"),
+        (entry(2, 8), &max, "section machine starts at byte"),
+        (entry(5, 16), &max, "a section needs 18446744073709551615 bytes"),
+        (entry(5, 16), &[0], "the file should end at byte"),
+        (lengths + 2, &[7], "2 blobs need 71 bytes, section blobs has 70"),
+        (lengths, &[1], "section blob lengths has 1 bytes after its data"),
+        (lengths, &[3], "section blob lengths: "),
+        (padding, &[7], "must be 0, is 7"),
+    ];
+    for (at, value, expected) in cases {
+        let mut forged = bytes.clone();
+        forge(&mut forged, at, value);
+        let message = decode(forged.into()).map(|_| ()).map_err(|e| e.to_string());
+        let found = message.expect_err(&format!("byte {at} was forged and not noticed"));
+        assert!(found.contains(expected), "byte {at}: expected `{expected}`, found `{found}`");
+    }
+}
+
+#[test]
+fn hostile_counts_and_nesting_end_as_errors() {
+    let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+    assert!(postcard::from_bytes::<crate::Graph>(&[[0].as_slice(), &huge].concat()).is_err());
+    assert!(postcard::from_bytes::<Vec<u64>>(&huge).is_err());
+    // A list that holds a list that holds a list …: variant 4, one element, 100,000 times.
+    let deep = [4, 1].repeat(100_000);
+    assert!(postcard::from_bytes::<Value>(&deep).is_err());
+    // Loops: variant 1, count 1, one entry.
+    let deep = [1, 1, 1].repeat(100_000);
+    assert!(postcard::from_bytes::<Entry>(&deep).is_err());
+    // The bound holds for nesting, not for the number of values, and it is given back after an error.
+    let list = Value::List(vec![Value::List(vec![Value::Int(1)]); 1000]);
+    let bytes = postcard::to_stdvec(&list).expect("lists have a length");
+    assert_eq!(postcard::from_bytes::<Value>(&bytes), Ok(list));
+}
+
+#[test]
+fn files_are_replaced_whole_and_verified_when_opened() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("model.zbmd");
+    for program in [programs::chain(), programs::window()] {
+        let verified = crate::verify::verify(program.clone()).expect("a valid program");
+        write_with(&path, &verified, &meta()).expect("a writable folder");
+        assert_eq!(open(&path).expect("a valid bundle").into_inner(), program);
+        assert_eq!(open_meta(&path).expect("a valid bundle"), meta());
+    }
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("readable").count(),
+        1,
+        "a temporary file was left"
+    );
+
+    let mut wrong = programs::chain();
+    wrong.plans[crate::PlanId(0)].period_ns = 0;
+    std::fs::write(&path, encode(&wrong)).expect("a writable folder");
+    let refused = open(&path).expect_err("a period of 0").to_string();
+    assert!(refused.contains("period of 0 ns"), "{refused}");
+    std::fs::write(&path, b"").expect("a writable folder");
+    assert!(matches!(open(&path), Err(OpenError::Bundle(BundleError::Truncated { .. }))));
+}

@@ -1,0 +1,4 @@
+//! For tests of this and other crates: hand-built valid programs, and mutants of any program.
+
+pub mod mutate;
+pub mod programs;

@@ -1,0 +1,304 @@
+//! The graph: ids, ports, types, rates, delays, roles, states, parameters, consistency, deadlock-freedom.
+//! Must not know machines or plans.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::error::{Errors, Port, VerifyError};
+use super::liveness;
+pub use super::repetition::repetition;
+use super::repetition::{Edge, edges};
+use crate::limits::{
+    MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_NESTING, MAX_PORTS, MAX_RANK, MAX_RATE,
+    MAX_TOKEN_BYTES,
+};
+use crate::{
+    Actor, ActorId, BlobId, Channel, ChannelId, Endpoint, Graph, Role, TiSlice, TiVec, TokenType,
+    Value,
+};
+
+/// Checks a graph; its repetition vector if every check passed.
+pub(super) fn check(
+    graph: &Graph,
+    blobs: &TiSlice<BlobId, Bytes>,
+    errors: &mut Errors,
+) -> Option<TiVec<ActorId, u64>> {
+    let before = errors.len();
+    let actors = errors.limit(|| "actors".into(), graph.actors.len() as u128, MAX_ACTORS as u128);
+    let channels =
+        errors.limit(|| "channels".into(), graph.channels.len() as u128, MAX_CHANNELS as u128);
+    if !actors || !channels {
+        return None;
+    }
+    let mut names = BTreeMap::new();
+    for (id, actor) in graph.actors.iter_enumerated() {
+        if let Some(&first) = names.get(actor.name.as_str()) {
+            errors.push(VerifyError::DuplicateActor {
+                name: actor.name.clone(),
+                first,
+                second: id,
+            });
+        }
+        names.entry(actor.name.as_str()).or_insert(id);
+        check_actor(id, actor, errors);
+        check_params(id, actor, blobs, errors);
+    }
+    check_channels(graph, errors);
+    if errors.len() > before {
+        return None;
+    }
+    check_states(graph, errors);
+    let edges: Vec<Edge> = edges(graph).map_err(|e| errors.push(e)).ok()?;
+    let q = repetition(graph).map_err(|e| errors.push(e)).ok()?;
+    liveness::check(&edges, &q, errors);
+    (errors.len() == before).then_some(q)
+}
+
+fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
+    let (inputs, outputs, states) = (actor.inputs.len(), actor.outputs.len(), actor.state.len());
+    let inputs_fit = errors.limit(|| format!("inputs of {id}"), inputs as u128, MAX_PORTS as u128);
+    let outputs_fit =
+        errors.limit(|| format!("outputs of {id}"), outputs as u128, MAX_PORTS as u128);
+    if !inputs_fit || !outputs_fit {
+        return;
+    }
+    let fits = match actor.role {
+        Role::Compute => true,
+        Role::Source => (inputs, outputs, states) == (0, 1, 0),
+        Role::Sink => (inputs, outputs, states) == (1, 0, 0),
+    };
+    if !fits {
+        errors.push(VerifyError::RolePorts {
+            actor: id,
+            role: actor.role,
+            inputs,
+            outputs,
+            states,
+        });
+    }
+    let mut names = BTreeMap::new();
+    for (i, p) in (0..).zip(&actor.inputs) {
+        let port = Port::In(i);
+        check_port(id, port, &p.token, p.rate, errors);
+        if p.window < p.rate {
+            errors.push(VerifyError::WindowBelowRate {
+                actor: id,
+                port,
+                window: p.window,
+                rate: p.rate,
+            });
+        }
+        errors.limit(|| format!("window of {port} of {id}"), p.window.into(), MAX_RATE.into());
+        if let Some(first) = names.insert((0, p.name.as_str()), port) {
+            errors.push(VerifyError::DuplicatePort { actor: id, first, second: port });
+        }
+    }
+    for (i, p) in (0..).zip(&actor.outputs) {
+        let port = Port::Out(i);
+        check_port(id, port, &p.token, p.rate, errors);
+        if let Some(first) = names.insert((1, p.name.as_str()), port) {
+            errors.push(VerifyError::DuplicatePort { actor: id, first, second: port });
+        }
+    }
+    check_state_ports(id, actor, errors);
+}
+
+fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: &mut Errors) {
+    if rate == 0 {
+        errors.push(VerifyError::ZeroRate { actor, port });
+    }
+    errors.limit(|| format!("rate of {port} of {actor}"), rate.into(), MAX_RATE.into());
+    errors.limit(
+        || format!("rank of {port} of {actor}"),
+        token.shape.len() as u128,
+        MAX_RANK as u128,
+    );
+    errors.limit(
+        || format!("token bytes of {port} of {actor}"),
+        token.bytes().into(),
+        MAX_TOKEN_BYTES.into(),
+    );
+    if token.shape.len() <= MAX_RANK && token.shape.contains(&0) {
+        errors.push(VerifyError::ZeroDimension { actor, port, token: token.clone() });
+    }
+}
+
+fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
+    let mut taken = BTreeSet::new();
+    for state in &actor.state {
+        let ends = [
+            (Port::In(state.input), actor.inputs.len()),
+            (Port::Out(state.output), actor.outputs.len()),
+        ];
+        for (port, ports) in ends {
+            let (Port::In(index) | Port::Out(index)) = port;
+            if index as usize >= ports {
+                errors.push(VerifyError::StatePort { actor: id, port, ports });
+            } else if !taken.insert(port) {
+                errors.push(VerifyError::StatePortTwice { actor: id, port });
+            }
+        }
+    }
+}
+
+/// Every tensor anywhere in the parameters refers to a blob of its size.
+fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, errors: &mut Errors) {
+    for (name, value) in &actor.params {
+        let mut open = vec![(value, 0)];
+        while let Some((value, depth)) = open.pop() {
+            match value {
+                Value::List(_) | Value::Map(_) if depth == MAX_NESTING => {
+                    let what = || format!("nesting of parameter `{name}` of {id}");
+                    errors.limit(what, depth as u128 + 1, MAX_NESTING as u128);
+                }
+                Value::List(items) => open.extend(items.iter().map(|item| (item, depth + 1))),
+                Value::Map(items) => open.extend(items.values().map(|item| (item, depth + 1))),
+                Value::Tensor(blob, token) => {
+                    let (param, expected) = (name.clone(), token.bytes());
+                    match blobs.get(*blob).map(|b| b.len() as u64) {
+                        None => {
+                            let blobs = blobs.len();
+                            errors.push(VerifyError::UnknownBlob {
+                                actor: id,
+                                param,
+                                blob: *blob,
+                                blobs,
+                            });
+                        }
+                        Some(found) if found != expected => {
+                            errors.push(VerifyError::BlobLength {
+                                actor: id,
+                                param,
+                                blob: *blob,
+                                expected,
+                                found,
+                            });
+                        }
+                        Some(_) => {}
+                    }
+                }
+                Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => {}
+            }
+        }
+    }
+}
+
+/// Which channel joins each port; finds ports joined twice or never.
+struct Joined {
+    inputs: TiVec<ActorId, Vec<Option<ChannelId>>>,
+    outputs: TiVec<ActorId, Vec<Option<ChannelId>>>,
+}
+
+impl Joined {
+    fn join(&mut self, actor: ActorId, port: Port, channel: ChannelId, errors: &mut Errors) {
+        let place = match port {
+            Port::In(i) => self.inputs.get_mut(actor).and_then(|p| p.get_mut(i as usize)),
+            Port::Out(i) => self.outputs.get_mut(actor).and_then(|p| p.get_mut(i as usize)),
+        };
+        match place {
+            Some(Some(first)) => {
+                errors.push(VerifyError::PortConnectedTwice {
+                    actor,
+                    port,
+                    first: *first,
+                    second: channel,
+                });
+            }
+            Some(place) => *place = Some(channel),
+            None => {}
+        }
+    }
+
+    fn finish(&self, errors: &mut Errors) {
+        for (actor, ports) in self.inputs.iter_enumerated() {
+            for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
+                errors.push(VerifyError::PortUnconnected { actor, port: Port::In(i) });
+            }
+        }
+        for (actor, ports) in self.outputs.iter_enumerated() {
+            for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
+                errors.push(VerifyError::PortUnconnected { actor, port: Port::Out(i) });
+            }
+        }
+    }
+}
+
+fn check_channels(graph: &Graph, errors: &mut Errors) {
+    let mut joined = Joined {
+        inputs: graph.actors.iter().map(|a| vec![None; a.inputs.len()]).collect(),
+        outputs: graph.actors.iter().map(|a| vec![None; a.outputs.len()]).collect(),
+    };
+    for (id, channel) in graph.channels.iter_enumerated() {
+        let from = channel.from;
+        check_end(graph, id, from.actor, Port::Out(from.port), errors);
+        joined.join(from.actor, Port::Out(from.port), id, errors);
+        for reader in &channel.readers {
+            let (to, port) = (reader.to, Port::In(reader.to.port));
+            check_end(graph, id, to.actor, port, errors);
+            joined.join(to.actor, port, id, errors);
+            let Some(p) = graph.actors.get(to.actor).and_then(|a| a.inputs.get(to.port as usize))
+            else {
+                continue;
+            };
+            let least = p.window.saturating_sub(p.rate);
+            if reader.delay < least {
+                let (actor, delay) = (to.actor, reader.delay);
+                errors.push(VerifyError::DelayTooShort { channel: id, actor, port, delay, least });
+            }
+        }
+        check_initial(id, channel, errors);
+    }
+    joined.finish(errors);
+}
+
+fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, errors: &mut Errors) {
+    let Some(data) = graph.actors.get(actor) else {
+        errors.push(VerifyError::UnknownActor { channel, actor, actors: graph.actors.len() });
+        return;
+    };
+    let (token, ports) = match port {
+        Port::In(i) => (data.inputs.get(i as usize).map(|p| &p.token), data.inputs.len()),
+        Port::Out(i) => (data.outputs.get(i as usize).map(|p| &p.token), data.outputs.len()),
+    };
+    let expected = &graph.channels[channel].token;
+    match token {
+        None => errors.push(VerifyError::UnknownPort { channel, actor, port, ports }),
+        Some(found) if found != expected => {
+            let (found, expected) = (found.clone(), expected.clone());
+            errors.push(VerifyError::PortType { channel, actor, port, found, expected });
+        }
+        Some(_) => {}
+    }
+}
+
+fn check_initial(channel: ChannelId, data: &Channel, errors: &mut Errors) {
+    let expected = u128::from(data.history()) * u128::from(data.token.bytes());
+    let found = data.initial.len() as u64;
+    if expected != u128::from(found) {
+        errors.push(VerifyError::InitialLength { channel, expected, found });
+    }
+    errors.limit(|| format!("initial bytes of {channel}"), found.into(), MAX_INITIAL_BYTES.into());
+}
+
+/// State pairs are self-loops with one reader, rate 1, window 1 and delay 1. Ports exist and are joined by now.
+fn check_states(graph: &Graph, errors: &mut Errors) {
+    let joins = graph.port_channels();
+    for (id, actor) in graph.actors.iter_enumerated() {
+        for state in &actor.state {
+            let Some(channel) = joins.outputs[id][state.output as usize] else { continue };
+            let (input, output) =
+                (&actor.inputs[state.input as usize], &actor.outputs[state.output as usize]);
+            let ch = &graph.channels[channel];
+            let alone = matches!(ch.readers.as_slice(), [r]
+                if r.to == Endpoint { actor: id, port: state.input } && r.delay == 1);
+            if !alone || (input.rate, input.window, output.rate) != (1, 1, 1) {
+                errors.push(VerifyError::StateShape {
+                    actor: id,
+                    port: Port::In(state.input),
+                    channel,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The verifier: from a [`Program`] that nobody trusts to a [`Verified`] one that the executor replays unchecked.
+//!
+//! Recomputes everything from the graph and the crate's semantics; shares no code with the scheduler. Reports all
+//! errors, at most [`MAX_ERRORS`]. Never panics on any program whose loops and parameters nest as deep as the
+//! bundle's decoder allows. Each part runs only if the parts that it indexes by passed. Loops are counted out, not
+//! stored: O(n log n) time for n slot executions (at most [`crate::limits::MAX_SLOT_EXECUTIONS`] a device), and
+//! memory in the size of the program.
+//!
+//! Checked (code, file):
+//! - graph (`V01..`, `graph.rs`, `repetition.rs`, `liveness.rs`): limits, unique names, types, rates and windows,
+//!   every port on exactly one channel, delays, initial bytes, roles, states, tensors of parameters; consistency,
+//!   and that one iteration can be completed;
+//! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores;
+//! - plan (`V03..`, `plan/calendar.rs`, `plan/firings.rs`): placement, one calendar and one compute lane for each
+//!   device with actors, loops, ids, stages, every firing exactly once and in order on its actor's device;
+//! - buffers (`V04..`, `plan/buffers.rs`): exactly those needed, sizes, alignment, bounds, device memory;
+//! - order on each device (`V05..`, `plan/order.rs`): reads after the writes and carries they need, and before what
+//!   overwrites them, over all blocks in flight;
+//! - memory (`V06..`, `plan/memory.rs`): no two live things overlap;
+//! - rings (`V07..`, `plan/rings.rs`): exactly those needed, both ends carry every token once and in order, one
+//!   release after the last use;
+//! - deadlock (`V08..`, `plan/deadlock.rs`): no cycle of devices waiting for each other;
+//! - times (`V09..`, `plan/times.rs`): no overlap on a lane, end within the period, no receipt before its sending.
+//!
+//! Not yet: lanes other than one `Compute` a device (refused); `latency_ns`, `bound_by` and times of releases (only
+//! for people); that `scratch_bytes` suffices and ops exist (the executor asks the kernels); `Bool` bytes.
+
+mod error;
+pub mod graph;
+mod liveness;
+mod machine;
+mod plan;
+mod repetition;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use self::error::Errors;
+pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
+use crate::limits::MAX_PLANS;
+use crate::{ActorId, BlobId, Graph, Machine, Plan, PlanId, Program, TiSlice, TiVec};
+
+/// A value that passed its verification. Only [`verify`] makes one.
+#[derive(Clone, Debug)]
+pub struct Verified<T>(T);
+
+impl<T> Verified<T> {
+    /// The value, which is no longer known to be verified once it can be changed.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl<T> std::ops::Deref for Verified<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Checks a whole program.
+///
+/// # Errors
+/// Every property found not to hold, at most [`MAX_ERRORS`], never an empty list.
+pub fn verify(program: Program) -> Result<Verified<Program>, Vec<VerifyError>> {
+    check(&program)?;
+    Ok(Verified(program))
+}
+
+/// What [`verify`] checks, for a program that is kept.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::default();
+    machine::check(&program.machine, &mut errors);
+    let q = graph::check(&program.graph, &program.blobs, &mut errors);
+    check_plan_names(program, &mut errors);
+    if let (Some(q), true) = (q, errors.len() == 0) {
+        for (id, plan) in program.plans.iter_enumerated() {
+            plan::check(&program.graph, &program.machine, &q, id, plan, &mut errors);
+            if errors.full() {
+                break;
+            }
+        }
+    }
+    errors.into_result()
+}
+
+/// Checks a graph alone, as a compiler does after each pass; its repetition vector if it is well formed.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_graph(
+    graph: &Graph,
+    blobs: &TiSlice<BlobId, Bytes>,
+) -> Result<TiVec<ActorId, u64>, Vec<VerifyError>> {
+    let mut errors = Errors::default();
+    let q = graph::check(graph, blobs, &mut errors);
+    errors.into_result().map(|()| q.unwrap_or_default())
+}
+
+/// Checks one plan against a graph and a machine that are checked too; `blobs` are the graph's.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_plan(
+    graph: &Graph,
+    machine: &Machine,
+    blobs: &TiSlice<BlobId, Bytes>,
+    id: PlanId,
+    plan: &Plan,
+) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::default();
+    machine::check(machine, &mut errors);
+    let q = graph::check(graph, blobs, &mut errors);
+    if let (Some(q), true) = (q, errors.len() == 0) {
+        plan::check(graph, machine, &q, id, plan, &mut errors);
+    }
+    errors.into_result()
+}
+
+fn check_plan_names(program: &Program, errors: &mut Errors) {
+    if program.plans.is_empty() {
+        errors.push(VerifyError::NoPlan {});
+    }
+    errors.limit(|| "plans".to_owned(), program.plans.len() as u128, MAX_PLANS as u128);
+    let mut names = BTreeMap::new();
+    for (id, plan) in program.plans.iter_enumerated() {
+        if let Some(&first) = names.get(plan.name.as_str()) {
+            errors.push(VerifyError::DuplicatePlan { name: plan.name.clone(), first, second: id });
+        }
+        names.entry(plan.name.as_str()).or_insert(id);
+        if plan.name == "tail" && plan.block > 1 {
+            errors.push(VerifyError::TailBlock { plan: id, block: plan.block });
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Buffers: exactly those that channels and placement need, with the sizes that follow from them, inside their
+//! device's regions.
+
+use std::collections::BTreeMap;
+
+use super::Cx;
+use crate::limits::{ALIGN_BYTES, MAX_ARENA_BYTES, MAX_BLOCKS};
+use crate::verify::error::{Errors, Memory, VerifyError};
+use crate::{Buffer, BufferId, Calendar, ChannelId, DeviceId, Region};
+
+/// Buffer of each channel on each device that needs one.
+pub(super) type BufferOf = BTreeMap<(ChannelId, DeviceId), BufferId>;
+
+/// Checks buffers, scratch and region sizes; the table holds every buffer whose ids exist.
+pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
+    let plan = cx.id;
+    let calendars: BTreeMap<DeviceId, &Calendar> =
+        cx.plan.calendars.iter().map(|calendar| (calendar.device, calendar)).collect();
+    for calendar in calendars.values() {
+        regions(cx, calendar, errors);
+    }
+    let mut table = BufferOf::new();
+    for (id, buffer) in cx.plan.buffers.iter_enumerated() {
+        let (channel, device) = (buffer.channel, buffer.device);
+        if channel.index() >= cx.graph.channels.len() || device.index() >= cx.machine.devices.len()
+        {
+            errors.push(VerifyError::BufferId { plan, buffer: id, channel, device });
+            continue;
+        }
+        if let Some(&first) = table.get(&(channel, device)) {
+            errors.push(VerifyError::BufferTwice { plan, first, second: id });
+            continue;
+        }
+        table.insert((channel, device), id);
+        match cx.heads.get(&(channel, device)) {
+            None => errors.push(VerifyError::BufferUnneeded { plan, buffer: id, channel, device }),
+            Some(&head) => sizes(cx, id, buffer, head, errors),
+        }
+        if let Some(calendar) = calendars.get(&device) {
+            bounds(cx, id, buffer, calendar, errors);
+        }
+    }
+    for &(channel, device) in cx.heads.keys() {
+        if !table.contains_key(&(channel, device)) {
+            errors.push(VerifyError::BufferMissing { plan, channel, device });
+        }
+    }
+    table
+}
+
+fn regions(cx: &Cx<'_>, calendar: &Calendar, errors: &mut Errors) {
+    let (plan, device) = (cx.id, calendar.device);
+    let limit = u128::from(MAX_ARENA_BYTES);
+    errors.limit(
+        || format!("arena bytes on {device} of {plan}"),
+        calendar.arena_bytes.into(),
+        limit,
+    );
+    errors.limit(
+        || format!("exchange bytes on {device} of {plan}"),
+        calendar.exchange_bytes.into(),
+        limit,
+    );
+    let needed = u128::from(calendar.arena_bytes) + u128::from(calendar.exchange_bytes);
+    if let Some(memory) = cx.machine.devices.get(device).map(|d| d.memory_bytes)
+        && needed > u128::from(memory)
+    {
+        errors.push(VerifyError::DeviceMemory { plan, device, needed, memory });
+    }
+    if calendar.scratch_bytes > 0 {
+        let memory = Memory::Scratch;
+        aligned(cx, device, memory, calendar.scratch_offset_bytes, errors);
+        let end = u128::from(calendar.scratch_offset_bytes) + u128::from(calendar.scratch_bytes);
+        inside(cx, calendar, memory, Region::Arena, end, errors);
+    }
+}
+
+fn aligned(cx: &Cx<'_>, device: DeviceId, memory: Memory, bytes: u64, errors: &mut Errors) {
+    if !bytes.is_multiple_of(ALIGN_BYTES) {
+        errors.push(VerifyError::Misaligned {
+            plan: cx.id,
+            device,
+            memory,
+            bytes,
+            align: ALIGN_BYTES,
+        });
+    }
+}
+
+fn inside(
+    cx: &Cx<'_>,
+    calendar: &Calendar,
+    memory: Memory,
+    region: Region,
+    end: u128,
+    errors: &mut Errors,
+) {
+    let size = match region {
+        Region::Arena => calendar.arena_bytes,
+        Region::Exchange => calendar.exchange_bytes,
+    };
+    if end > u128::from(size) {
+        let (plan, device) = (cx.id, calendar.device);
+        errors.push(VerifyError::OutsideRegion { plan, device, memory, region, end, size });
+    }
+}
+
+fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Errors) {
+    let plan = cx.id;
+    let state = cx.graph.is_state(buffer.channel);
+    let expected = if state { 0 } else { cx.tokens[buffer.channel] };
+    if buffer.block_tokens != expected {
+        errors.push(VerifyError::BlockTokens {
+            plan,
+            buffer: id,
+            found: buffer.block_tokens,
+            expected,
+        });
+    }
+    if buffer.head_tokens != head {
+        errors.push(VerifyError::HeadTokens {
+            plan,
+            buffer: id,
+            found: buffer.head_tokens,
+            expected: head,
+        });
+    }
+    let limit = if state { 1 } else { MAX_BLOCKS };
+    if buffer.blocks == 0 || buffer.blocks > limit {
+        errors.push(VerifyError::Blocks { plan, buffer: id, found: buffer.blocks, limit });
+    }
+    let token_bytes = u128::from(cx.graph.channels[buffer.channel].token.bytes());
+    let needed = (u128::from(head) + u128::from(expected)) * token_bytes;
+    if u128::from(buffer.stride_bytes) < needed {
+        errors.push(VerifyError::Stride { plan, buffer: id, stride: buffer.stride_bytes, needed });
+    }
+    let received = buffer.device != cx.writer_device(buffer.channel);
+    let expected = if received { Region::Exchange } else { Region::Arena };
+    if buffer.region != expected {
+        errors.push(VerifyError::WrongRegion { plan, buffer: id, found: buffer.region, expected });
+    }
+}
+
+fn bounds(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, calendar: &Calendar, errors: &mut Errors) {
+    let memory = Memory::Buffer(id);
+    aligned(cx, buffer.device, memory, buffer.offset_bytes, errors);
+    aligned(cx, buffer.device, memory, buffer.stride_bytes, errors);
+    let size = u128::from(buffer.stride_bytes) * u128::from(buffer.blocks);
+    inside(cx, calendar, memory, buffer.region, u128::from(buffer.offset_bytes) + size, errors);
+}

@@ -1,0 +1,146 @@
+//! One plan against its graph and machine. Each part may index by what the parts before it have checked.
+
+mod buffers;
+mod calendar;
+mod cursor;
+mod deadlock;
+mod firings;
+mod memory;
+mod order;
+mod rings;
+mod times;
+
+use std::collections::BTreeMap;
+
+use self::cursor::Flat;
+use super::error::{Errors, VerifyError};
+use crate::limits::MAX_FIRINGS;
+use crate::{
+    ActorId, BufferId, ChannelId, DeviceId, Graph, Machine, Plan, PlanId, PortChannels, RingId,
+    TiVec,
+};
+
+/// What every part reads: the plan and numbers that follow from graph and placement.
+struct Cx<'a> {
+    graph: &'a Graph,
+    machine: &'a Machine,
+    id: PlanId,
+    plan: &'a Plan,
+    ports: PortChannels,
+    /// Firings of each actor in a block.
+    firings: TiVec<ActorId, u64>,
+    /// New tokens of each channel in a block.
+    tokens: TiVec<ChannelId, u64>,
+    /// Largest delay of each channel's readers on each device that has the writer or a reader.
+    heads: BTreeMap<(ChannelId, DeviceId), u64>,
+}
+
+/// Stages of all slots that serve one actor, ring or buffer. Filled once the slots' ids are known to exist.
+#[derive(Default)]
+struct Stages {
+    fire: TiVec<ActorId, Option<u32>>,
+    send: TiVec<RingId, Option<u32>>,
+    recv: TiVec<RingId, Option<u32>>,
+    release: TiVec<RingId, Option<u32>>,
+    carry: TiVec<BufferId, Option<u32>>,
+}
+
+/// Checks a plan; graph and machine have passed, `q` is the graph's repetition vector.
+pub(super) fn check(
+    graph: &Graph,
+    machine: &Machine,
+    q: &TiVec<ActorId, u64>,
+    id: PlanId,
+    plan: &Plan,
+    errors: &mut Errors,
+) {
+    let before = errors.len();
+    let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else { return };
+    let lanes = calendar::check(&cx, errors);
+    let buffer_of = buffers::check(&cx, errors);
+    let ring_of = rings::check_table(&cx, &buffer_of, errors);
+    let (Some(mut lanes), true) = (lanes, errors.len() == before) else { return };
+    times::check(&cx, &mut lanes, errors);
+    let Some(stages) = calendar::stages(&cx, &lanes, errors) else { return };
+    let before = errors.len();
+    firings::check(&cx, &lanes, &stages, errors);
+    if errors.len() > before {
+        return;
+    }
+    let live = order::check(&cx, &lanes, &stages, &buffer_of, errors);
+    memory::check(&cx, &live, errors);
+    deadlock::check(&cx, &lanes, &stages, &ring_of, errors);
+}
+
+impl<'a> Cx<'a> {
+    fn new(
+        graph: &'a Graph,
+        machine: &'a Machine,
+        q: &TiVec<ActorId, u64>,
+        id: PlanId,
+        plan: &'a Plan,
+        errors: &mut Errors,
+    ) -> Option<Self> {
+        let before = errors.len();
+        if plan.block == 0 {
+            errors.push(VerifyError::ZeroBlock { plan: id });
+        }
+        if plan.period_ns == 0 {
+            errors.push(VerifyError::ZeroPeriod { plan: id });
+        }
+        let (placed, actors) = (plan.placement.len(), graph.actors.len());
+        if placed != actors {
+            errors.push(VerifyError::PlacementLength { plan: id, placed, actors });
+        }
+        let devices = machine.devices.len();
+        for (actor, &device) in plan.placement.iter_enumerated() {
+            if device.index() >= devices {
+                errors.push(VerifyError::PlacementDevice { plan: id, actor, device, devices });
+            }
+        }
+        let mut bounded = |actor, count: u128, limit: u64| {
+            if count > u128::from(limit) {
+                let limit = u128::from(limit);
+                errors.push(VerifyError::BlockFirings { plan: id, actor, firings: count, limit });
+            }
+            u64::try_from(count).unwrap_or(u64::MAX)
+        };
+        let firings: TiVec<ActorId, u64> = q
+            .iter_enumerated()
+            .map(|(actor, &q)| bounded(actor, u128::from(q) * u128::from(plan.block), MAX_FIRINGS))
+            .collect();
+        let tokens = graph.channels.iter().map(|ch| {
+            let rate = graph.actors[ch.from.actor].outputs[ch.from.port as usize].rate;
+            let count = u128::from(firings[ch.from.actor]) * u128::from(rate);
+            bounded(ch.from.actor, count, crate::limits::MAX_ARENA_BYTES)
+        });
+        let tokens = tokens.collect();
+        if errors.len() > before {
+            return None;
+        }
+        let ports = graph.port_channels();
+        let heads = heads(graph, plan);
+        Some(Self { graph, machine, id, plan, ports, firings, tokens, heads })
+    }
+
+    fn writer_device(&self, channel: ChannelId) -> DeviceId {
+        self.plan.placement[self.graph.channels[channel].from.actor]
+    }
+}
+
+fn heads(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64> {
+    let mut heads = BTreeMap::new();
+    for (id, channel) in graph.channels.iter_enumerated() {
+        heads.entry((id, plan.placement[channel.from.actor])).or_insert(0);
+        for reader in &channel.readers {
+            let head = heads.entry((id, plan.placement[reader.to.actor])).or_insert(0);
+            *head = reader.delay.max(*head);
+        }
+    }
+    heads
+}
+
+/// Device and flattened lane of each calendar.
+struct Lanes<'a> {
+    list: Vec<(DeviceId, Flat<'a>)>,
+}

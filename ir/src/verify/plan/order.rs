@@ -1,0 +1,336 @@
+//! Order on each device, over all blocks in flight: reads after the writes and carries that they need, and before
+//! whatever overwrites them.
+//!
+//! A slot of stage s works in period p on block p − s. So what a slot of stage s reads of block b was written by
+//! slots of stage w in the same period if s = w, d periods ago if s = w + d, and is overwritten by block b + K
+//! (K places) from period b + K + w on, which is the same period if s = w + K. Larger differences decide by
+//! themselves; equal ones are decided by what has been done so far in the period, which one walk over the lane
+//! counts. Carries work alike: the head that a read of block b sees is written by the carry of block b − 1, and
+//! overwritten by the carry of block b − 1 + K.
+
+use super::buffers::BufferOf;
+use super::{Cx, Lanes, Stages};
+use crate::verify::error::{Access, Errors, VerifyError};
+use crate::{Action, ActorId, BufferId, DeviceId, RingId, TiVec};
+
+/// Executions `[first, last]` of a lane in which a buffer is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Live {
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+/// What fills a buffer.
+#[derive(Clone, Copy)]
+enum Feed {
+    /// The writer on the same device; tokens of one firing.
+    Writer(ActorId, u64),
+    /// A ring.
+    Ring(RingId),
+}
+
+/// A buffer as its accesses see it.
+#[derive(Clone, Copy)]
+struct Fed {
+    feed: Feed,
+    /// Stage of the slots that write or receive.
+    stage: u32,
+    /// Stage of the carry, if there is one.
+    carry: Option<u32>,
+    /// Stage of the release, for a ring.
+    release: u32,
+    /// Whether all slots that use the buffer have the same stage so far.
+    one_stage: bool,
+    live: Option<Live>,
+}
+
+/// An input port of an actor; state ports are left out.
+struct Input {
+    port: u32,
+    buffer: BufferId,
+    rate: u64,
+    window: u64,
+    delay: u64,
+}
+
+/// Ports of all actors, by the buffers they use.
+struct Ports {
+    inputs: TiVec<ActorId, Vec<Input>>,
+    outputs: TiVec<ActorId, Vec<BufferId>>,
+    /// The sender's buffer of each ring.
+    senders: TiVec<RingId, BufferId>,
+}
+
+/// Checks the order on every device. Returns when each buffer is live in the period, `None` for always.
+pub(super) fn check(
+    cx: &Cx<'_>,
+    lanes: &Lanes<'_>,
+    stages: &Stages,
+    buffer_of: &BufferOf,
+    errors: &mut Errors,
+) -> TiVec<BufferId, Option<Live>> {
+    let (Some(ports), Some(fed)) = (ports(cx, buffer_of), fed(cx, stages)) else {
+        // Tables and counts have been checked: every lookup succeeds.
+        return vec![None; cx.plan.buffers.len()].into();
+    };
+    let rings = cx.plan.rings.len();
+    let mut walk = Walk {
+        cx,
+        ports: &ports,
+        fed,
+        fired: vec![0; cx.graph.actors.len()].into(),
+        sent: vec![0; rings].into(),
+        received: vec![0; rings].into(),
+        released: vec![false; rings].into(),
+        carried: vec![false; cx.plan.buffers.len()].into(),
+        errors,
+    };
+    for (_, flat) in &lanes.list {
+        for execution in flat.cursor() {
+            walk.execute(&execution.slot.action, execution.slot.stage, execution.position);
+            if walk.errors.full() {
+                break;
+            }
+        }
+    }
+    let live = |(id, fed): (BufferId, &Fed)| {
+        let buffer = &cx.plan.buffers[id];
+        // Another device may write a ring's place at any time: such buffers are always live.
+        let local = matches!(fed.feed, Feed::Writer(..));
+        let reused = local && fed.one_stage && buffer.blocks == 1 && buffer.head_tokens == 0;
+        if reused { fed.live } else { None }
+    };
+    walk.fed.iter_enumerated().map(live).collect()
+}
+
+fn ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
+    let buffer = |channel, device: DeviceId| buffer_of.get(&(channel, device)).copied();
+    let mut inputs = TiVec::with_capacity(cx.graph.actors.len());
+    let mut outputs = TiVec::with_capacity(cx.graph.actors.len());
+    for (id, actor) in cx.graph.actors.iter_enumerated() {
+        let device = cx.plan.placement[id];
+        let mut list = Vec::new();
+        for (port, (p, joined)) in (0..).zip(actor.inputs.iter().zip(&cx.ports.inputs[id])) {
+            let (channel, reader) = (*joined)?;
+            if !cx.graph.is_state(channel) {
+                let delay = cx.graph.channels[channel].readers[reader as usize].delay;
+                let buffer = buffer(channel, device)?;
+                list.push(Input { port, buffer, rate: p.rate, window: p.window, delay });
+            }
+        }
+        inputs.push(list);
+        let joined = cx.ports.outputs[id].iter().map(|&channel| buffer(channel?, device));
+        outputs.push(joined.collect::<Option<Vec<_>>>()?);
+    }
+    let senders = cx.plan.rings.iter().map(|ring| buffer(ring.channel, ring.from));
+    Some(Ports { inputs, outputs, senders: senders.collect::<Option<_>>()? })
+}
+
+fn fed(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
+    let mut ring_of: TiVec<BufferId, Option<RingId>> = vec![None; cx.plan.buffers.len()].into();
+    for (id, ring) in cx.plan.rings.iter_enumerated() {
+        ring_of[ring.buffer] = Some(id);
+    }
+    let one = |(id, buffer): (BufferId, &crate::Buffer)| {
+        let from = cx.graph.channels[buffer.channel].from;
+        let (feed, stage, release) = match ring_of[id] {
+            Some(ring) => (Feed::Ring(ring), stages.recv[ring]?, stages.release[ring]?),
+            None => {
+                let rate = cx.graph.actors[from.actor].outputs[from.port as usize].rate;
+                (Feed::Writer(from.actor, rate), stages.fire[from.actor]?, 0)
+            }
+        };
+        Some(Fed { feed, stage, carry: stages.carry[id], release, one_stage: true, live: None })
+    };
+    cx.plan.buffers.iter_enumerated().map(one).collect()
+}
+
+struct Walk<'w> {
+    cx: &'w Cx<'w>,
+    ports: &'w Ports,
+    fed: TiVec<BufferId, Fed>,
+    // What has been done so far in this period. Every entry belongs to one device.
+    fired: TiVec<ActorId, u64>,
+    sent: TiVec<RingId, u64>,
+    received: TiVec<RingId, u64>,
+    released: TiVec<RingId, bool>,
+    carried: TiVec<BufferId, bool>,
+    errors: &'w mut Errors,
+}
+
+impl Walk<'_> {
+    fn execute(&mut self, action: &Action, stage: u32, position: u64) {
+        match *action {
+            Action::Fire { actor, count, .. } => {
+                let (ports, first) = (self.ports, self.fired[actor]);
+                for input in &ports.inputs[actor] {
+                    // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
+                    let start = (first * input.rate) as i64 - input.delay as i64;
+                    let end = start + ((count - 1) * input.rate + input.window) as i64;
+                    let access = Access::Input(actor, input.port);
+                    self.read(input.buffer, access, stage, start, end, position);
+                }
+                for &buffer in &ports.outputs[actor] {
+                    self.touch(buffer, stage, position);
+                }
+                self.fired[actor] += count;
+            }
+            Action::Send { ring, count, .. } => {
+                let buffer = self.ports.senders[ring];
+                let (start, end) = (self.sent[ring] as i64, (self.sent[ring] + count) as i64);
+                self.sent[ring] += count;
+                self.read(buffer, Access::Send(ring), stage, start, end, position);
+            }
+            Action::Recv { ring, count, .. } => {
+                self.received[ring] += count;
+                let release_stage = self.fed[self.cx.plan.rings[ring].buffer].release;
+                if stage > release_stage || (stage == release_stage && self.released[ring]) {
+                    let plan = self.cx.id;
+                    let error = VerifyError::RecvAfterRelease {
+                        plan,
+                        ring,
+                        recv_stage: stage,
+                        release_stage,
+                    };
+                    self.errors.push_once((plan.0.into(), ring.0.into()), error);
+                }
+            }
+            Action::Release { ring } => self.released[ring] = true,
+            Action::Carry { buffer } => {
+                let data = &self.cx.plan.buffers[buffer];
+                let end = data.block_tokens as i64;
+                let start = end - data.head_tokens as i64;
+                self.read(buffer, Access::Carry(buffer), stage, start, end, position);
+                self.carried[buffer] = true;
+            }
+        }
+    }
+
+    fn touch(&mut self, buffer: BufferId, stage: u32, position: u64) {
+        let fed = &mut self.fed[buffer];
+        fed.one_stage &= stage == fed.stage;
+        let first = fed.live.map_or(position, |live| live.first);
+        fed.live = Some(Live { first, last: position });
+    }
+
+    /// A read of tokens `[start, end)` of the block, counted from its first new token, negative in the head.
+    fn read(
+        &mut self,
+        buffer: BufferId,
+        access: Access,
+        stage: u32,
+        start: i64,
+        end: i64,
+        position: u64,
+    ) {
+        self.touch(buffer, stage, position);
+        let fed = self.fed[buffer];
+        if end > 0 {
+            self.read_block(buffer, &fed, access, stage, start, end);
+        }
+        if start < 0 {
+            self.read_head(buffer, &fed, access, stage);
+        }
+        if let Feed::Ring(ring) = fed.feed
+            && (stage > fed.release || (stage == fed.release && self.released[ring]))
+        {
+            let (plan, release_stage) = (self.cx.id, fed.release);
+            let error = VerifyError::ReadAfterRelease {
+                plan,
+                access,
+                ring,
+                read_stage: stage,
+                release_stage,
+            };
+            self.report(buffer, access, error);
+        }
+    }
+
+    fn read_block(
+        &mut self,
+        buffer: BufferId,
+        fed: &Fed,
+        access: Access,
+        stage: u32,
+        start: i64,
+        end: i64,
+    ) {
+        let plan = self.cx.id;
+        let written = match fed.feed {
+            Feed::Writer(actor, rate) => self.fired[actor] * rate,
+            Feed::Ring(ring) => self.received[ring],
+        };
+        let (read_stage, write_stage) = (stage, fed.stage);
+        if stage < fed.stage || (stage == fed.stage && (written as i64) < end) {
+            let written = if stage < fed.stage { 0 } else { written };
+            let error = VerifyError::ReadBeforeWrite {
+                plan,
+                access,
+                buffer,
+                needed: end,
+                written,
+                read_stage,
+                write_stage,
+            };
+            self.report(buffer, access, error);
+        }
+        if matches!(fed.feed, Feed::Ring(_)) {
+            // The sender waits for the release, and the release for the reads.
+            return;
+        }
+        let blocks = self.cx.plan.buffers[buffer].blocks;
+        let reused = u64::from(fed.stage) + u64::from(blocks);
+        let stage = u64::from(stage);
+        if stage > reused || (stage == reused && written as i64 > start.max(0)) {
+            let error = VerifyError::ReadOverwritten {
+                plan,
+                access,
+                buffer,
+                first: start,
+                written,
+                read_stage,
+                write_stage,
+                blocks,
+            };
+            self.report(buffer, access, error);
+        }
+    }
+
+    fn read_head(&mut self, buffer: BufferId, fed: &Fed, access: Access, stage: u32) {
+        // A head without a carry has been reported by the count of carries.
+        let Some(carry_stage) = fed.carry else { return };
+        let plan = self.cx.id;
+        let carried = self.carried[buffer];
+        let blocks = self.cx.plan.buffers[buffer].blocks;
+        let (read_stage, next) = (stage, u64::from(stage) + 1);
+        let carry = u64::from(carry_stage);
+        if carry > next || (carry == next && !carried) {
+            let error =
+                VerifyError::HeadNotCarried { plan, access, buffer, read_stage, carry_stage };
+            self.report(buffer, access, error);
+        }
+        let reused = carry + u64::from(blocks);
+        if next > reused || (next == reused && carried) {
+            let error = VerifyError::HeadOverwritten {
+                plan,
+                access,
+                buffer,
+                read_stage,
+                carry_stage,
+                blocks,
+            };
+            self.report(buffer, access, error);
+        }
+    }
+
+    /// Once for each reader of a buffer.
+    fn report(&mut self, buffer: BufferId, access: Access, error: VerifyError) {
+        let reader = match access {
+            Access::Input(actor, port) => (u64::from(actor.0) << 16) | u64::from(port),
+            Access::Send(ring) => u64::from(ring.0) | (1 << 60),
+            Access::Carry(buffer) => u64::from(buffer.0) | (1 << 61),
+        };
+        let plan = u64::from(self.cx.id.0);
+        self.errors.push_once(((plan << 32) | u64::from(buffer.0), reader), error);
+    }
+}

@@ -1,0 +1,66 @@
+//! The table of rings: exactly those that channels and placement need, with the right ends and buffers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Cx;
+use super::buffers::BufferOf;
+use crate::verify::error::{Errors, VerifyError};
+use crate::{ChannelId, DeviceId, RingId};
+
+/// Ring of each channel towards each other device that reads it.
+pub(super) type RingOf = BTreeMap<(ChannelId, DeviceId), RingId>;
+
+/// Checks ids, ends, buffers and links; the table holds every ring whose ids exist.
+pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors) -> RingOf {
+    let plan = cx.id;
+    let links: BTreeSet<(DeviceId, DeviceId)> =
+        cx.machine.links.iter().map(|l| (l.from, l.to)).collect();
+    let (channels, devices) = (cx.graph.channels.len(), cx.machine.devices.len());
+    let mut table = RingOf::new();
+    for (id, ring) in cx.plan.rings.iter_enumerated() {
+        let (channel, from, to) = (ring.channel, ring.from, ring.to);
+        let ids = [
+            ("channel", channel.0, channels),
+            ("device", from.0, devices),
+            ("device", to.0, devices),
+        ];
+        if let Some(&(what, n, count)) = ids.iter().find(|&&(_, n, count)| n as usize >= count) {
+            errors.push(VerifyError::RingId { plan, ring: id, what, id: n, count });
+            continue;
+        }
+        if let Some(&first) = table.get(&(channel, to)) {
+            errors.push(VerifyError::RingTwice { plan, first, second: id });
+            continue;
+        }
+        table.insert((channel, to), id);
+        let writer = cx.writer_device(channel);
+        if from != writer {
+            errors.push(VerifyError::RingFrom { plan, ring: id, from, writer });
+        }
+        if to == writer || !cx.heads.contains_key(&(channel, to)) {
+            errors.push(VerifyError::RingUnneeded { plan, ring: id, channel, to });
+            continue;
+        }
+        match buffer_of.get(&(channel, to)) {
+            Some(&expected) if expected != ring.buffer => {
+                errors.push(VerifyError::RingBuffer {
+                    plan,
+                    ring: id,
+                    found: ring.buffer,
+                    expected,
+                });
+            }
+            // A missing buffer is reported with the buffers.
+            _ => {}
+        }
+        if from != to && !links.contains(&(from, to)) {
+            errors.push(VerifyError::NoLink { plan, ring: id, from, to });
+        }
+    }
+    for &(channel, to) in cx.heads.keys() {
+        if to != cx.writer_device(channel) && !table.contains_key(&(channel, to)) {
+            errors.push(VerifyError::RingMissing { plan, channel, to });
+        }
+    }
+    table
+}

@@ -1,0 +1,421 @@
+//! A second, slow checker of plans: steps the machine slot by slot, token by token, in a random interleaving.
+//!
+//! Written from the meaning of a plan in `zbmd_ir`'s documentation alone; shares nothing with the verifier or the
+//! scheduler. Every byte of every region carries the name of the token it belongs to. A slot that reads a byte which
+//! does not hold the token it expects, a lane that can never go on, or a token missing at the end is a violation.
+//! Hand-overs take arbitrarily long, because the devices are stepped in random order.
+
+use std::collections::BTreeMap;
+
+use zbmd_ir::*;
+
+/// What went wrong, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+/// Name of a byte: channel, token counted from the oldest initial one, byte of the token.
+type Tag = (u32, u64, u32);
+
+struct Step {
+    stage: u32,
+    action: Action,
+}
+
+struct Machine<'a> {
+    graph: &'a Graph,
+    plan: &'a Plan,
+    q: TiVec<ActorId, u64>,
+    blocks: u64,
+    memory: BTreeMap<(DeviceId, Region), Vec<Option<Tag>>>,
+    published: Vec<u64>,
+    released: Vec<u64>,
+    /// Tokens of each ring that its receiver has waited for: it may touch no others.
+    received: Vec<u64>,
+    buffer_at: BTreeMap<(ChannelId, DeviceId), BufferId>,
+    fired: TiVec<ActorId, u64>,
+}
+
+/// Runs `blocks` blocks of the plan in an interleaving drawn from `seed`.
+///
+/// # Errors
+/// The first [`Violation`]. Plans so broken that they cannot be stepped at all (ids out of range) are violations too.
+pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Violation> {
+    let q = zbmd_scheduler::repetition(graph).map_err(|e| Violation(e.to_string()))?;
+    let mut buffer_at = BTreeMap::new();
+    for (id, buffer) in plan.buffers.iter_enumerated() {
+        if buffer_at.insert((buffer.channel, buffer.device), id).is_some() {
+            return violation(format!("two buffers for {} on {}", buffer.channel, buffer.device));
+        }
+    }
+    let mut memory = BTreeMap::new();
+    let mut lanes = Vec::new();
+    for calendar in &plan.calendars {
+        for (region, bytes) in
+            [(Region::Arena, calendar.arena_bytes), (Region::Exchange, calendar.exchange_bytes)]
+        {
+            if bytes > 1 << 26 {
+                return violation(format!("{bytes} bytes are too many for the slow checker"));
+            }
+            memory.insert((calendar.device, region), vec![None; bytes as usize]);
+        }
+        let mut steps = Vec::new();
+        for lane in &calendar.lanes {
+            flatten(&lane.entries, &mut BTreeMap::new(), &mut steps)?;
+        }
+        lanes.push((calendar.device, steps));
+    }
+    let mut machine = Machine {
+        graph,
+        plan,
+        q,
+        blocks,
+        memory,
+        published: vec![0; plan.rings.len()],
+        released: vec![0; plan.rings.len()],
+        received: vec![0; plan.rings.len()],
+        buffer_at,
+        fired: graph.actors.iter().map(|_| 0).collect(),
+    };
+    machine.fill_heads()?;
+    machine.run(&lanes, seed)?;
+    machine.check_end()
+}
+
+fn violation<T>(text: String) -> Result<T, Violation> {
+    Err(Violation(text))
+}
+
+/// Counts loops out; `first` of each execution follows from how often the actor or ring was used before.
+fn flatten(
+    entries: &[Entry],
+    used: &mut BTreeMap<(u8, u32), u64>,
+    out: &mut Vec<Step>,
+) -> Result<(), Violation> {
+    for entry in entries {
+        match entry {
+            Entry::Slot(slot) => {
+                let mut action = slot.action;
+                let (key, first, count) = match &mut action {
+                    Action::Fire { actor, first, count } => ((0, actor.0), first, *count),
+                    Action::Send { ring, first, count } => ((1, ring.0), first, *count),
+                    Action::Recv { ring, first, count } => ((2, ring.0), first, *count),
+                    Action::Release { .. } | Action::Carry { .. } => {
+                        out.push(Step { stage: slot.stage, action });
+                        continue;
+                    }
+                };
+                let before = used.entry(key).or_insert(0);
+                let in_loop = *first != *before;
+                // Only a repetition may find its `first` behind the counter.
+                if in_loop && *first > *before {
+                    return violation(format!("{action:?} leaves out what comes before it"));
+                }
+                match &mut action {
+                    Action::Fire { first, .. }
+                    | Action::Send { first, .. }
+                    | Action::Recv { first, .. } => *first = *before,
+                    _ => {}
+                }
+                *before += count;
+                out.push(Step { stage: slot.stage, action });
+            }
+            Entry::Loop { count, body } => {
+                for _ in 0..*count {
+                    flatten(body, used, out)?;
+                    if out.len() > 1 << 22 {
+                        return violation("too many executions for the slow checker".into());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Machine<'_> {
+    fn buffer(&self, channel: ChannelId, device: DeviceId) -> Result<&Buffer, Violation> {
+        match self.buffer_at.get(&(channel, device)) {
+            Some(&id) => Ok(&self.plan.buffers[id]),
+            None => violation(format!("no buffer for {channel} on {device}")),
+        }
+    }
+
+    /// Bytes of a token position in the place of a block.
+    fn bytes_at(
+        &self,
+        buffer: &Buffer,
+        block: u64,
+        position: u64,
+    ) -> Result<(DeviceId, Region, usize, usize), Violation> {
+        let token = self.graph.channels[buffer.channel].token.bytes();
+        let place = block % u64::from(buffer.blocks.max(1));
+        let start = buffer.offset_bytes + place * buffer.stride_bytes + position * token;
+        let size = self.memory.get(&(buffer.device, buffer.region)).map_or(0, Vec::len) as u64;
+        if start + token > size || (position + 1) * token > buffer.stride_bytes {
+            return violation(format!(
+                "position {position} of {} lies outside its place or region",
+                buffer.channel
+            ));
+        }
+        Ok((buffer.device, buffer.region, start as usize, (start + token) as usize))
+    }
+
+    fn write(
+        &mut self,
+        buffer: &Buffer,
+        block: u64,
+        position: u64,
+        token: u64,
+    ) -> Result<(), Violation> {
+        let (device, region, start, end) = self.bytes_at(buffer, block, position)?;
+        let memory = self.memory.get_mut(&(device, region)).expect("bytes_at looked it up");
+        for (byte, cell) in memory[start..end].iter_mut().enumerate() {
+            *cell = Some((buffer.channel.0, token, byte as u32));
+        }
+        Ok(())
+    }
+
+    fn expect(
+        &self,
+        buffer: &Buffer,
+        block: u64,
+        position: u64,
+        token: u64,
+    ) -> Result<(), Violation> {
+        let (device, region, start, end) = self.bytes_at(buffer, block, position)?;
+        for (byte, cell) in self.memory[&(device, region)][start..end].iter().enumerate() {
+            let wanted = (buffer.channel.0, token, byte as u32);
+            if *cell != Some(wanted) {
+                return violation(format!(
+                    "block {block}: {} should hold {wanted:?}, holds {cell:?}",
+                    buffer.channel
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A read by the device's own slot: like `expect`, and what came over a ring must have been waited for.
+    fn read(
+        &self,
+        buffer: &Buffer,
+        block: u64,
+        position: u64,
+        token: u64,
+    ) -> Result<(), Violation> {
+        if let (Region::Exchange, Some(new)) =
+            (buffer.region, position.checked_sub(buffer.head_tokens))
+        {
+            let ring = self.plan.rings.iter().position(|r| self.plan.buffers[r.buffer] == *buffer);
+            if ring.is_none_or(|r| self.received[r] <= block * buffer.block_tokens + new) {
+                return violation(format!("{} is read without a receive", buffer.channel));
+            }
+        }
+        self.expect(buffer, block, position, token)
+    }
+
+    /// Number, counted from the oldest initial token, of the token at a buffer's position in a block. States keep
+    /// their one position, so their number is that of the firing.
+    fn token_number(&self, buffer: &Buffer, block: u64, position: u64) -> u64 {
+        let history = self.graph.channels[buffer.channel].history();
+        history - buffer.head_tokens + block * buffer.block_tokens + position
+    }
+
+    fn fill_heads(&mut self) -> Result<(), Violation> {
+        for buffer in self.plan.buffers.clone() {
+            for position in 0..buffer.head_tokens {
+                let token = self.token_number(&buffer, 0, position);
+                self.write(&buffer, 0, position, token)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, lanes: &[(DeviceId, Vec<Step>)], seed: u64) -> Result<(), Violation> {
+        let periods = self.blocks + u64::from(self.plan.stages) - 1;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut at = vec![(0u64, 0usize); lanes.len()];
+        let mut live: Vec<usize> = (0..lanes.len()).filter(|&l| !lanes[l].1.is_empty()).collect();
+        while !live.is_empty() {
+            let mut blocked = live.clone();
+            let mut moved = false;
+            while !blocked.is_empty() {
+                let lane = blocked.swap_remove(rng.usize(..blocked.len()));
+                let (device, steps) = &lanes[lane];
+                // A random stretch, so that devices run ahead of each other by more than a slot.
+                for _ in 0..rng.usize(1..=steps.len() * 2) {
+                    let (period, index) = at[lane];
+                    if period == periods || !self.execute(*device, period, &steps[index])? {
+                        break;
+                    }
+                    at[lane] = if index + 1 == steps.len() {
+                        (period + 1, 0)
+                    } else {
+                        (period, index + 1)
+                    };
+                    moved = true;
+                }
+                if moved {
+                    break;
+                }
+            }
+            live.retain(|&lane| at[lane].0 < periods);
+            if !moved && !live.is_empty() {
+                return violation(format!("deadlock: lanes at (period, step) {at:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one step if it can go on; `false` if it must wait.
+    fn execute(&mut self, device: DeviceId, period: u64, step: &Step) -> Result<bool, Violation> {
+        let Some(block) = period.checked_sub(u64::from(step.stage)).filter(|&b| b < self.blocks)
+        else {
+            return Ok(true);
+        };
+        match step.action {
+            Action::Fire { actor, first, count } => {
+                self.fire(device, block, actor, first, count)?
+            }
+            Action::Send { ring, first, count } => {
+                let r = self.plan.rings[ring].clone();
+                let to = self.plan.buffers[r.buffer].clone();
+                if block >= self.released[ring.index()] + u64::from(to.blocks) {
+                    return Ok(false);
+                }
+                let from = self.buffer(r.channel, device)?.clone();
+                for token in first..first + count {
+                    let number = self.token_number(&from, block, from.head_tokens + token);
+                    self.expect(&from, block, from.head_tokens + token, number)?;
+                    self.write(&to, block, to.head_tokens + token, number)?;
+                }
+                if self.published[ring.index()] != block * to.block_tokens + first {
+                    return violation(format!("{ring} publishes out of order"));
+                }
+                self.published[ring.index()] += count;
+            }
+            Action::Recv { ring, first, count } => {
+                let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
+                let wanted = block * buffer.block_tokens + first + count;
+                if self.published[ring.index()] < wanted {
+                    return Ok(false);
+                }
+                self.received[ring.index()] = wanted;
+            }
+            Action::Release { ring } => {
+                if self.released[ring.index()] != block {
+                    return violation(format!("{ring} releases out of order"));
+                }
+                self.released[ring.index()] += 1;
+            }
+            Action::Carry { buffer } => {
+                let buffer = self.plan.buffers[buffer].clone();
+                let numbers: Vec<u64> = (0..buffer.head_tokens)
+                    .map(|i| self.token_number(&buffer, block, buffer.block_tokens + i))
+                    .collect();
+                for (i, &number) in numbers.iter().enumerate() {
+                    self.read(&buffer, block, buffer.block_tokens + i as u64, number)?;
+                }
+                for (i, &number) in numbers.iter().enumerate() {
+                    self.write(&buffer, block + 1, i as u64, number)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn fire(
+        &mut self,
+        device: DeviceId,
+        block: u64,
+        actor: ActorId,
+        first: u64,
+        count: u64,
+    ) -> Result<(), Violation> {
+        let graph = self.graph;
+        let per_block = self.q[actor] * self.plan.block;
+        if self.fired[actor] != block * per_block + first {
+            return violation(format!("{actor} fires out of order"));
+        }
+        if let Some(calendar) = self.plan.calendars.iter().find(|c| c.device == device) {
+            let (start, end) = (
+                calendar.scratch_offset_bytes,
+                calendar.scratch_offset_bytes + calendar.scratch_bytes,
+            );
+            let arena =
+                self.memory.get_mut(&(device, Region::Arena)).expect("every calendar has an arena");
+            if end > arena.len() as u64 {
+                return violation(format!("scratch ends at {end}, the arena at {}", arena.len()));
+            }
+            arena[start as usize..end as usize].fill(None);
+        }
+        let ports = graph.port_channels();
+        for firing in first..first + count {
+            for (port, joined) in graph.actors[actor].inputs.iter().zip(&ports.inputs[actor]) {
+                let Some((channel, reader)) = *joined else {
+                    return violation(format!("{actor} has an open input"));
+                };
+                let buffer = self.buffer(channel, device)?.clone();
+                if graph.is_state(channel) {
+                    // The kernel hands the state from firing to firing itself.
+                    if firing == first {
+                        self.expect(&buffer, 0, 0, block * per_block + firing)?;
+                    }
+                    continue;
+                }
+                let delay = graph.channels[channel].readers[reader as usize].delay;
+                for token in firing * port.rate..firing * port.rate + port.window {
+                    let Some(position) = (buffer.head_tokens + token).checked_sub(delay) else {
+                        return violation(format!("{actor} reads before the head of {channel}"));
+                    };
+                    self.read(
+                        &buffer,
+                        block,
+                        position,
+                        self.token_number(&buffer, block, position),
+                    )?;
+                }
+            }
+        }
+        // A call reads all its windows before it writes: nothing of its own output may be among them.
+        for firing in first..first + count {
+            for (port, joined) in graph.actors[actor].outputs.iter().zip(&ports.outputs[actor]) {
+                let Some(channel) = *joined else {
+                    return violation(format!("{actor} has an open output"));
+                };
+                let buffer = self.buffer(channel, device)?.clone();
+                if graph.is_state(channel) {
+                    self.write(&buffer, 0, 0, block * per_block + firing + 1)?;
+                    continue;
+                }
+                for token in firing * port.rate..(firing + 1) * port.rate {
+                    let position = buffer.head_tokens + token;
+                    let number = self.token_number(&buffer, block, position);
+                    self.write(&buffer, block, position, number)?;
+                }
+            }
+        }
+        self.fired[actor] += count;
+        Ok(())
+    }
+
+    /// Everything fired, and the heads of the block after the last hold the border's tokens.
+    fn check_end(&self) -> Result<(), Violation> {
+        for (actor, &fired) in self.fired.iter_enumerated() {
+            let wanted = self.q[actor] * self.plan.block * self.blocks;
+            if fired != wanted {
+                return violation(format!("{actor} fired {fired} times, not {wanted}"));
+            }
+        }
+        for buffer in &self.plan.buffers {
+            let state = self.graph.is_state(buffer.channel);
+            let firings = self.fired[self.graph.channels[buffer.channel].from.actor];
+            for position in 0..buffer.head_tokens {
+                let number =
+                    if state { firings } else { self.token_number(buffer, self.blocks, position) };
+                self.expect(buffer, if state { 0 } else { self.blocks }, position, number)?;
+            }
+        }
+        Ok(())
+    }
+}
