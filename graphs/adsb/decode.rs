@@ -15,37 +15,51 @@ use zbmd_backends::op::{CustomActor, OpError, Registry, Signature, Work};
 use zbmd_ir::{DType, InPort, OutPort, Params, TokenType, Value};
 
 /// Name under which models call the actor.
-pub const NAME: &str = "adsb.decode";
+const NAME: &str = "adsb.decode";
 /// Samples of new data in one firing: about a millisecond.
-pub const HOP: usize = 2048;
+const HOP: usize = 2048;
 /// Samples of preamble.
 const PREAMBLE: usize = 16;
 /// Bits of a long and of a short frame.
 const LONG_BITS: usize = 112;
 const SHORT_BITS: usize = 56;
 /// Samples that a start in the hop may need beyond it: a whole long frame, rounded up.
-pub const LOOKAHEAD: usize = 256;
+const LOOKAHEAD: usize = 256;
 /// Bytes of one record: the frame's length (0, 7 or 14), then the frame, then zeros.
-pub const RECORD: usize = 16;
+const RECORD: usize = 16;
 /// Records of one firing. Frames do not overlap and take at least 128 samples, so there are never more.
-pub const RECORDS: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
+const RECORDS: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
 /// Generator of the Mode S checksum without its leading term (ICAO Annex 10, volume IV, 3.1.2.3.3).
 const POLYNOMIAL: u32 = 0xff_f409;
 
 /// The actor. `tilt` is the weight of the neighbouring bit in the two corrected attempts.
-pub struct Decode {
+pub(crate) struct Decode {
     tilt: f32,
 }
 
 /// Adds the actor to a registry.
-pub fn register(registry: &mut Registry) {
+pub(crate) fn register(registry: &mut Registry) {
     registry.register(NAME, Decode::new);
 }
 
-/// The frame of a record, if it holds one.
-pub fn frame(record: &[u8]) -> Option<&[u8]> {
-    let length = usize::from(*record.first()?);
-    record.get(1..=length).filter(|frame| !frame.is_empty())
+/// Silence to append to `bytes` of u8 I/Q: it pushes the last samples through the decoder's window and completes the
+/// last iteration.
+pub(crate) fn silence(bytes: usize) -> Vec<u8> {
+    let samples = bytes / 2;
+    let padded = (samples + LOOKAHEAD).next_multiple_of(HOP);
+    // 127 and 128 by turns, because 127.5 is what stands for 0.
+    [127, 128].repeat(padded - samples)
+}
+
+/// The frames in a sink's records, in hex.
+pub(crate) fn frames(records: &[u8]) -> Vec<String> {
+    let (records, rest) = records.as_chunks::<RECORD>();
+    debug_assert!(rest.is_empty(), "sinks give whole tokens");
+    let frame = |record: &[u8; RECORD]| {
+        let frame = record.get(1..=usize::from(record[0])).filter(|frame| !frame.is_empty())?;
+        Some(frame.iter().map(|byte| format!("{byte:02x}")).collect())
+    };
+    records.iter().filter_map(frame).collect()
 }
 
 impl Decode {
@@ -53,7 +67,7 @@ impl Decode {
     ///
     /// # Errors
     /// [`OpError::Param`] where `tilt` is not a number of at least 1.
-    pub fn new(params: &Params) -> Result<Self, OpError> {
+    pub(crate) fn new(params: &Params) -> Result<Self, OpError> {
         match params.get("tilt").map_or(Some(1.5), Value::as_float) {
             Some(tilt) if (1.0..=4.0).contains(&tilt) => Ok(Self { tilt: tilt as f32 }),
             _ => Err(OpError::Param {

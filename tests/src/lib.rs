@@ -3,4 +3,6 @@
 pub mod data;
 pub mod mix;
 pub mod random;
+pub mod run;
+pub mod signal;
 pub mod stepper;

@@ -30,7 +30,8 @@ pub fn graph_file(relative: &str) -> PathBuf {
 /// With the diagnostics, where the model does not compile, or compiles with warnings.
 pub fn compile(model: &str, devices: usize, registry: &Registry) -> Compiled {
     let machine = MachineChoice::Uniform(devices);
-    let options = CompileOptions { registry: registry.clone(), machine, ..CompileOptions::default() };
+    let options =
+        CompileOptions { registry: registry.clone(), machine, ..CompileOptions::default() };
     match compile_file(graph_file(model), &options) {
         Ok(compiled) => {
             let warnings = compiled.warnings.to_string();
@@ -54,21 +55,22 @@ pub fn replay(
 ) -> (Streams, Outcome) {
     let engine = Engine::new(compiled.program, registry).expect("an engine");
     // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-    let options = RunOptions { state, iterations, pin: false, lock_memory: false, ..RunOptions::default() };
+    let options =
+        RunOptions { state, iterations, pin: false, lock_memory: false, ..RunOptions::default() };
+    let sinks = engine.program().graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
     let session = engine.start(options).expect("a session");
-    drive(session, inputs)
+    drive(session, inputs, sinks)
 }
 
 /// Serves every source and sink from a thread of its own.
-fn drive(mut session: Session, inputs: &Streams) -> (Streams, Outcome) {
-    let names: Vec<String> = session.sink_names().map(str::to_owned).collect();
+fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");
             // A run with a bound on its iterations takes no more than that: the rest is refused, and not wanted.
             scope.spawn(move || source.push_bytes(bytes).is_ok());
         }
-        let pulls: Vec<_> = names
+        let pulls: Vec<_> = sinks
             .into_iter()
             .map(|name| {
                 let mut sink = session.sink(&name).expect("a sink");
@@ -110,9 +112,15 @@ pub fn run(
 ///
 /// # Panics
 /// If the model does not compile or the run fails.
-pub fn interpret(model: &str, registry: &Registry, inputs: &Streams, iterations: Option<u64>) -> Streams {
+pub fn interpret(
+    model: &str,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+) -> Streams {
     let compiled = compile(model, 1, registry);
-    let mut interpreter = Interpreter::new(&compiled.program.graph, &compiled.program.blobs, registry)
-        .expect("an interpreter");
+    let mut interpreter =
+        Interpreter::new(&compiled.program.graph, &compiled.program.blobs, registry)
+            .expect("an interpreter");
     interpreter.run(inputs, iterations).expect("the interpretation ends well").outputs
 }

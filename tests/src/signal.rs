@@ -53,7 +53,8 @@ pub fn snr_db(reference: &[f64], signal: &[f64]) -> f64 {
 pub fn tones(frequencies: &[f64], rate: f64, samples: usize) -> Vec<f64> {
     let amplitude = 1.0 / frequencies.len() as f64;
     let sample = |n: usize| {
-        let sine = |(i, f): (usize, &f64)| (TAU * (f * n as f64 / rate + 0.381_966 * i as f64)).sin();
+        let sine =
+            |(i, f): (usize, &f64)| (TAU * (f * n as f64 / rate + 0.381_966 * i as f64)).sin();
         amplitude * frequencies.iter().enumerate().map(sine).sum::<f64>()
     };
     (0..samples).map(sample).collect()
