@@ -4,4 +4,5 @@ pub mod data;
 pub mod mix;
 pub mod random;
 pub mod run;
+pub mod signal;
 pub mod stepper;
