@@ -2,15 +2,16 @@
 //! every calendar, and the rival that calendars are measured against.
 //!
 //! Must not know plans, devices or calendars: the only things it shares with the executor are the kernels.
-#![expect(unsafe_code, reason = "hands queue memory to kernels as raw ports, which is what kernels take")]
+#![expect(
+    unsafe_code,
+    reason = "hands queue memory to kernels as raw ports, which is what kernels take"
+)]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{
-    ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, TiSlice, TiVec,
-};
+use zbmd_ir::{ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, TiSlice, TiVec};
 
 use zbmd_ir::verify::VerifyError;
 use zbmd_ir::verify::graph::repetition;
@@ -52,7 +53,9 @@ pub enum InterpretError {
     #[error("a graph without sources runs for ever: say how many iterations")]
     Endless,
     /// No actor could fire although the iteration is not complete.
-    #[error("deadlock in iteration {iteration}: {waiting} of the actors wait for tokens, `{first}` first")]
+    #[error(
+        "deadlock in iteration {iteration}: {waiting} of the actors wait for tokens, `{first}` first"
+    )]
     Deadlock {
         /// The iteration, counted from the start of the run.
         iteration: u64,
@@ -70,7 +73,9 @@ pub enum InterpretError {
         fault: KernelFault,
     },
     /// A state does not belong to this graph.
-    #[error("the state does not fit: channel {channel} has {found} bytes of tokens, the graph needs {needed}")]
+    #[error(
+        "the state does not fit: channel {channel} has {found} bytes of tokens, the graph needs {needed}"
+    )]
     StateMismatch {
         /// The channel.
         channel: ChannelId,
@@ -252,7 +257,8 @@ impl Interpreter {
         let joined = graph.port_channels();
         let mut nodes = TiVec::with_capacity(graph.actors.len());
         for (id, actor) in graph.actors.iter_enumerated() {
-            let open = |side, port| InterpretError::OpenPort { actor: actor.name.clone(), side, port };
+            let open =
+                |side, port| InterpretError::OpenPort { actor: actor.name.clone(), side, port };
             let kernel = match actor.role {
                 Role::Compute => Some(registry.kernel(actor, blobs).map_err(|source| {
                     InterpretError::Kernel { actor: actor.name.clone(), source }
@@ -293,7 +299,8 @@ impl Interpreter {
             }
             nodes.push(node);
         }
-        let scratch = nodes.iter().filter_map(|n| n.kernel.as_ref()).map(|k| k.scratch_bytes()).max();
+        let scratch =
+            nodes.iter().filter_map(|n| n.kernel.as_ref()).map(|k| k.scratch_bytes()).max();
         let initial = State::initial(graph);
         let streams =
             graph.channels.iter().zip(&initial.channels).map(|(c, t)| Stream::new(c, t)).collect();
@@ -521,11 +528,8 @@ fn fire_kernel(
     // `is_ready` found the windows, a state's queue holds its one token); queues of different channels are disjoint,
     // and within one channel the output lies behind everything written before, so no input overlaps an output.
     // Queue starts are multiples of the token size in 8-aligned memory, so every element is aligned.
-    let mut io =
-        unsafe { Io::new(1, &ports.inputs, &ports.outputs, &ports.states, scratch) };
-    kernel
-        .fire(&mut io)
-        .map_err(|fault| InterpretError::Fault { actor: node.name.clone(), fault })
+    let mut io = unsafe { Io::new(1, &ports.inputs, &ports.outputs, &ports.states, scratch) };
+    kernel.fire(&mut io).map_err(|fault| InterpretError::Fault { actor: node.name.clone(), fault })
 }
 
 fn fire_stream(

@@ -1,5 +1,13 @@
 //! Kernels and devices. Never plans; validates nothing that a verifier has checked.
 
+pub mod call;
+pub mod devices;
+mod expr;
 pub mod interpret;
 pub mod kernel;
+mod math;
 pub mod op;
+mod ops;
+#[cfg(test)]
+mod reference;
+mod simd;

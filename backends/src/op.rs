@@ -10,6 +10,7 @@ use zbmd_ir::{
 };
 
 use crate::kernel::Kernel;
+use crate::ops::custom;
 
 /// Why an op refuses its parameters or inputs. The compiler draws it on the model's text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -149,7 +150,7 @@ pub trait Op: Send + Sync {
     ) -> Result<Arc<dyn Kernel>, OpError>;
 
     /// Work of one firing. By default the bytes of the ports and one operation an output element.
-    fn work(&self, actor: &Actor) -> Work {
+    fn work(&self, actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Work {
         default_work(actor)
     }
 }
@@ -237,16 +238,21 @@ impl Registry {
         self.custom.get(name).map(|factory| factory(params))
     }
 
-    /// The CPU kernel of an actor. Sources and sinks have none.
+    /// The CPU kernel of an actor. Sources and sinks have none. For `Custom` the registered actor is made and its
+    /// ports are compared with the actor's.
     ///
     /// # Errors
-    /// [`OpError::Other`] for an op or a custom actor that this program does not know.
+    /// [`OpError::Other`] for an op or a custom actor that this program does not know, and for ports that are not
+    /// those that the op has.
     pub fn kernel(
         &self,
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
-        let op = self.op(&actor.op).ok_or_else(|| unknown_op(&actor.op))?;
+        let op = self.op(&actor.op).ok_or_else(|| self.unknown_op(&actor.op))?;
+        if op.name() == custom::NAME {
+            return self.custom_for(actor, blobs).map(|made| made as Arc<dyn Kernel>);
+        }
         op.kernel(actor, blobs)
     }
 
@@ -262,29 +268,28 @@ impl Registry {
         if device.backend != "cpu" {
             return None;
         }
+        let roofline = |work: Work| {
+            let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
+            let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
+            arithmetic.max(memory).ceil().max(1.0) as u64
+        };
         if actor.role != zbmd_ir::Role::Compute {
-            let work = default_work(actor);
-            let firing_ps =
-                (work.bytes * 1e12 / device.bytes_per_s.max(1) as f64).ceil().max(1.0) as u64;
-            return Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes: 0 });
+            let work = Work { flops: 0.0, ..default_work(actor) };
+            return Some(ActorCost {
+                call_ps: CALL_PS,
+                firing_ps: roofline(work),
+                scratch_bytes: 0,
+            });
         }
         let op = self.op(&actor.op)?;
-        let work = op.work(actor);
-        let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
-        let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
-        let scratch_bytes = op.kernel(actor, blobs).map(|k| k.scratch_bytes() as u64).unwrap_or(0);
-        Some(ActorCost {
-            call_ps: CALL_PS,
-            firing_ps: arithmetic.max(memory).ceil().max(1.0) as u64,
-            scratch_bytes,
-        })
-    }
-}
-
-fn unknown_op(name: &str) -> OpError {
-    OpError::Other {
-        message: format!("unknown op `{name}`"),
-        help: "see `zbmdc ops` for the catalogue, or register a custom actor".to_owned(),
+        let firing_ps = match actor.params.get("cost_ns").and_then(zbmd_ir::Value::as_float) {
+            Some(ns) if op.name() == custom::NAME => (ns * 1e3).max(1.0) as u64,
+            _ if op.name() == custom::NAME => roofline(self.custom_work(actor)),
+            _ => roofline(op.work(actor, blobs)),
+        };
+        let kernel = self.kernel(actor, blobs);
+        let scratch_bytes = kernel.map(|k| k.scratch_bytes() as u64).unwrap_or(0);
+        Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes })
     }
 }
 

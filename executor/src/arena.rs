@@ -1,6 +1,9 @@
 //! Memory that never moves: one zeroed, aligned allocation for each region of a device, touched and page-locked
 //! before the first firing. Must not know what lies in it.
-#![expect(unsafe_code, reason = "allocates, locks and frees raw memory that calendars address by offset")]
+#![expect(
+    unsafe_code,
+    reason = "allocates, locks and frees raw memory that calendars address by offset"
+)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -143,7 +146,9 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_and_aligned() {
-        for (bytes, align) in [(0, PAGE_BYTES), (1, PAGE_BYTES), (5000, PAGE_BYTES), (3 << 20, HUGE_PAGE_BYTES)] {
+        for (bytes, align) in
+            [(0, PAGE_BYTES), (1, PAGE_BYTES), (5000, PAGE_BYTES), (3 << 20, HUGE_PAGE_BYTES)]
+        {
             let arena = Arena::new(bytes, true).expect("small");
             assert_eq!(arena.base() as usize % align, 0);
             assert!(arena.bytes() as u64 >= bytes);

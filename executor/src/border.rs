@@ -9,7 +9,12 @@ use crate::prepare::Memory;
 /// Fills the heads of block 0, and the state buffers, from the last `history()` tokens of each channel.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &mut Memory, channels: &TiVec<ChannelId, Vec<u8>>) {
+pub(crate) fn import(
+    graph: &Graph,
+    plan: &Plan,
+    memory: &mut Memory,
+    channels: &TiVec<ChannelId, Vec<u8>>,
+) {
     for buffer in &plan.buffers {
         let head = head_bytes(graph, buffer);
         let tokens = &channels[buffer.channel];
@@ -24,7 +29,12 @@ pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &mut Memory, channels: 
 /// The last `history()` tokens of each channel, from the heads of block `blocks`, which is the next to run.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &mut Memory, blocks: u64) -> TiVec<ChannelId, Vec<u8>> {
+pub(crate) fn export(
+    graph: &Graph,
+    plan: &Plan,
+    memory: &mut Memory,
+    blocks: u64,
+) -> TiVec<ChannelId, Vec<u8>> {
     let mut channels: TiVec<ChannelId, Vec<u8>> = vec![Vec::new(); graph.channels.len()].into();
     for buffer in &plan.buffers {
         let head = head_bytes(graph, buffer);

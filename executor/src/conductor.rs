@@ -94,7 +94,11 @@ impl Conductor {
     }
 
     /// The plans in turn; the zero tokens that were added to each source.
-    fn plans(&mut self, first: Prepared, segments: &mut Vec<Segment>) -> Result<Vec<u64>, RunError> {
+    fn plans(
+        &mut self,
+        first: Prepared,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Vec<u64>, RunError> {
         let mut padded = vec![0; self.sources.len()];
         let mut left = self.options.iterations.unwrap_or(u64::MAX);
         let main_block = self.engine.program.plans[self.engine.main].block;
@@ -211,8 +215,10 @@ impl Conductor {
             clock: self.clock,
             progress: Arc::clone(&self.control.blocks),
         });
-        let stamps: Vec<Option<Arc<Stamps>>> =
-            devices.iter().map(|d| (!d.sources.is_empty()).then(|| Arc::new(Stamps::new()))).collect();
+        let stamps: Vec<Option<Arc<Stamps>>> = devices
+            .iter()
+            .map(|d| (!d.sources.is_empty()).then(|| Arc::new(Stamps::new())))
+            .collect();
         let paths = self.paths(&devices, &stamps);
         let mut workers = Vec::with_capacity(devices.len());
         for ((at, lowered), paths) in devices.into_iter().enumerate().zip(paths) {
@@ -374,7 +380,14 @@ impl Conductor {
     fn report(&self, before: &State, segments: Vec<Segment>, padded: &[u64]) -> Report {
         let discarded: Vec<u64> =
             self.sinks.iter().map(|s| s.as_ref().map_or(0, |(_, p)| p.discarded())).collect();
-        summary::report(&self.engine, &self.control, (before, &self.state), segments, padded, &discarded)
+        summary::report(
+            &self.engine,
+            &self.control,
+            (before, &self.state),
+            segments,
+            padded,
+            &discarded,
+        )
     }
 }
 

@@ -5,7 +5,10 @@
 //! producer moves it on, anyone may close. Because both are one word, a publication that comes after the close fails
 //! as a whole: a closed queue's count is final, so all workers agree on the number of blocks of a run. `tail` holds
 //! the tokens read. Sleeping is the protocol of [`crate::ring`].
-#![expect(unsafe_code, reason = "copies between slices and the queue's memory, which both sides share")]
+#![expect(
+    unsafe_code,
+    reason = "copies between slices and the queue's memory, which both sides share"
+)]
 
 use std::sync::Arc;
 
@@ -67,7 +70,8 @@ impl Conduit {
             capacity,
             token_bytes: token_bytes as usize,
         });
-        let producer = Producer { shared: Arc::clone(&shared), head: 0, tail_seen: 0, discarded: 0 };
+        let producer =
+            Producer { shared: Arc::clone(&shared), head: 0, tail_seen: 0, discarded: 0 };
         Ok((producer, Consumer { shared, tail: 0, head_seen: 0 }))
     }
 
@@ -130,7 +134,12 @@ impl Producer {
     /// Waits for space for `tokens` tokens, at most the capacity. `Ok` too when the consumer is gone or the queue
     /// is closed: writing finds out.
     #[inline]
-    pub(crate) fn wait_space(&mut self, tokens: u64, spin: Spin, stop: &Stop) -> Result<(), Stopped> {
+    pub(crate) fn wait_space(
+        &mut self,
+        tokens: u64,
+        spin: Spin,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
         debug_assert!(tokens <= self.shared.capacity, "a queue is made for its longest slot");
         if self.space() >= tokens {
             return Ok(());
@@ -170,7 +179,8 @@ impl Producer {
         }
         let (old, new) = (self.head << 1, (self.head + tokens) << 1);
         // Partner: the acquire in `written`. Fails only if the queue has been closed.
-        let moved = self.shared.head.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
+        let moved =
+            self.shared.head.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
         moved.map_err(|_| Closed)?;
         self.head += tokens;
         if tokens > 0 {
@@ -247,7 +257,8 @@ mod tests {
     use super::*;
 
     fn queue(capacity: u64, token_bytes: u64) -> (Producer, Consumer) {
-        Conduit::new(capacity, token_bytes, Arc::new(CachePadded::new(Parker::new()))).expect("small")
+        Conduit::new(capacity, token_bytes, Arc::new(CachePadded::new(Parker::new())))
+            .expect("small")
     }
 
     #[test]
@@ -257,7 +268,8 @@ mod tests {
             let mut next = 0u8;
             let mut expect = 0u8;
             for _ in 0..50 {
-                let sent: Vec<u8> = (0..chunk * token).map(|i| next.wrapping_add(i as u8)).collect();
+                let sent: Vec<u8> =
+                    (0..chunk * token).map(|i| next.wrapping_add(i as u8)).collect();
                 let tokens = producer.write(&sent).expect("open");
                 assert_eq!(tokens, chunk);
                 next = next.wrapping_add((tokens * token) as u8);

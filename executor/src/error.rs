@@ -22,7 +22,9 @@ pub enum EngineError {
         source: OpError,
     },
     /// A kernel of this program needs more scratch memory than the one that the plan was made for.
-    #[error("plan `{plan}`: the kernel of `{actor}` needs {needed} bytes of scratch memory, the plan has {planned}: compile again")]
+    #[error(
+        "plan `{plan}`: the kernel of `{actor}` needs {needed} bytes of scratch memory, the plan has {planned}: compile again"
+    )]
     Scratch {
         /// The plan.
         plan: String,
@@ -34,7 +36,9 @@ pub enum EngineError {
         planned: u64,
     },
     /// A state does not belong to this graph.
-    #[error("the state does not fit the model: channel {channel} has {found} bytes of tokens, the model needs {needed}")]
+    #[error(
+        "the state does not fit the model: channel {channel} has {found} bytes of tokens, the model needs {needed}"
+    )]
     State {
         /// The channel.
         channel: ChannelId,
@@ -67,7 +71,9 @@ pub enum RunError {
         fault: KernelFault,
     },
     /// A kernel panicked.
-    #[error("actor `{actor}` on {device} panicked in block {block}: {message}; this is a bug in its kernel")]
+    #[error(
+        "actor `{actor}` on {device} panicked in block {block}: {message}; this is a bug in its kernel"
+    )]
     Panic {
         /// The actor, or the slot if it was no kernel.
         actor: String,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use zbmd_backends::kernel::{Io, Kernel};
 use zbmd_ir::{
-    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PortChannels,
-    Region, RingId, Role, Slot, TiVec,
+    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan,
+    PortChannels, Region, RingId, Role, Slot, TiVec,
 };
 
 use crate::arena::{Arena, OutOfMemory};
@@ -16,7 +16,9 @@ use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     /// A device of a backend that this program has no code for.
-    #[error("plan `{plan}` uses {device} of backend `{backend}`; this executor runs backend `cpu`: compile for a machine of CPU devices")]
+    #[error(
+        "plan `{plan}` uses {device} of backend `{backend}`; this executor runs backend `cpu`: compile for a machine of CPU devices"
+    )]
     Backend {
         /// The plan.
         plan: String,
@@ -36,7 +38,9 @@ pub enum Unsupported {
         lanes: usize,
     },
     /// An actor with more ports that are written than a kernel call can carry.
-    #[error("actor `{actor}` has {ports} outputs or states; a kernel call carries {most}: split the actor")]
+    #[error(
+        "actor `{actor}` has {ports} outputs or states; a kernel call carries {most}: split the actor"
+    )]
     Ports {
         /// The actor.
         actor: String,
@@ -46,7 +50,9 @@ pub enum Unsupported {
         most: usize,
     },
     /// A stream end whose slots work on different blocks in one period.
-    #[error("`{actor}` is in stages {first} and {second}; a source or a sink must be in one: compile again")]
+    #[error(
+        "`{actor}` is in stages {first} and {second}; a source or a sink must be in one: compile again"
+    )]
     SplitStream {
         /// The source or sink.
         actor: String,
@@ -78,8 +84,10 @@ impl Memory {
     pub(crate) fn new(plan: &Plan, lock: bool) -> Result<Self, OutOfMemory> {
         let mut regions = BTreeMap::new();
         for calendar in &plan.calendars {
-            let sizes =
-                [(Region::Arena, calendar.arena_bytes), (Region::Exchange, calendar.exchange_bytes)];
+            let sizes = [
+                (Region::Arena, calendar.arena_bytes),
+                (Region::Exchange, calendar.exchange_bytes),
+            ];
             for (region, bytes) in sizes {
                 regions.insert((calendar.device, region), Arc::new(Arena::new(bytes, lock)?));
             }
@@ -196,8 +204,14 @@ struct Lowering<'a> {
 }
 
 /// Lowers the calendar of one device of a verified plan that [`check`] accepted.
-pub(crate) fn lower(known: &Known<'_>, plan: &Plan, calendar: &Calendar, memory: &Memory) -> Lowered {
-    let places = plan.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
+pub(crate) fn lower(
+    known: &Known<'_>,
+    plan: &Plan,
+    calendar: &Calendar,
+    memory: &Memory,
+) -> Lowered {
+    let places =
+        plan.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
     let mut lowering = Lowering {
         known,
         plan,
@@ -354,7 +368,14 @@ impl Lowering<'_> {
         port
     }
 
-    fn send_ports(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64, _looped: bool) -> u32 {
+    fn send_ports(
+        &mut self,
+        slot: &Slot,
+        ring: RingId,
+        first: u64,
+        count: u64,
+        _looped: bool,
+    ) -> u32 {
         let r = &self.plan.rings[ring];
         let from_buffer = self.places[&(r.channel, r.from)];
         let token_bytes = self.known.graph.channels[r.channel].token.bytes();
@@ -406,7 +427,9 @@ impl Lowering<'_> {
                 let sink = index_of(&mut self.sinks, id);
                 Instr::Sink { sink, ports: at, firings: count, counter, end: first + count }
             }
-            (Role::Compute, None) => unreachable!("the engine makes a kernel for every compute actor"),
+            (Role::Compute, None) => {
+                unreachable!("the engine makes a kernel for every compute actor")
+            }
         }
     }
 
@@ -452,7 +475,9 @@ impl Lowering<'_> {
     fn state_ports(&mut self, slot: &Slot, id: ActorId) -> u16 {
         let actor = &self.known.graph.actors[id];
         for state in &actor.state {
-            let Some(channel) = self.known.joined.outputs[id][state.output as usize] else { continue };
+            let Some(channel) = self.known.joined.outputs[id][state.output as usize] else {
+                continue;
+            };
             let buffer = self.places[&(channel, self.device)];
             let port = self.port(slot, buffer, 0, 1);
             self.ports.push(port);

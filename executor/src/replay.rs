@@ -4,7 +4,10 @@
 //! In the steady state (every stage at work, no timing) a period is one pass over the instructions without a map, a
 //! name, an allocation, a lock or a check of stages. Addresses depend on the block only modulo the places of a
 //! buffer, so they are worked out once for each phase of the least common multiple of all place counts.
-#![expect(unsafe_code, reason = "calls kernels and copies tokens through the addresses of a verified calendar")]
+#![expect(
+    unsafe_code,
+    reason = "calls kernels and copies tokens through the addresses of a verified calendar"
+)]
 
 use std::sync::Arc;
 
@@ -22,7 +25,14 @@ pub(crate) const NO_COUNTER: u32 = u32::MAX;
 /// One slot, or the head of a loop over the instructions that follow it.
 pub(crate) enum Instr {
     /// One kernel call. Its ports are `inputs`, then `outputs`, then `states` from `ports` on.
-    Fire { kernel: *const dyn Kernel, firings: usize, ports: u32, inputs: u16, outputs: u16, states: u16 },
+    Fire {
+        kernel: *const dyn Kernel,
+        firings: usize,
+        ports: u32,
+        inputs: u16,
+        outputs: u16,
+        states: u16,
+    },
     /// The same in a loop: ports move on with the firings that `counter` has counted.
     LoopFire {
         kernel: *const dyn Kernel,
@@ -245,7 +255,14 @@ fn run<const CHECK: bool, const TIMED: bool>(
             let all = &live.table[at..at + a + b + states as usize];
             call(kernel, firings, all, (a, b), code.scratch)?;
         } else {
-            execute(code, live, env, row, instr, now.period.wrapping_sub(u64::from(code.stages[i])))?;
+            execute(
+                code,
+                live,
+                env,
+                row,
+                instr,
+                now.period.wrapping_sub(u64::from(code.stages[i])),
+            )?;
         }
         if TIMED {
             live.samples[i].record(before - now.started_ns, env.clock.now_ns() - before);
@@ -263,8 +280,12 @@ fn is_at_work(stage: u32, now: Now) -> bool {
 fn skip(instr: &Instr, live: &mut Live) {
     let (counter, by) = match *instr {
         Instr::LoopFire { counter, firings, .. } => (counter, firings as u64),
-        Instr::Source { counter, firings, .. } | Instr::Sink { counter, firings, .. } => (counter, firings),
-        Instr::Send { counter, tokens, .. } | Instr::Recv { counter, tokens, .. } => (counter, tokens),
+        Instr::Source { counter, firings, .. } | Instr::Sink { counter, firings, .. } => {
+            (counter, firings)
+        }
+        Instr::Send { counter, tokens, .. } | Instr::Recv { counter, tokens, .. } => {
+            (counter, tokens)
+        }
         _ => (NO_COUNTER, 0),
     };
     if counter != NO_COUNTER {

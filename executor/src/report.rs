@@ -195,7 +195,13 @@ impl fmt::Display for Report {
         }
         writeln!(f)?;
         for s in &self.sources {
-            write!(f, "  source {:<20} {:>12} tokens  {}", s.name, s.tokens, PerSecond(s.tokens_per_s))?;
+            write!(
+                f,
+                "  source {:<20} {:>12} tokens  {}",
+                s.name,
+                s.tokens,
+                PerSecond(s.tokens_per_s)
+            )?;
             if s.padded > 0 {
                 write!(f, "  +{} zeros", s.padded)?;
             }
@@ -206,7 +212,13 @@ impl fmt::Display for Report {
             writeln!(f)?;
         }
         for s in &self.sinks {
-            write!(f, "  sink   {:<20} {:>12} tokens  {}", s.name, s.tokens, PerSecond(s.tokens_per_s))?;
+            write!(
+                f,
+                "  sink   {:<20} {:>12} tokens  {}",
+                s.name,
+                s.tokens,
+                PerSecond(s.tokens_per_s)
+            )?;
             if s.discarded > 0 {
                 write!(f, "  {} dropped: nobody pulled them", s.discarded)?;
             }
@@ -237,7 +249,8 @@ impl PlanReport {
         )?;
         for l in &self.latencies {
             let mut line = format!("  latency {} -> {}", l.source, l.sink);
-            let times = [("min", l.min_ns), ("p50", l.p50_ns), ("p99", l.p99_ns), ("p99.99", l.p9999_ns)];
+            let times =
+                [("min", l.min_ns), ("p50", l.p50_ns), ("p99", l.p99_ns), ("p99.99", l.p9999_ns)];
             for (name, ns) in times.into_iter().chain([("max", l.max_ns)]) {
                 write!(line, "   {name} {}", Nanos(ns as f64))?;
             }
@@ -263,7 +276,8 @@ impl WorkerReport {
             )?;
             for s in self.slots.iter().filter(|s| s.samples > 0).take(SLOTS_SHOWN) {
                 let label = format!("s{} {}", s.stage, s.slot);
-                let [planned, min, max] = [s.planned_ns, s.min_ns, s.max_ns].map(|n| Nanos(n as f64).to_string());
+                let [planned, min, max] =
+                    [s.planned_ns, s.min_ns, s.max_ns].map(|n| Nanos(n as f64).to_string());
                 let mean = Nanos(s.mean_ns).to_string();
                 writeln!(f, "    {label:<36} {planned:>10} {mean:>10} {min:>10} {max:>10}")?;
             }
@@ -290,7 +304,13 @@ impl fmt::Display for Nanos {
             n if n < 1e9 => (n / 1e6, "ms"),
             n => (n / 1e9, "s"),
         };
-        let digits = if value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+        let digits = if value >= 100.0 {
+            0
+        } else if value >= 10.0 {
+            1
+        } else {
+            2
+        };
         write!(f, "{value:.digits$} {unit}")
     }
 }

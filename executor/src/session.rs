@@ -11,8 +11,8 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, PlanId, PortChannels, Program, Role, State, TiVec};
 
-use crate::conduit::{Conduit, Consumer, Producer};
 use crate::conductor::{Conductor, Finished};
+use crate::conduit::{Conduit, Consumer, Producer};
 use crate::error::{EngineError, RunError};
 use crate::measure::Clock;
 use crate::prepare;
@@ -59,7 +59,9 @@ pub struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("model", &self.inner.program.graph.name).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("model", &self.inner.program.graph.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -89,9 +91,11 @@ impl Engine {
         for actor in &graph.actors {
             kernels.push(match actor.role {
                 Role::Source | Role::Sink => None,
-                Role::Compute => Some(registry.kernel(actor, &program.blobs).map_err(|source| {
-                    EngineError::Kernel { actor: actor.name.clone(), source }
-                })?),
+                Role::Compute => {
+                    Some(registry.kernel(actor, &program.blobs).map_err(|source| {
+                        EngineError::Kernel { actor: actor.name.clone(), source }
+                    })?)
+                }
             });
         }
         for plan in [Some(main), tail].into_iter().flatten() {
@@ -246,7 +250,8 @@ impl Session {
                 Conduit::new(capacity, token.bytes(), Arc::clone(&admission))?;
             ends.source_conduits.push(Arc::clone(consumer.shared()));
             ends.sources.push((id, consumer));
-            let handle = SourceHandle::new(&actor.name, token, producer, Arc::clone(&stop), Spin::SHORT);
+            let handle =
+                SourceHandle::new(&actor.name, token, producer, Arc::clone(&stop), Spin::SHORT);
             session_sources.insert(actor.name.clone(), Some(handle));
         }
         for (id, actor) in engine.program.graph.sinks() {
@@ -255,7 +260,8 @@ impl Session {
             let (producer, consumer) = Conduit::new(engine.sink_capacity(id), token.bytes(), data)?;
             ends.sink_conduits.push(Arc::clone(producer.shared()));
             ends.sinks.push((id, producer));
-            let handle = SinkHandle::new(&actor.name, token, consumer, Arc::clone(&stop), Spin::SHORT);
+            let handle =
+                SinkHandle::new(&actor.name, token, consumer, Arc::clone(&stop), Spin::SHORT);
             session_sinks.insert(actor.name.clone(), Some(handle));
         }
         let control = Arc::new(Control {

@@ -46,7 +46,9 @@ pub enum StreamError {
         found: DType,
     },
     /// Not a whole number of tokens.
-    #[error("`{name}` has tokens of {token_bytes} bytes; {bytes} bytes are no whole number of them")]
+    #[error(
+        "`{name}` has tokens of {token_bytes} bytes; {bytes} bytes are no whole number of them"
+    )]
     Partial {
         /// The stream.
         name: String,
@@ -112,7 +114,13 @@ pub struct SourceHandle {
 }
 
 impl SourceHandle {
-    pub(crate) fn new(name: &str, token: &TokenType, producer: Producer, stop: Arc<Stop>, spin: Spin) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        token: &TokenType,
+        producer: Producer,
+        stop: Arc<Stop>,
+        spin: Spin,
+    ) -> Self {
         let stream = Stream { name: name.to_owned(), token: token.clone(), stop, spin };
         Self { stream, producer }
     }
@@ -198,7 +206,13 @@ pub struct SinkHandle {
 }
 
 impl SinkHandle {
-    pub(crate) fn new(name: &str, token: &TokenType, consumer: Consumer, stop: Arc<Stop>, spin: Spin) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        token: &TokenType,
+        consumer: Consumer,
+        stop: Arc<Stop>,
+        spin: Spin,
+    ) -> Self {
         let stream = Stream { name: name.to_owned(), token: token.clone(), stop, spin };
         Self { stream, consumer }
     }

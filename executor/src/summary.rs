@@ -5,7 +5,8 @@ use zbmd_ir::{Action, ActorId, Calendar, DeviceId, Graph, Plan, Program, Slot, S
 use crate::conductor::{Segment, Slots};
 use crate::error::RunError;
 use crate::report::{
-    LatencyReport, PlanReport, Report, SinkReport, SlotReport, SourceReport, WaitReport, WorkerReport,
+    LatencyReport, PlanReport, Report, SinkReport, SlotReport, SourceReport, WaitReport,
+    WorkerReport,
 };
 use crate::session::{Control, Inner};
 use crate::worker::{Failure, SinkEnd, Worker};
@@ -95,8 +96,15 @@ pub(crate) fn worker_report(
     }
 }
 
-pub(crate) fn latencies(program: &Program, sink: &SinkEnd, control: &Control) -> Vec<LatencyReport> {
-    debug_assert!((sink.index as usize) < control.sinks.len(), "sinks are numbered as in the graph");
+pub(crate) fn latencies(
+    program: &Program,
+    sink: &SinkEnd,
+    control: &Control,
+) -> Vec<LatencyReport> {
+    debug_assert!(
+        (sink.index as usize) < control.sinks.len(),
+        "sinks are numbered as in the graph"
+    );
     let name = program.graph.sinks().nth(sink.index as usize).map(|(_, a)| a.name.clone());
     let name = name.unwrap_or_default();
     let report = |path: &crate::measure::Path| {
@@ -142,18 +150,21 @@ pub(crate) fn report(
     let first_ns = segments.iter().map(|s| s.first_ns).min().unwrap_or(0);
     let elapsed_ns = segments.iter().map(|s| s.last_ns).max().unwrap_or(0).saturating_sub(first_ns);
     let iterations: u64 = after.iterations - before.iterations;
-    let per_s = |tokens: u64| if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
-    let sources = graph.sources().zip(control.sources.iter().zip(padded)).map(|((id, actor), (conduit, &padded))| {
-        let tokens = conduit.taken();
-        SourceReport {
-            name: actor.name.clone(),
-            tokens,
-            leftover: conduit.written().0 - tokens,
-            padded,
-            tokens_per_iteration: engine.tokens_per_iteration(id),
-            tokens_per_s: per_s(tokens),
-        }
-    });
+    let per_s =
+        |tokens: u64| if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
+    let sources = graph.sources().zip(control.sources.iter().zip(padded)).map(
+        |((id, actor), (conduit, &padded))| {
+            let tokens = conduit.taken();
+            SourceReport {
+                name: actor.name.clone(),
+                tokens,
+                leftover: conduit.written().0 - tokens,
+                padded,
+                tokens_per_iteration: engine.tokens_per_iteration(id),
+                tokens_per_s: per_s(tokens),
+            }
+        },
+    );
     let sinks = graph.sinks().zip(discarded).map(|((id, actor), &discarded)| {
         let tokens = iterations * engine.tokens_per_iteration(id);
         SinkReport { name: actor.name.clone(), tokens, discarded, tokens_per_s: per_s(tokens) }

@@ -219,15 +219,15 @@ impl Graph {
         PortChannels { inputs, outputs }
     }
 
-    /// Whether the channel is a state: the self-loop of a [`StatePort`].
+    /// Whether the channel is a state: the self-loop of a [`StatePort`]. False where ids do not exist.
     pub fn is_state(&self, channel: ChannelId) -> bool {
-        let ch = &self.channels[channel];
-        ch.readers.len() == 1
-            && ch.readers[0].to.actor == ch.from.actor
-            && self.actors[ch.from.actor]
-                .state
-                .iter()
-                .any(|s| s.output == ch.from.port && s.input == ch.readers[0].to.port)
+        let Some(ch) = self.channels.get(channel) else { return false };
+        let (Some(writer), [reader]) = (self.actors.get(ch.from.actor), ch.readers.as_slice())
+        else {
+            return false;
+        };
+        reader.to.actor == ch.from.actor
+            && writer.state.iter().any(|s| s.output == ch.from.port && s.input == reader.to.port)
     }
 
     /// The actor of that name. O(actors).

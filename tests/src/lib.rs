@@ -3,4 +3,5 @@
 pub mod data;
 pub mod mix;
 pub mod random;
+pub mod run;
 pub mod stepper;

@@ -1,10 +1,12 @@
 //! Random consistent graphs on random machines: schedule, verify, replay, and equal the interpreter.
 
-use zbmd_ir::verify::verify;
-use zbmd_ir::{Graph, Plan, Program, TiVec};
-use zbmd_scheduler::{Block, Options, schedule};
+use zbmd_executor::RunOptions;
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{Graph, Plan, PlanId, Program, TiVec};
+use zbmd_scheduler::{Block, Options, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
-use zbmd_tests::stepper;
+use zbmd_tests::run::{Streams, interpret, replay};
+use zbmd_tests::{mix, stepper};
 
 /// The plans of the seed's graph on the seed's machine.
 fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
@@ -18,17 +20,53 @@ fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
     (graph, plans)
 }
 
+/// The seed's program, verified.
+fn program(seed: u64, shape: Shape) -> Verified<Program> {
+    let (graph, plans) = plans(seed, shape);
+    let machine = random::machine(1 + (seed % 4) as usize);
+    let program = Program { graph, machine, plans: plans.into(), blobs: TiVec::new() };
+    verify(program).unwrap_or_else(|errors| {
+        let text: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();
+        panic!("seed {seed}: {}", text.join("; "));
+    })
+}
+
+/// Random bytes for each source: enough for `iterations` and a little more.
+fn inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let q = repetition(&program.graph).expect("random graphs are consistent");
+    let sources = program.graph.sources().map(|(id, source)| {
+        let port = &source.outputs[0];
+        let tokens = q[id] * port.rate * iterations + rng.u64(0..q[id] * port.rate);
+        let bytes = (0..tokens * port.token.bytes()).map(|_| rng.u8(..)).collect();
+        (source.name.clone(), bytes)
+    });
+    sources.collect()
+}
+
 #[test]
-fn the_verifier_accepts_what_the_scheduler_makes() {
+fn random_graphs_replay_like_the_interpreter() {
+    let registry = mix::registry();
+    let (mut multi, mut looped, mut compared) = (0, 0, 0);
     for seed in 0..2000u64 {
-        let (graph, plans) = plans(seed, Shape::default());
-        let machine = random::machine(1 + (seed % 4) as usize);
-        let program = Program { graph, machine, plans: plans.into(), blobs: TiVec::new() };
-        if let Err(errors) = verify(program) {
-            let text: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();
-            panic!("seed {seed}: {}", text.join("; "));
-        }
+        let program = program(seed, Shape::default());
+        let main = &program.plans[PlanId(0)];
+        multi += u32::from(main.calendars.len() > 1);
+        looped +=
+            u32::from(main.calendars.iter().any(|c| format!("{:?}", c.lanes).contains("Loop")));
+        // Two blocks more than the pipeline is deep, and a tail.
+        let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
+        let inputs = inputs(&program, iterations, seed);
+        let (outputs, outcome) = replay(&program, &registry, &inputs, RunOptions::default());
+        let (expected, state) = interpret(&program, &registry, &inputs, None);
+        assert_eq!(outcome.state, state, "seed {seed}: the final states differ");
+        assert!(outputs == expected, "seed {seed}: the outputs differ");
+        compared += outputs.values().map(Vec::len).sum::<usize>();
     }
+    assert!(
+        multi > 1000 && looped > 100 && compared > 100_000,
+        "{multi} {looped} {compared}: a weak sample"
+    );
 }
 
 #[test]

@@ -1,15 +1,486 @@
-//! Tests of the verifier.
+//! Tests of the verifier: valid programs pass, each broken property is named by its code, mutants are refused.
 
 use super::*;
-use crate::testing::programs;
+use crate::testing::mutate::mutants;
+use crate::testing::programs::{
+    self, chain, feedback, pipeline, round_trip, state, two_devices, window,
+};
+use crate::{
+    Action, BufferId, Calendar, ChannelId, DType, DeviceId, Entry, LaneKind, Region, RingId, Slot,
+    TokenType, Value,
+};
 
 #[test]
 fn hand_built_programs_pass() {
     for program in programs::all() {
-        let name = program.graph.name.clone();
-        if let Err(errors) = verify(program) {
-            let lines: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();
-            panic!("{name}:\n{}", lines.join("\n"));
+        assert_eq!(codes(&program), [""; 0], "{}", program.graph.name);
+    }
+}
+
+fn codes(program: &Program) -> Vec<&'static str> {
+    check(program).err().unwrap_or_default().iter().map(VerifyError::code).collect()
+}
+
+fn main(p: &mut Program) -> &mut Plan {
+    &mut p.plans[PlanId(0)]
+}
+
+fn calendar(p: &mut Program, device: usize) -> &mut Calendar {
+    &mut main(p).calendars[device]
+}
+
+fn entries(p: &mut Program, device: usize) -> &mut Vec<Entry> {
+    &mut calendar(p, device).lanes[0].entries
+}
+
+fn slot(p: &mut Program, device: usize, entry: usize) -> &mut Slot {
+    match &mut entries(p, device)[entry] {
+        Entry::Slot(slot) => slot,
+        Entry::Loop { .. } => panic!("entry {entry} is a loop"),
+    }
+}
+
+fn buffer(p: &mut Program, id: u32) -> &mut crate::Buffer {
+    &mut main(p).buffers[BufferId(id)]
+}
+
+fn ring(p: &mut Program) -> &mut crate::Ring {
+    &mut main(p).rings[RingId(0)]
+}
+
+fn actor(p: &mut Program, id: u32) -> &mut crate::Actor {
+    &mut p.graph.actors[ActorId(id)]
+}
+
+fn channel(p: &mut Program, id: u32) -> &mut crate::Channel {
+    &mut p.graph.channels[ChannelId(id)]
+}
+
+/// Exchanges two entries and their start times.
+fn exchange(p: &mut Program, device: usize, a: usize, b: usize) {
+    let starts = (slot(p, device, a).start_ns, slot(p, device, b).start_ns);
+    entries(p, device).swap(a, b);
+    slot(p, device, a).start_ns = starts.0;
+    slot(p, device, b).start_ns = starts.1;
+}
+
+/// A program, a change, the code that must be among the errors.
+type Case = (&'static str, fn() -> Program, fn(&mut Program));
+
+fn run(cases: &[Case]) {
+    for (i, (code, make, change)) in cases.iter().enumerate() {
+        let mut program = make();
+        change(&mut program);
+        let found = codes(&program);
+        assert!(found.contains(code), "case {i}: expected {code}, found {found:?}");
+    }
+}
+
+#[test]
+fn graphs() {
+    run(&[
+        ("V0101", chain, |p| actor(p, 1).inputs[0].rate = 1 << 33),
+        ("V0101", chain, |p| actor(p, 1).inputs[0].token.shape = vec![1; 9]),
+        ("V0102", chain, |p| actor(p, 1).name = "in".into()),
+        ("V0103", feedback, |p| actor(p, 1).inputs[1].name = "a".into()),
+        ("V0104", chain, |p| actor(p, 1).inputs[0].token.shape = vec![2, 0]),
+        ("V0105", chain, |p| actor(p, 0).outputs[0].rate = 0),
+        ("V0106", chain, |p| actor(p, 1).inputs[0].window = 0),
+        ("V0107", chain, |p| channel(p, 0).from.actor = ActorId(3)),
+        ("V0107", chain, |p| channel(p, 0).readers[0].to.actor = ActorId(u32::MAX)),
+        ("V0108", chain, |p| channel(p, 0).readers[0].to.port = 1),
+        ("V0109", chain, |p| channel(p, 0).token = TokenType::scalar(DType::I32)),
+        ("V0110", chain, |p| channel(p, 0).readers.clear()),
+        ("V0111", feedback, |p| channel(p, 0).readers[0].to.port = 1),
+        ("V0112", window, |p| channel(p, 0).readers[0].delay = 1),
+        ("V0113", window, |p| channel(p, 0).initial.truncate(4)),
+        ("V0113", window, |p| channel(p, 0).readers[0].delay = u64::MAX),
+        ("V0114", window, |p| actor(p, 2).role = crate::Role::Source),
+        ("V0115", state, |p| actor(p, 1).state[0].input = 2),
+        ("V0116", state, |p| {
+            let twice = actor(p, 1).state[0];
+            actor(p, 1).state.push(twice);
+        }),
+        ("V0117", state, |p| (actor(p, 1).inputs[1].rate, actor(p, 1).inputs[1].window) = (2, 2)),
+        ("V0117", state, |p| actor(p, 1).state[0].input = 0),
+        ("V0118", chain, |p| p.blobs.clear()),
+        ("V0119", chain, |p| p.blobs[BlobId(0)] = Bytes::from_static(b"short")),
+        ("V0101", chain, |p| {
+            let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
+            actor(p, 1).params.insert("deep".into(), deep);
+        }),
+        ("V0120", feedback, |p| actor(p, 2).outputs[0].rate = 2),
+        ("V0121", chain, |p| {
+            // The sink fires 2^32 - 1 times for each firing of the filter, and that 2^32 / 3 times.
+            (actor(p, 0).outputs[0].rate, actor(p, 1).outputs[0].rate) = (1 << 32, (1 << 32) - 1);
+            (actor(p, 1).inputs[0].rate, actor(p, 1).inputs[0].window) = (3, 3);
+        }),
+        ("V0122", feedback, |p| {
+            channel(p, 2).readers[0].delay = 0;
+            channel(p, 2).initial.clear();
+        }),
+    ]);
+}
+
+#[test]
+fn machines() {
+    run(&[
+        ("V0201", two_devices, |p| p.machine.devices[DeviceId(1)].name = "cpu:0".into()),
+        ("V0202", two_devices, |p| p.machine.links[crate::LinkId(0)].to = DeviceId(9)),
+        ("V0203", two_devices, |p| p.machine.links[crate::LinkId(0)].to = DeviceId(0)),
+        ("V0204", two_devices, |p| {
+            let link = p.machine.links[crate::LinkId(0)].clone();
+            p.machine.links.push(link);
+        }),
+        ("V0205", two_devices, |p| p.machine.links[crate::LinkId(0)].bytes_per_s = 0),
+        ("V0206", two_devices, |p| p.machine.devices[DeviceId(0)].cores = vec![3, 3]),
+    ]);
+}
+
+#[test]
+fn plans_and_calendars() {
+    run(&[
+        ("V0301", chain, |p| p.plans.clear()),
+        ("V0302", chain, |p| p.plans.push(chain().plans[PlanId(0)].clone())),
+        ("V0303", chain, |p| main(p).name = "tail".into()),
+        ("V0304", chain, |p| main(p).block = 0),
+        ("V0305", chain, |p| main(p).placement.truncate(2)),
+        ("V0306", chain, |p| main(p).placement[ActorId(0)] = DeviceId(1)),
+        ("V0307", chain, |p| calendar(p, 0).device = DeviceId(1)),
+        ("V0308", two_devices, |p| main(p).calendars.swap(0, 1)),
+        ("V0308", chain, |p| main(p).calendars.push(chain().plans[PlanId(0)].calendars[0].clone())),
+        ("V0309", two_devices, |p| main(p).calendars.truncate(1)),
+        ("V0310", chain, |p| {
+            p.machine = two_devices().machine;
+            let mut idle = calendar(p, 0).clone();
+            idle.device = DeviceId(1);
+            main(p).calendars.push(idle);
+        }),
+        ("V0311", chain, |p| calendar(p, 0).lanes.clear()),
+        ("V0311", chain, |p| calendar(p, 0).lanes[0].kind = LaneKind::CopyIn),
+        ("V0312", chain, |p| entries(p, 0).push(Entry::Loop { count: 1, body: vec![] })),
+        ("V0312", feedback, |p| match &mut entries(p, 0)[1] {
+            Entry::Loop { count, .. } => *count = 0,
+            Entry::Slot(_) => {}
+        }),
+        ("V0101", feedback, |p| match &mut entries(p, 0)[1] {
+            Entry::Loop { count, .. } => *count = 1 << 40,
+            Entry::Slot(_) => {}
+        }),
+        ("V0101", chain, |p| {
+            let body = std::mem::take(entries(p, 0));
+            *entries(p, 0) =
+                (0..9).fold(body, |body, _| vec![Entry::Loop { count: u64::MAX, body }]);
+        }),
+        ("V0313", chain, |p| {
+            slot(p, 0, 0).action = Action::Fire { actor: ActorId(0), first: 0, count: 0 }
+        }),
+        ("V0314", chain, |p| slot(p, 0, 0).action = Action::Carry { buffer: BufferId(2) }),
+        ("V0314", chain, |p| slot(p, 0, 0).action = Action::Release { ring: RingId(0) }),
+        ("V0315", two_devices, |p| {
+            let moved = entries(p, 1).remove(6);
+            entries(p, 0).push(moved);
+        }),
+        ("V0316", two_devices, |p| slot(p, 1, 3).stage = 0),
+        ("V0317", chain, |p| slot(p, 0, 2).stage = 1),
+        ("V0318", chain, |p| main(p).stages = 2),
+        ("V0317", chain, |p| main(p).stages = 0),
+        ("V0319", two_devices, |p| {
+            slot(p, 0, 0).action = Action::Fire { actor: ActorId(0), first: 1, count: 2 }
+        }),
+        ("V0320", chain, |p| drop(entries(p, 0).remove(1))),
+        ("V0320", chain, |p| {
+            slot(p, 0, 0).action =
+                Action::Fire { actor: ActorId(0), first: u64::MAX, count: u64::MAX }
+        }),
+        ("V0321", feedback, |p| {
+            let carry = entries(p, 0).remove(2);
+            entries(p, 0).insert(2, Entry::Loop { count: 1, body: vec![carry] });
+        }),
+        ("V0322", chain, |p| main(p).block = u64::MAX),
+    ]);
+}
+
+#[test]
+fn buffers_and_memory() {
+    run(&[
+        ("V0401", chain, |p| buffer(p, 0).channel = ChannelId(7)),
+        ("V0402", chain, |p| buffer(p, 1).channel = ChannelId(0)),
+        ("V0403", chain, |p| drop(main(p).buffers.pop())),
+        ("V0404", two_devices, |p| buffer(p, 2).device = DeviceId(0)),
+        ("V0405", chain, |p| buffer(p, 0).block_tokens = 5),
+        ("V0405", state, |p| buffer(p, 2).block_tokens = 3),
+        ("V0406", window, |p| buffer(p, 0).head_tokens = 3),
+        ("V0406", two_devices, |p| buffer(p, 0).head_tokens = 2),
+        ("V0407", chain, |p| buffer(p, 0).blocks = 0),
+        ("V0407", state, |p| buffer(p, 2).blocks = 2),
+        ("V0407", chain, |p| buffer(p, 0).blocks = u32::MAX),
+        ("V0408", chain, |p| buffer(p, 0).offset_bytes = 8),
+        ("V0408", chain, |p| buffer(p, 0).stride_bytes = 72),
+        ("V0408", chain, |p| calendar(p, 0).scratch_offset_bytes = 130),
+        ("V0409", chain, |p| buffer(p, 0).stride_bytes = 0),
+        ("V0410", chain, |p| calendar(p, 0).arena_bytes = 128),
+        ("V0410", chain, |p| buffer(p, 0).offset_bytes = u64::MAX - 63),
+        ("V0411", two_devices, |p| buffer(p, 1).region = Region::Arena),
+        ("V0411", chain, |p| buffer(p, 1).region = Region::Exchange),
+        ("V0412", chain, |p| calendar(p, 0).arena_bytes = (1 << 20) + 64),
+        ("V0101", chain, |p| calendar(p, 0).arena_bytes = u64::MAX),
+        ("V0601", chain, |p| buffer(p, 1).offset_bytes = 0),
+        ("V0601", chain, |p| calendar(p, 0).scratch_offset_bytes = 64),
+        ("V0601", pipeline, |p| buffer(p, 1).offset_bytes = 64),
+        ("V0601", state, |p| buffer(p, 2).offset_bytes = 0),
+    ]);
+}
+
+#[test]
+fn order_on_a_device() {
+    run(&[
+        ("V0501", chain, |p| exchange(p, 0, 0, 1)),
+        ("V0501", window, |p| exchange(p, 0, 0, 2)),
+        ("V0501", two_devices, |p| exchange(p, 1, 2, 3)),
+        ("V0501", two_devices, |p| exchange(p, 0, 0, 1)),
+        // Written a stage after it is read.
+        ("V0501", pipeline, |p| {
+            slot(p, 0, 0).stage = 1;
+            slot(p, 0, 1).stage = 0;
+        }),
+        // The source overwrites the one place that the filter still has to read, a stage later.
+        ("V0502", pipeline, |p| buffer(p, 0).blocks = 1),
+        // With one place the carry comes before the filter has looked at the history.
+        ("V0504", window, |p| exchange(p, 0, 1, 2)),
+        ("V0504", pipeline, |p| exchange(p, 0, 1, 2)),
+        ("V0503", pipeline, |p| {
+            // Two stages late: the next block's filter has already run.
+            slot(p, 0, 2).stage = 3;
+            main(p).stages = 4;
+            buffer(p, 0).blocks = 8;
+            buffer(p, 1).offset_bytes = 512;
+            calendar(p, 0).arena_bytes = 576;
+        }),
+        ("V0505", window, |p| drop(entries(p, 0).remove(2))),
+        ("V0505", chain, |p| {
+            let end = calendar(p, 0).lanes[0].entries.len() as u64 * 10;
+            main(p).period_ns += 10;
+            let action = Action::Carry { buffer: BufferId(0) };
+            entries(p, 0).push(Entry::Slot(Slot {
+                stage: 0,
+                start_ns: end,
+                duration_ns: 10,
+                action,
+            }));
+        }),
+        ("V0506", two_devices, |p| {
+            let carry = entries(p, 1).remove(4);
+            entries(p, 0).push(carry);
+        }),
+        ("V0507", two_devices, |p| exchange(p, 1, 4, 5)),
+        ("V0507", two_devices, |p| exchange(p, 1, 3, 5)),
+    ]);
+}
+
+#[test]
+fn rings_deadlocks_and_times() {
+    run(&[
+        ("V0701", two_devices, |p| ring(p).channel = ChannelId(9)),
+        ("V0702", two_devices, |p| {
+            let twice = ring(p).clone();
+            main(p).rings.push(twice);
+        }),
+        ("V0703", two_devices, |p| main(p).rings.clear()),
+        ("V0704", two_devices, |p| ring(p).channel = ChannelId(1)),
+        ("V0705", two_devices, |p| ring(p).from = DeviceId(1)),
+        ("V0706", two_devices, |p| ring(p).buffer = BufferId(2)),
+        ("V0707", two_devices, |p| p.machine.links.clear()),
+        ("V0708", two_devices, |p| {
+            let recv = entries(p, 1).remove(0);
+            entries(p, 0).push(recv);
+        }),
+        ("V0709", two_devices, |p| slot(p, 0, 1).stage = 1),
+        ("V0709", two_devices, |p| slot(p, 1, 0).stage = 0),
+        ("V0710", two_devices, |p| exchange(p, 0, 1, 3)),
+        ("V0711", two_devices, |p| drop(entries(p, 1).remove(2))),
+        ("V0712", two_devices, |p| drop(entries(p, 1).remove(5))),
+        ("V0713", two_devices, |p| slot(p, 1, 5).stage = 0),
+        ("V0801", two_devices, |p| {
+            [0, 1, 2, 3].map(|i| slot(p, 0, i).stage = 3).map(|()| main(p).stages = 4)[0]
+        }),
+        ("V0802", two_devices, |p| {
+            slot(p, 1, 5).stage = 3;
+            main(p).stages = 4;
+        }),
+        // Here the receipt of the feedback comes before what the other device needs for it.
+        ("V0803", round_trip, |p| {
+            exchange(p, 0, 2, 4);
+        }),
+        ("V0901", chain, |p| main(p).period_ns = 0),
+        ("V0902", chain, |p| slot(p, 0, 1).start_ns = 9),
+        ("V0902", feedback, |p| slot(p, 0, 2).start_ns = 129),
+        ("V0903", chain, |p| main(p).period_ns = 29),
+        ("V0903", chain, |p| slot(p, 0, 2).duration_ns = u64::MAX),
+        ("V0904", round_trip, |p| slot(p, 1, 0).duration_ns = 29),
+    ]);
+}
+
+/// Changes that look odd but are right must pass: the verifier is no style check.
+#[test]
+fn harmless_changes_pass() {
+    let cases: &[(fn() -> Program, fn(&mut Program))] = &[
+        // The sink may run before or after the carry.
+        (window, |p| exchange(p, 0, 2, 3)),
+        // More places than needed, where there is room.
+        (pipeline, |p| {
+            buffer(p, 0).blocks = 3;
+            buffer(p, 1).offset_bytes = 192;
+            calendar(p, 0).arena_bytes = 256;
+        }),
+        // Two blocks with disjoint lives share bytes: the last one is written when the first has been read.
+        (two_on_one_place, |p| buffer(p, 2).offset_bytes = 0),
+        // Carried a stage later than written, before the next block's filter.
+        (pipeline, |p| {
+            slot(p, 0, 2).stage = 1;
+            exchange(p, 0, 2, 3);
+        }),
+    ];
+    for (i, (make, change)) in cases.iter().enumerate() {
+        let mut program = make();
+        change(&mut program);
+        assert_eq!(codes(&program), [""; 0], "case {i}");
+    }
+}
+
+/// [`chain`] with one more actor: three buffers in a row, of which the first and the last never meet.
+fn two_on_one_place() -> Program {
+    let mut p = chain();
+    let mut copy = actor(&mut p, 1).clone();
+    copy.name = "copy".into();
+    copy.params.clear();
+    copy.outputs[0].rate = 1;
+    p.graph.actors.push(copy);
+    channel(&mut p, 1).readers[0].to.actor = ActorId(3);
+    let mut last = channel(&mut p, 1).clone();
+    last.from.actor = ActorId(3);
+    last.readers[0].to.actor = ActorId(2);
+    p.graph.channels.push(last);
+    let plan = main(&mut p);
+    plan.placement.push(DeviceId(0));
+    let mut third = plan.buffers[BufferId(1)].clone();
+    (third.channel, third.offset_bytes) = (ChannelId(2), 256);
+    plan.buffers.push(third);
+    plan.calendars[0].arena_bytes += 64;
+    plan.period_ns += 10;
+    let mut sink = slot(&mut p, 0, 2).clone();
+    slot(&mut p, 0, 2).action = Action::Fire { actor: ActorId(3), first: 0, count: 8 };
+    sink.start_ns += 10;
+    entries(&mut p, 0).push(Entry::Slot(sink));
+    p
+}
+
+#[test]
+fn codes_are_unique_and_all_reachable_ones_are_tested() {
+    let mut codes = VerifyError::CODES.to_vec();
+    codes.sort_unstable();
+    codes.dedup();
+    assert_eq!(codes.len(), VerifyError::CODES.len());
+    // V0123 needs a run of 2^27 steps.
+    let tests = include_str!("tests.rs");
+    for code in codes.into_iter().filter(|&code| code != "V0123") {
+        assert!(tests.contains(&format!("(\"{code}\"")), "{code} has no test");
+    }
+}
+
+#[test]
+fn mutants_that_must_fail_do() {
+    for program in programs::all() {
+        let mutants = mutants(&program, 1, 3000);
+        assert_eq!(mutants.len(), 3000);
+        for mutant in mutants {
+            let refused = check(&mutant.program).is_err();
+            let name = &program.graph.name;
+            assert!(refused || !mutant.must_fail, "{name}: accepted: {}", mutant.what);
         }
     }
+}
+
+#[test]
+fn errors_are_capped() {
+    let mut program = chain();
+    let copies = vec![entries(&mut program, 0)[0].clone(); 1000];
+    entries(&mut program, 0).extend(copies);
+    assert_eq!(check(&program).expect_err("1000 wrong slots").len(), MAX_ERRORS);
+}
+
+#[test]
+fn repetition_vectors() {
+    let q = |p: &Program| graph::repetition(&p.graph).expect("a consistent graph").raw;
+    assert_eq!(q(&chain()), [1, 1, 2]);
+    // CD to DAT: each component of a graph is scaled by itself.
+    let mut p = chain();
+    (actor(&mut p, 0).outputs[0].rate, actor(&mut p, 1).inputs[0].rate) = (147, 160);
+    let other = chain().graph;
+    for mut a in other.actors {
+        a.name.push('2');
+        p.graph.actors.push(a);
+    }
+    for mut c in other.channels {
+        c.from.actor.0 += 3;
+        c.readers[0].to.actor.0 += 3;
+        p.graph.channels.push(c);
+    }
+    assert_eq!(q(&p), [160, 147, 294, 1, 1, 2]);
+    channel(&mut p, 0).from.actor = ActorId(77);
+    assert!(matches!(graph::repetition(&p.graph), Err(VerifyError::UnknownActor { .. })));
+}
+
+/// A chain of actors as long as the limits of recursion would not bear, in one loop of many executions.
+#[test]
+fn large_programs_are_checked_without_recursion() {
+    let (actors, rounds) = (20_000u32, 16);
+    let mut p = chain();
+    let (source, middle, sink) =
+        (actor(&mut p, 0).clone(), actor(&mut p, 1).clone(), actor(&mut p, 2).clone());
+    let (link, place) = (channel(&mut p, 0).clone(), buffer(&mut p, 0).clone());
+    let fire = slot(&mut p, 0, 0).clone();
+    p.graph.actors = (0..actors)
+        .map(|i| {
+            let mut a = if i == 0 {
+                &source
+            } else if i + 1 == actors {
+                &sink
+            } else {
+                &middle
+            }
+            .clone();
+            a.name = format!("actor{i}");
+            a.outputs.iter_mut().for_each(|o| o.rate = 1);
+            a
+        })
+        .collect();
+    p.graph.channels = (1..actors)
+        .map(|i| {
+            let mut c = link.clone();
+            (c.from.actor.0, c.readers[0].to.actor.0) = (i - 1, i);
+            c
+        })
+        .collect();
+    p.machine.devices[DeviceId(0)].memory_bytes = 1 << 30;
+    let plan = main(&mut p);
+    plan.block = rounds;
+    plan.placement = vec![DeviceId(0); actors as usize].into();
+    plan.buffers = (0..actors - 1)
+        .map(|i| {
+            let mut b = place.clone();
+            (b.channel.0, b.offset_bytes, b.block_tokens) = (i, u64::from(i) * 64, rounds);
+            b
+        })
+        .collect();
+    plan.period_ns = u64::from(actors) * rounds;
+    let body = (0..actors).map(|i| {
+        let action = Action::Fire { actor: ActorId(i), first: 0, count: 1 };
+        Entry::Slot(Slot { start_ns: i.into(), duration_ns: 1, action, ..fire.clone() })
+    });
+    let body = body.collect();
+    let calendar = &mut plan.calendars[0];
+    (calendar.arena_bytes, calendar.scratch_bytes) = (u64::from(actors) * 64, 0);
+    calendar.lanes[0].entries = vec![Entry::Loop { count: rounds, body }];
+    assert_eq!(codes(&p), [""; 0]);
 }

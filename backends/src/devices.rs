@@ -1,0 +1,155 @@
+//! The CPU devices of this machine: what they are called, which cores they have, what the roofline may assume.
+
+use std::collections::BTreeMap;
+
+use zbmd_ir::{Device, DeviceId, Link, Machine};
+
+/// Memory assumed where the system does not tell: 4 GiB.
+const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
+/// Bandwidth of one core to its caches and memory mixed, as kernels in a calendar see it.
+const BYTES_PER_S: u64 = 20_000_000_000;
+/// Between cores by way of the shared cache.
+const LINK_BYTES_PER_S: u64 = 10_000_000_000;
+const LINK_LATENCY_NS: u64 = 200;
+
+/// This machine: one device `cpu:N` for each physical core that the process may use, N counting from 0 in the
+/// order of the OS's numbers; memory shared evenly; a link between any two.
+///
+/// The same machine and affinity give the same result: nothing is measured. Arithmetic peaks are what one core
+/// with these instructions sustains on long vectors, not what was benchmarked here.
+pub fn detect() -> Machine {
+    machine(&cores(), memory_bytes(), flops_per_s())
+}
+
+fn machine(cores: &[Option<u32>], memory_bytes: u64, flops_per_s: u64) -> Machine {
+    let count = cores.len().max(1) as u64;
+    let devices = cores.iter().enumerate().map(|(i, core)| Device {
+        name: format!("cpu:{i}"),
+        backend: "cpu".to_owned(),
+        cores: core.iter().copied().collect(),
+        memory_bytes: memory_bytes / count,
+        flops_per_s,
+        bytes_per_s: BYTES_PER_S,
+    });
+    let ids = || (0..cores.len()).map(DeviceId::from);
+    let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
+    let links = pairs.filter(|(from, to)| from != to).map(|(from, to)| Link {
+        from,
+        to,
+        bytes_per_s: LINK_BYTES_PER_S,
+        latency_ns: LINK_LATENCY_NS,
+    });
+    Machine { devices: devices.collect(), links: links.collect() }
+}
+
+fn flops_per_s() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        return 40_000_000_000;
+    }
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        15_000_000_000
+    } else {
+        2_000_000_000
+    }
+}
+
+/// The OS's numbers of the usable cores, one logical processor for each physical core; `None` if it has none.
+fn cores() -> Vec<Option<u32>> {
+    let allowed = allowed_cpus();
+    if allowed.is_empty() {
+        let count = std::thread::available_parallelism().map_or(1, |n| n.get());
+        return vec![None; count];
+    }
+    one_per_core(&allowed, |cpu| {
+        Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?))
+    })
+    .into_iter()
+    .map(Some)
+    .collect()
+}
+
+/// The lowest-numbered logical processor of each physical core, in order; those without a place count as cores.
+fn one_per_core(allowed: &[u32], place: impl Fn(u32) -> Option<(i64, i64)>) -> Vec<u32> {
+    let mut first = BTreeMap::new();
+    let mut cores: Vec<u32> = allowed
+        .iter()
+        .copied()
+        .filter(|&cpu| place(cpu).is_none_or(|p| *first.entry(p).or_insert(cpu) == cpu))
+        .collect();
+    cores.sort_unstable();
+    cores
+}
+
+#[cfg(target_os = "linux")]
+fn allowed_cpus() -> Vec<u32> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).map(|c| c as u32).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allowed_cpus() -> Vec<u32> {
+    Vec::new()
+}
+
+fn topology(cpu: u32, what: &str) -> Option<i64> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn memory_bytes() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    total_memory(&info).unwrap_or(FALLBACK_MEMORY_BYTES)
+}
+
+/// `MemTotal` of `/proc/meminfo`, in bytes.
+fn total_memory(info: &str) -> Option<u64> {
+    let line = info.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024).filter(|&b| b > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hyperthreads_share_a_device() {
+        // Two packages of two cores; processors 4..8 are the second threads. Processor 9 has no topology.
+        let place = |cpu: u32| (cpu < 8).then_some((i64::from(cpu % 4 / 2), i64::from(cpu % 2)));
+        for (allowed, expect) in [
+            (vec![0, 1, 2, 3, 4, 5, 6, 7], vec![0, 1, 2, 3]),
+            (vec![2, 6, 7], vec![2, 7]),
+            (vec![5, 9], vec![5, 9]),
+        ] {
+            assert_eq!(one_per_core(&allowed, place), expect, "{allowed:?}");
+        }
+    }
+
+    #[test]
+    fn meminfo() {
+        assert_eq!(total_memory("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
+        assert_eq!(total_memory("MemFree: 1 kB\n"), None);
+        assert_eq!(total_memory("MemTotal: many kB\n"), None);
+    }
+
+    #[test]
+    fn every_pair_has_a_link_and_memory_is_shared() {
+        let machine = machine(&[Some(0), Some(3), None], 3 << 30, 1);
+        assert_eq!(machine.links.len(), 6);
+        let devices = || (0..3_usize).map(DeviceId::from);
+        for (from, to) in devices().flat_map(|a| devices().map(move |b| (a, b))) {
+            assert_eq!(machine.link(from, to).is_some(), from != to);
+        }
+        assert!(machine.devices.iter().all(|d| d.memory_bytes == 1 << 30 && d.backend == "cpu"));
+        assert_eq!(machine.devices[DeviceId(1)].cores, [3]);
+        assert!(machine.devices[DeviceId(2)].cores.is_empty());
+    }
+
+    #[test]
+    fn this_machine_is_the_same_twice() {
+        let machine = detect();
+        assert!(!machine.devices.is_empty());
+        assert_eq!(machine, detect());
+    }
+}

@@ -1,0 +1,256 @@
+//! Conversion between dtypes and from and to the formats of sample files.
+
+use half::{bf16, f16};
+use num_complex::Complex32;
+use zbmd_ir::{DType, TokenType};
+
+use super::args::{Args, input_error};
+use super::entry::{Entry, Made};
+use crate::kernel::{Element, Io, Kernel, KernelFault};
+use crate::op::{OpDoc, OpError, dtype_param};
+use crate::simd;
+
+pub(super) const OPS: [Entry; 1] = [Entry {
+    name: "Convert",
+    positional: &["to"],
+    doc: OpDoc {
+        summary: "converts elements: to integers by rounding (ties to even) and saturating, NaN to 0",
+        params: &[
+            (
+                "to",
+                "a dtype, or a sample format: cu8 (u8[2], 127.5 ± 127.5), cs8, cs16 (i8[2], i16[2], \
+                 full scale 1.0) from c32; s8, s16, s32 from f32. Default with `from`: c32 or f32",
+            ),
+            ("from", "the sample format of the input, one of the same; left out: its dtype"),
+        ],
+        ports: "`x` -> `y`, one token a firing; any shape, the last dimension 2 being a complex number \
+                in the formats cu8, cs8 and cs16",
+        example: "Convert(to: c32, from: \"cu8\")",
+    },
+    make: convert,
+}];
+
+/// A sample format: integer elements that stand for numbers in [−1, 1].
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Format {
+    name: &'static str,
+    /// Type of the integers.
+    raw: DType,
+    complex: bool,
+    /// The number is (integer − bias) / scale.
+    bias: f32,
+    scale: f32,
+}
+
+const FORMATS: [Format; 6] = [
+    Format { name: "cu8", raw: DType::U8, complex: true, bias: 127.5, scale: 127.5 },
+    Format { name: "cs8", raw: DType::I8, complex: true, bias: 0.0, scale: 128.0 },
+    Format { name: "cs16", raw: DType::I16, complex: true, bias: 0.0, scale: 32_768.0 },
+    Format { name: "s8", raw: DType::I8, complex: false, bias: 0.0, scale: 128.0 },
+    Format { name: "s16", raw: DType::I16, complex: false, bias: 0.0, scale: 32_768.0 },
+    Format { name: "s32", raw: DType::I32, complex: false, bias: 0.0, scale: 2_147_483_648.0 },
+];
+
+impl Format {
+    fn find(name: &str) -> Option<Format> {
+        FORMATS.into_iter().find(|f| f.name == name)
+    }
+
+    fn float(self) -> DType {
+        if self.complex { DType::C32 } else { DType::F32 }
+    }
+
+    /// The type of raw tokens for float tokens of that shape.
+    fn raw_token(self, shape: &[u32]) -> TokenType {
+        let mut shape = shape.to_vec();
+        shape.extend(self.complex.then_some(2));
+        TokenType::new(self.raw, shape)
+    }
+}
+
+fn convert(args: &Args<'_>) -> Result<Made, OpError> {
+    let from = match args.word_opt("from")? {
+        None => None,
+        Some(word) => Some(
+            Format::find(word)
+                .ok_or_else(|| args.unknown_word("from", word, &FORMATS.map(|f| f.name)))?,
+        ),
+    };
+    if let Some(format) = from {
+        let to = args.dtype_or("to", format.float())?;
+        if to != format.float() {
+            let message = format!("is {to}, but `{}` holds {}", format.name, format.float());
+            return Err(args.error("to", message, "convert twice"));
+        }
+        let x = args.x()?;
+        let shape = &x.shape[..x.shape.len() - usize::from(format.complex && !x.shape.is_empty())];
+        if format.raw_token(shape) != *x {
+            let help = format!("`{}` is {}", format.name, format.raw_token(shape));
+            return Err(input_error("x", format!("is {x}"), help));
+        }
+        let y = TokenType::new(to, shape);
+        return Ok(Made::map(x, y, move || Ok(Decode(format))));
+    }
+    let x = args.x()?;
+    let word = args.word("to")?;
+    if let Some(format) = Format::find(word) {
+        if x.dtype != format.float() {
+            let help = format!("`{}` is made from {}", format.name, format.float());
+            return Err(input_error("x", format!("is {x}"), help));
+        }
+        return Ok(Made::map(x, format.raw_token(&x.shape), move || Ok(Encode(format))));
+    }
+    let to = dtype_param("to", word)?;
+    if x.dtype == DType::C32 && to != DType::C32 {
+        let help = "take a part of it: `Expr(\"re(x)\")`, or `Magnitude()`";
+        return Err(input_error("x", format!("is {x}, which has no {to} value"), help));
+    }
+    let from = x.dtype;
+    let flops = x.elements() as f64 * if from == DType::F32 { 4.0 } else { 6.0 };
+    let y = TokenType::new(to, x.shape.clone());
+    Ok(Made::map(x, y, move || Ok(Cast { from, to })).flops(flops))
+}
+
+struct Decode(Format);
+
+impl Kernel for Decode {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let Format { raw, complex, bias, scale, .. } = self.0;
+        let y: &mut [f32] = match complex {
+            true => bytemuck::cast_slice_mut(io.output::<Complex32>(0)),
+            false => io.output(0),
+        };
+        match raw {
+            DType::U8 => simd::map(io.input::<u8>(0), y, |v| (f32::from(v) - bias) / scale),
+            DType::I8 => simd::map(io.input::<i8>(0), y, |v| (f32::from(v) - bias) / scale),
+            DType::I16 => simd::map(io.input::<i16>(0), y, |v| (f32::from(v) - bias) / scale),
+            _ => simd::map(io.input::<i32>(0), y, |v| (v as f32 - bias) / scale),
+        }
+        Ok(())
+    }
+}
+
+struct Encode(Format);
+
+impl Kernel for Encode {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let Format { raw, complex, bias, scale, .. } = self.0;
+        let x: &[f32] = match complex {
+            true => bytemuck::cast_slice(io.input::<Complex32>(0)),
+            false => io.input(0),
+        };
+        let level = move |v: f32| (v * scale + bias).round_ties_even();
+        match raw {
+            DType::U8 => simd::map(x, io.output::<u8>(0), |v| level(v) as u8),
+            DType::I8 => simd::map(x, io.output::<i8>(0), |v| level(v) as i8),
+            DType::I16 => simd::map(x, io.output::<i16>(0), |v| level(v) as i16),
+            _ => simd::map(x, io.output::<i32>(0), |v| level(v) as i32),
+        }
+        Ok(())
+    }
+}
+
+/// Between dtypes. Integers go by i64, all else by f64, which holds every other dtype exactly.
+struct Cast {
+    from: DType,
+    to: DType,
+}
+
+/// A real element.
+trait Real: Element {
+    fn wide(self) -> f64;
+    fn narrow(value: f64) -> Self;
+}
+
+/// An integer element.
+trait Whole: Element {
+    fn wide(self) -> i64;
+    fn narrow(value: i64) -> Self;
+}
+
+macro_rules! real {
+    ($($ty:ty: $wide:expr, $narrow:expr;)*) => { $(impl Real for $ty {
+        #[inline(always)]
+        fn wide(self) -> f64 { $wide(self) }
+        #[inline(always)]
+        fn narrow(value: f64) -> Self { $narrow(value) }
+    })* };
+}
+real! {
+    f32: f64::from, |v| v as f32;
+    f64: |v| v, |v| v;
+    f16: f16::to_f64, |v: f64| f16::from_f64(v);
+    bf16: bf16::to_f64, |v: f64| bf16::from_f64(v);
+    i8: f64::from, |v: f64| v.round_ties_even() as i8;
+    u8: f64::from, |v: f64| v.round_ties_even() as u8;
+    i16: f64::from, |v: f64| v.round_ties_even() as i16;
+    i32: f64::from, |v: f64| v.round_ties_even() as i32;
+    i64: |v| v as f64, |v: f64| v.round_ties_even() as i64;
+}
+
+macro_rules! whole {
+    ($($ty:ty)*) => { $(impl Whole for $ty {
+        #[inline(always)]
+        fn wide(self) -> i64 { self as i64 }
+        #[inline(always)]
+        fn narrow(value: i64) -> Self { value.clamp(<$ty>::MIN as i64, <$ty>::MAX as i64) as $ty }
+    })* };
+}
+whole!(i8 u8 i16 i32 i64);
+
+impl Kernel for Cast {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        match self.from {
+            DType::F32 => real_from::<f32>(io, self.to),
+            DType::F64 => real_from::<f64>(io, self.to),
+            DType::F16 => real_from::<f16>(io, self.to),
+            DType::Bf16 => real_from::<bf16>(io, self.to),
+            DType::I8 => whole_from::<i8>(io, self.to),
+            DType::U8 => whole_from::<u8>(io, self.to),
+            DType::I16 => whole_from::<i16>(io, self.to),
+            DType::I32 => whole_from::<i32>(io, self.to),
+            DType::I64 => whole_from::<i64>(io, self.to),
+            DType::Bool => whole_from::<u8>(io, self.to),
+            DType::C32 => io.output::<Complex32>(0).copy_from_slice(io.input::<Complex32>(0)),
+        }
+        Ok(())
+    }
+}
+
+fn real_from<A: Real>(io: &mut Io<'_>, to: DType) {
+    fn each<A: Real, B: Real>(io: &mut Io<'_>) {
+        simd::map(io.input::<A>(0), io.output::<B>(0), |v| B::narrow(v.wide()));
+    }
+    match to {
+        DType::F32 => each::<A, f32>(io),
+        DType::F64 => each::<A, f64>(io),
+        DType::F16 => each::<A, f16>(io),
+        DType::Bf16 => each::<A, bf16>(io),
+        DType::I8 => each::<A, i8>(io),
+        DType::U8 => each::<A, u8>(io),
+        DType::I16 => each::<A, i16>(io),
+        DType::I32 => each::<A, i32>(io),
+        DType::I64 => each::<A, i64>(io),
+        DType::Bool => {
+            simd::map(io.input::<A>(0), io.output::<u8>(0), |v| u8::from(v.wide() != 0.0))
+        }
+        DType::C32 => {
+            let y = io.output::<Complex32>(0);
+            simd::map(io.input::<A>(0), y, |v| Complex32::new(v.wide() as f32, 0.0));
+        }
+    }
+}
+
+fn whole_from<A: Real + Whole>(io: &mut Io<'_>, to: DType) {
+    fn each<A: Whole, B: Whole>(io: &mut Io<'_>) {
+        simd::map(io.input::<A>(0), io.output::<B>(0), |v| B::narrow(v.wide()));
+    }
+    match to {
+        DType::I8 => each::<A, i8>(io),
+        DType::U8 => each::<A, u8>(io),
+        DType::I16 => each::<A, i16>(io),
+        DType::I32 => each::<A, i32>(io),
+        DType::I64 => each::<A, i64>(io),
+        _ => real_from::<A>(io, to),
+    }
+}

@@ -1,0 +1,268 @@
+//! `Custom`: actors whose kernel is Rust code of the embedding program.
+//!
+//! An op sees no registry, so what depends on what is registered is in [`Registry::resolve`] and
+//! [`Registry::kernel`]: without an actor of the name, a declaration alone gives the ports, so that a model can be
+//! compiled by a program that does not have its actors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_ir::{Actor, BlobId, DType, Params, TiSlice, TokenType, Value, limits};
+
+use super::args::Args;
+use super::entry::{
+    check_connected, check_limits, check_ports, in_port, out_port, port_text, stateless_inputs,
+};
+use crate::kernel::Kernel;
+use crate::op::{
+    CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work, default_work,
+};
+
+/// Name of the op.
+pub(crate) const NAME: &str = "Custom";
+
+const KNOWN: [&str; 5] = ["name", "inputs", "outputs", "params", "cost_ns"];
+
+/// The op `Custom` as far as a declaration goes.
+pub(crate) struct Custom;
+
+impl Op for Custom {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn doc(&self) -> OpDoc {
+        OpDoc {
+            summary: "an actor written in Rust and registered by the embedding program",
+            params: &[
+                ("name", "the name it is registered by"),
+                (
+                    "inputs",
+                    "ports by name: a type such as f32 or \"u8[112]\", or {\"dtype\": u8, \"shape\": [112], \
+                     \"rate\": 1, \"window\": 1}. Sorted by name. Without inputs and outputs, the ports \
+                     are the registered actor's, which may also have state",
+                ),
+                ("outputs", "ports by name, as above without window"),
+                ("params", "a map handed to the actor"),
+                (
+                    "cost_ns",
+                    "nanoseconds of one firing, for the schedule (default: from its bytes)",
+                ),
+            ],
+            ports: "as declared or as the actor says; both must agree",
+            example: "Custom(\"crc\", inputs: {\"x\": \"u8[112]\"}, outputs: {\"ok\": bool})",
+        }
+    }
+
+    fn positional(&self) -> &'static [&'static str] {
+        &["name"]
+    }
+
+    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        let args = Args::new(cx, &KNOWN)?;
+        let name = args.word("name")?;
+        let declared = declaration(&args)?.ok_or_else(|| unregistered(name))?;
+        check(&declared, cx)?;
+        Ok(declared)
+    }
+
+    fn kernel(
+        &self,
+        actor: &Actor,
+        _: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        Err(unregistered(actor.params.get("name").and_then(Value::as_str).unwrap_or_default()))
+    }
+}
+
+fn unregistered(name: &str) -> OpError {
+    OpError::Other {
+        message: format!("the program did not register custom actor `{name}`"),
+        help:
+            "register it with `Registry::register`, or declare `inputs` and `outputs` to compile \
+               without it"
+                .to_owned(),
+    }
+}
+
+fn check(signature: &Signature, cx: &ResolveCx<'_>) -> Result<(), OpError> {
+    check_limits(signature)?;
+    check_connected(signature, cx.connected)
+}
+
+/// The ports that the model declares, if it does.
+fn declaration(args: &Args<'_>) -> Result<Option<Signature>, OpError> {
+    let (inputs, outputs) = (args.map_opt("inputs")?, args.map_opt("outputs")?);
+    if inputs.is_none() && outputs.is_none() {
+        return Ok(None);
+    }
+    let mut signature = Signature::default();
+    for (name, value) in inputs.into_iter().flatten() {
+        let (token, rate, window) = port(args, "inputs", name, value, true)?;
+        signature.inputs.push(in_port(name, token, rate, window));
+    }
+    for (name, value) in outputs.into_iter().flatten() {
+        let (token, rate, _) = port(args, "outputs", name, value, false)?;
+        signature.outputs.push(out_port(name, token, rate));
+    }
+    Ok(Some(signature))
+}
+
+fn port(
+    args: &Args<'_>,
+    side: &str,
+    name: &str,
+    value: &Value,
+    input: bool,
+) -> Result<(TokenType, u64, u64), OpError> {
+    let path = format!("{side}.{name}");
+    let token = token_type(args, &path, value)?;
+    let Value::Map(map) = value else { return Ok((token, 1, 1)) };
+    let number = |key: &str, default: u64| match map.get(key) {
+        None => Ok(default),
+        Some(v) => {
+            v.as_int().and_then(|i| u64::try_from(i).ok()).filter(|&n| n > 0).ok_or_else(|| {
+                args.error(&format!("{path}.{key}"), "is no positive integer", "at least 1")
+            })
+        }
+    };
+    let rate = number("rate", 1)?;
+    let window = number("window", rate)?;
+    if !input && map.contains_key("window") {
+        return Err(args.error(&path, "has a window", "only inputs have windows"));
+    }
+    if window < rate {
+        let message = format!("has window {window}, below rate {rate}");
+        return Err(args.error(&path, message, "a window holds at least the tokens consumed"));
+    }
+    Ok((token, rate, window))
+}
+
+/// A token type written as `f32`, `"f32[2,3]"` or `{"dtype": f32, "shape": [2, 3]}`.
+pub(super) fn token_type(args: &Args<'_>, path: &str, value: &Value) -> Result<TokenType, OpError> {
+    let wrong = |message: String| {
+        let help = "write f32, \"f32[4]\" or {\"dtype\": f32, \"shape\": [4]}";
+        args.error(path, message, help)
+    };
+    let dtype = |word: &str| {
+        DType::from_name(word)
+            .ok_or_else(|| args.unknown_word(path, word, &DType::ALL.map(DType::name)))
+    };
+    let dim = |i: Option<i64>| i.and_then(|i| u32::try_from(i).ok()).filter(|&d| d > 0);
+    let (dtype, dims) = match value {
+        Value::Str(text) => match text.strip_suffix(']').and_then(|t| t.split_once('[')) {
+            None => (dtype(text)?, Some(Vec::new())),
+            Some((word, dims)) => {
+                let dims = dims.split(',').map(|d| dim(d.trim().parse().ok())).collect();
+                (dtype(word.trim())?, dims)
+            }
+        },
+        Value::Map(map) => {
+            let known = ["dtype", "shape", "rate", "window"];
+            if let Some(key) = map.keys().find(|k| !known.contains(&k.as_str())) {
+                return Err(args.unknown_word(path, key, &known));
+            }
+            let word = map.get("dtype").and_then(Value::as_str);
+            let word = word.ok_or_else(|| wrong("has no dtype".to_owned()))?;
+            let dims = match map.get("shape") {
+                None => Some(Vec::new()),
+                Some(shape) => {
+                    shape.as_list().and_then(|l| l.iter().map(|v| dim(v.as_int())).collect())
+                }
+            };
+            (dtype(word)?, dims)
+        }
+        _ => return Err(wrong("is no token type".to_owned())),
+    };
+    let dims =
+        dims.ok_or_else(|| wrong("has a dimension that is no positive integer".to_owned()))?;
+    if dims.len() > limits::MAX_RANK {
+        return Err(wrong(format!(
+            "has {} dimensions, the limit is {}",
+            dims.len(),
+            limits::MAX_RANK
+        )));
+    }
+    Ok(TokenType::new(dtype, dims))
+}
+
+impl Registry {
+    /// The ports of an actor: [`Op::resolve`] of the op, except that for `Custom` a registered actor is asked and
+    /// compared with the model's declaration.
+    ///
+    /// # Errors
+    /// [`OpError::Other`] for an unknown op, for a custom actor that is neither registered nor declared, and for
+    /// one whose ports differ from the declaration; else what the op says.
+    pub fn resolve(&self, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        if op != NAME || !self.ops.contains_key(NAME) {
+            return self.op(op).ok_or_else(|| self.unknown_op(op))?.resolve(cx);
+        }
+        let args = Args::new(cx, &KNOWN)?;
+        let name = args.word("name")?;
+        let Some(actor) = self.custom_actor(cx.params, name)? else {
+            return Custom.resolve(cx);
+        };
+        let ports = actor.ports();
+        if let Some(declared) = declaration(&args)? {
+            // The model's map has no order: compare sorted by name.
+            let mut sorted = ports.clone();
+            sorted.inputs.sort_by(|a, b| a.name.cmp(&b.name));
+            sorted.outputs.sort_by(|a, b| a.name.cmp(&b.name));
+            if declared.inputs != sorted.inputs || declared.outputs != sorted.outputs {
+                return Err(disagree(name, &sorted, &declared));
+            }
+        }
+        check(&ports, cx)?;
+        Ok(ports)
+    }
+
+    fn custom_actor(
+        &self,
+        params: &Params,
+        name: &str,
+    ) -> Result<Option<Arc<dyn CustomActor>>, OpError> {
+        let none = BTreeMap::new();
+        let inner = match params.get("params") {
+            Some(Value::Map(map)) => map,
+            _ => &none,
+        };
+        self.custom(name, inner).transpose()
+    }
+
+    /// The registered actor behind an actor of op `Custom`, its ports checked.
+    pub(crate) fn custom_for(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn CustomActor>, OpError> {
+        let (connected, types) = stateless_inputs(actor);
+        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let name = Args::new(&cx, &KNOWN)?.word("name")?;
+        let made = self.custom_actor(&actor.params, name)?.ok_or_else(|| unregistered(name))?;
+        check_limits(&made.ports())?;
+        // A program compiled without the actor has the declaration's order, which only a program that sorts its
+        // ports by name shares.
+        check_ports(actor, &made.ports())?;
+        Ok(made)
+    }
+
+    /// Work of one firing of a custom actor: what the model says, else the actor, else its bytes.
+    pub(crate) fn custom_work(&self, actor: &Actor) -> Work {
+        let name = actor.params.get("name").and_then(Value::as_str).unwrap_or_default();
+        let made = self.custom_actor(&actor.params, name).ok().flatten();
+        made.and_then(|a| a.work()).unwrap_or_else(|| default_work(actor))
+    }
+}
+
+fn disagree(name: &str, actor: &Signature, declared: &Signature) -> OpError {
+    let text = |s: &Signature, states| port_text(&s.inputs, &s.outputs, states);
+    OpError::Other {
+        message: format!(
+            "custom actor `{name}` has ports {}, the model declares {}",
+            text(actor, actor.states.len()),
+            text(declared, actor.states.len())
+        ),
+        help: "change one of them, or leave `inputs` and `outputs` out".to_owned(),
+    }
+}

@@ -1,0 +1,227 @@
+//! How ops of the standard catalogue are written: one function from arguments to ports, work and kernel, so that
+//! the compiler, the loader and the cost model cannot disagree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_ir::{Actor, BlobId, InPort, OutPort, StatePort, TiSlice, TokenType, limits};
+
+use super::args::{Args, input_error};
+use crate::kernel::{Io, Kernel};
+use crate::op::{Op, OpDoc, OpError, ResolveCx, Signature, StateSpec, Work, default_work};
+
+type MakeKernel = Box<dyn FnOnce() -> Result<Arc<dyn Kernel>, OpError>>;
+
+/// An op for given arguments and input types.
+pub(crate) struct Made {
+    pub(crate) signature: Signature,
+    work: Option<Work>,
+    kernel: MakeKernel,
+}
+
+impl Made {
+    /// Ports, and how to make the kernel.
+    pub(crate) fn new<K: Kernel + 'static>(
+        inputs: Vec<InPort>,
+        outputs: Vec<OutPort>,
+        kernel: impl FnOnce() -> Result<K, OpError> + 'static,
+    ) -> Self {
+        let signature = Signature { inputs, outputs, states: Vec::new() };
+        let kernel = move || Ok(Arc::new(kernel()?) as Arc<dyn Kernel>);
+        Self { signature, work: None, kernel: Box::new(kernel) }
+    }
+
+    /// One token `x` in, one token `y` out.
+    pub(crate) fn map<K: Kernel + 'static>(
+        x: &TokenType,
+        y: TokenType,
+        kernel: impl FnOnce() -> Result<K, OpError> + 'static,
+    ) -> Self {
+        Self::new(vec![in_port("x", x.clone(), 1, 1)], vec![out_port("y", y, 1)], kernel)
+    }
+
+    /// Adds a state.
+    pub(crate) fn state(mut self, name: &str, token: TokenType, initial: Vec<u8>) -> Self {
+        self.signature.states.push(StateSpec { name: name.to_owned(), token, initial });
+        self
+    }
+
+    /// Arithmetic operations of a firing, as equivalents of a fused multiply-add's half on wide vectors.
+    pub(crate) fn flops(mut self, flops: f64) -> Self {
+        let bytes = self.bytes();
+        self.work = Some(Work { flops, bytes });
+        self
+    }
+
+    fn bytes(&self) -> f64 {
+        let read = self.signature.inputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64);
+        let written = self.signature.outputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64);
+        read.sum::<f64>() + written.sum::<f64>()
+    }
+}
+
+/// An input port.
+pub(crate) fn in_port(name: &str, token: TokenType, rate: u64, window: u64) -> InPort {
+    InPort { name: name.to_owned(), token, rate, window }
+}
+
+/// An output port.
+pub(crate) fn out_port(name: &str, token: TokenType, rate: u64) -> OutPort {
+    OutPort { name: name.to_owned(), token, rate }
+}
+
+/// An op of the standard catalogue. Its parameters are those that its description names.
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) positional: &'static [&'static str],
+    pub(crate) doc: OpDoc,
+    pub(crate) make: fn(&Args<'_>) -> Result<Made, OpError>,
+}
+
+impl Entry {
+    fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
+        let known: Vec<&str> = self.doc.params.iter().map(|(name, _)| *name).collect();
+        let made = (self.make)(&Args::new(cx, &known)?)?;
+        check_limits(&made.signature)?;
+        check_connected(&made.signature, cx.connected)?;
+        Ok(made)
+    }
+
+    fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
+        let (connected, types) = stateless_inputs(actor);
+        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        self.made(&cx)
+    }
+}
+
+impl Op for Entry {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn doc(&self) -> OpDoc {
+        self.doc.clone()
+    }
+
+    fn positional(&self) -> &'static [&'static str] {
+        self.positional
+    }
+
+    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        self.made(cx).map(|made| made.signature)
+    }
+
+    fn kernel(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        let made = self.made_for(actor, blobs)?;
+        check_ports(actor, &made.signature)?;
+        (made.kernel)()
+    }
+
+    fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
+        let made = self.made_for(actor, blobs).ok();
+        made.and_then(|m| m.work).unwrap_or_else(|| default_work(actor))
+    }
+}
+
+/// Names and types of an actor's inputs that are in no state pair.
+pub(crate) fn stateless_inputs(actor: &Actor) -> (Vec<String>, BTreeMap<String, TokenType>) {
+    let ports = actor.inputs.iter().enumerate();
+    let ports = ports.filter(|(i, _)| actor.state_of_input(*i as u32).is_none());
+    let types: BTreeMap<_, _> =
+        ports.clone().map(|(_, p)| (p.name.clone(), p.token.clone())).collect();
+    (ports.map(|(_, p)| p.name.clone()).collect(), types)
+}
+
+/// Refuses an actor whose ports are not exactly those of `signature`, states appended in order.
+pub(crate) fn check_ports(actor: &Actor, signature: &Signature) -> Result<(), OpError> {
+    let (mut inputs, mut outputs) = (signature.inputs.clone(), signature.outputs.clone());
+    let mut state = Vec::new();
+    for spec in &signature.states {
+        state.push(StatePort { input: inputs.len() as u32, output: outputs.len() as u32 });
+        inputs.push(in_port(&spec.name, spec.token.clone(), 1, 1));
+        outputs.push(out_port(&spec.name, spec.token.clone(), 1));
+    }
+    if actor.inputs == inputs && actor.outputs == outputs && actor.state == state {
+        return Ok(());
+    }
+    let has = port_text(&actor.inputs, &actor.outputs, actor.state.len());
+    let needs = port_text(&inputs, &outputs, state.len());
+    Err(OpError::Other {
+        message: format!("actor `{}` has ports {has}, op `{}` has {needs}", actor.name, actor.op),
+        help: "the program was made by another version: compile the model again".to_owned(),
+    })
+}
+
+/// Ports as `(x: f32 1/8) -> (y: f32 1), 0 states`; rate/window where they differ.
+pub(crate) fn port_text(inputs: &[InPort], outputs: &[OutPort], states: usize) -> String {
+    let input = |p: &InPort| match p.rate == p.window {
+        true => format!("{}: {} {}", p.name, p.token, p.rate),
+        false => format!("{}: {} {}/{}", p.name, p.token, p.rate, p.window),
+    };
+    let inputs: Vec<String> = inputs.iter().map(input).collect();
+    let outputs: Vec<String> =
+        outputs.iter().map(|p| format!("{}: {} {}", p.name, p.token, p.rate)).collect();
+    let plural = if states == 1 { "" } else { "s" };
+    format!("({}) -> ({}), {states} state{plural}", inputs.join(", "), outputs.join(", "))
+}
+
+/// Refuses ports beyond the limits that the verifier sets.
+pub(crate) fn check_limits(signature: &Signature) -> Result<(), OpError> {
+    let ports = signature
+        .inputs
+        .iter()
+        .map(|p| (&p.name, &p.token, p.window))
+        .chain(signature.outputs.iter().map(|p| (&p.name, &p.token, p.rate)))
+        .chain(signature.states.iter().map(|s| (&s.name, &s.token, 1)));
+    for (name, token, tokens) in ports {
+        let over = |what: &str, is: u64, limit: u64| {
+            (is > limit).then(|| OpError::Other {
+                message: format!("port `{name}` has {what} {is}, the limit is {limit}"),
+                help: "make the tokens or rates smaller".to_owned(),
+            })
+        };
+        let too_much = over("rank", token.shape.len() as u64, limits::MAX_RANK as u64)
+            .or_else(|| over("token bytes", token.bytes(), limits::MAX_TOKEN_BYTES))
+            .or_else(|| over("a rate or window of", tokens, limits::MAX_RATE));
+        if let Some(error) = too_much {
+            return Err(error);
+        }
+    }
+    let (ins, outs, states) =
+        (signature.inputs.len(), signature.outputs.len(), signature.states.len());
+    if ins + states > limits::MAX_PORTS || outs.max(states) > Io::MAX_MUT_PORTS {
+        return Err(OpError::Other {
+            message: format!(
+                "{ins} inputs, {outs} outputs and {states} states: at most {} inputs, {} outputs",
+                limits::MAX_PORTS,
+                Io::MAX_MUT_PORTS
+            ),
+            help: "use several actors one after the other".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Refuses channels to ports that do not exist.
+pub(crate) fn check_connected(signature: &Signature, connected: &[String]) -> Result<(), OpError> {
+    let known = |name: &String| name.is_empty() || signature.inputs.iter().any(|p| p.name == *name);
+    match connected.iter().find(|name| !known(name)) {
+        None => Ok(()),
+        Some(name) if signature.inputs.is_empty() => {
+            Err(input_error(name, "does not exist", "the op has no inputs"))
+        }
+        Some(name) => {
+            let names: Vec<&str> = signature.inputs.iter().map(|p| p.name.as_str()).collect();
+            let help = match super::args::nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("the inputs are {}", names.join(", ")),
+            };
+            Err(input_error(name, "does not exist", help))
+        }
+    }
+}

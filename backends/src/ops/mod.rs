@@ -1,0 +1,55 @@
+//! The standard catalogue on the CPU: each file holds some ops with their kernels.
+//!
+//! Every kernel gives the same bits for n firings in one call as for n calls; the tests in `conformance` hold all
+//! of them to it and to the plain loops in `reference`.
+
+pub(crate) mod args;
+#[cfg(test)]
+mod conformance;
+mod convert;
+pub(crate) mod custom;
+mod design;
+mod elementwise;
+mod entry;
+mod fft;
+mod fir;
+mod frame;
+mod generate;
+mod iir;
+mod matrix;
+mod route;
+
+use crate::op::{OpDoc, OpError, Registry};
+
+impl Registry {
+    /// The standard catalogue, with no custom actor registered.
+    pub fn standard() -> Self {
+        let mut registry = Self::empty();
+        let groups = convert::OPS
+            .into_iter()
+            .chain(elementwise::OPS)
+            .chain(fft::OPS)
+            .chain(fir::OPS)
+            .chain(frame::OPS)
+            .chain(generate::OPS)
+            .chain(iir::OPS)
+            .chain(matrix::OPS)
+            .chain(route::OPS);
+        groups.for_each(|entry| registry.add(entry));
+        registry.add(custom::Custom);
+        registry
+    }
+
+    /// Name and description of every op, sorted by name.
+    pub fn docs(&self) -> Vec<(String, OpDoc)> {
+        self.ops.iter().map(|(name, op)| (name.clone(), op.doc())).collect()
+    }
+
+    pub(crate) fn unknown_op(&self, name: &str) -> OpError {
+        let help = match args::nearest(name, self.names()) {
+            Some(near) => format!("did you mean `{near}`? See `zbmdc ops` for the catalogue"),
+            None => "see `zbmdc ops` for the catalogue, or use `Custom`".to_owned(),
+        };
+        OpError::Other { message: format!("unknown op `{name}`"), help }
+    }
+}

@@ -1,0 +1,360 @@
+//! Ops that move tokens and elements without looking at them.
+
+use zbmd_ir::{InPort, OutPort, TokenType, limits};
+
+use super::args::{Args, input_error};
+use super::entry::{Entry, Made, in_port, out_port};
+use crate::kernel::{Io, Kernel, KernelFault};
+use crate::op::{OpDoc, OpError};
+
+pub(super) const OPS: [Entry; 8] = [
+    Entry {
+        name: "Delay",
+        positional: &["tokens"],
+        doc: OpDoc {
+            summary: "y[k] = x[k − tokens]; what comes before the first token are the channel's initial tokens",
+            params: &[("tokens", "how many")],
+            ports: "`x`: any type, window tokens + 1 -> `y`, one token a firing",
+            example: "Delay(16)",
+        },
+        make: delay,
+    },
+    Entry {
+        name: "Fork",
+        positional: &["outputs"],
+        doc: OpDoc {
+            summary: "the token on every output (a channel with several readers needs none)",
+            params: &[("outputs", "how many (default 2, at most 32)")],
+            ports: "`x`: any type -> `y0`, `y1`, …, one token a firing",
+            example: "Fork(3)",
+        },
+        make: fork,
+    },
+    Entry {
+        name: "Split",
+        positional: &["outputs"],
+        doc: OpDoc {
+            summary: "deinterleaves: token i of every n to output i",
+            params: &[("outputs", "n (default 2, at most 32)")],
+            ports: "`x`: any type, rate n -> `y0`, `y1`, …, one token a firing",
+            example: "Split(2)",
+        },
+        make: split,
+    },
+    Entry {
+        name: "Merge",
+        positional: &["inputs"],
+        doc: OpDoc {
+            summary: "interleaves: one token from each input in turn",
+            params: &[("inputs", "how many (default: as many as channels name)")],
+            ports: "`x0`, `x1`, …: one type -> `y`, rate n",
+            example: "Merge()",
+        },
+        make: merge,
+    },
+    Entry {
+        name: "Reshape",
+        positional: &["shape"],
+        doc: OpDoc {
+            summary: "the same elements in tokens of another shape; rates make up for the sizes",
+            params: &[("shape", "dimensions, [] for scalars")],
+            ports: "`x`: any type, rate a -> `y`, rate b, a and b being the smallest that fit",
+            example: "Reshape([4, 128])",
+        },
+        make: reshape,
+    },
+    Entry {
+        name: "Transpose",
+        positional: &["axes"],
+        doc: OpDoc {
+            summary: "permutes dimensions: dimension i of y is dimension axes[i] of x",
+            params: &[("axes", "the permutation (default: reversed)")],
+            ports: "`x`: any type -> `y`, one token a firing",
+            example: "Transpose([1, 0])",
+        },
+        make: transpose,
+    },
+    Entry {
+        name: "Decimate",
+        positional: &["factor"],
+        doc: OpDoc {
+            summary: "keeps the first of every `factor` tokens",
+            params: &[("factor", "tokens consumed in a firing")],
+            ports: "`x`: any type, rate factor -> `y`, rate 1",
+            example: "Decimate(4)",
+        },
+        make: decimate,
+    },
+    Entry {
+        name: "Hold",
+        positional: &["factor"],
+        doc: OpDoc {
+            summary: "repeats every token",
+            params: &[("factor", "tokens produced in a firing")],
+            ports: "`x`: any type -> `y`, rate factor",
+            example: "Hold(4)",
+        },
+        make: hold,
+    },
+];
+
+fn x_in(token: &TokenType, rate: u64, window: u64) -> Vec<InPort> {
+    vec![in_port("x", token.clone(), rate, window)]
+}
+
+fn y_out(token: &TokenType, rate: u64) -> Vec<OutPort> {
+    vec![out_port("y", token.clone(), rate)]
+}
+
+fn delay(args: &Args<'_>) -> Result<Made, OpError> {
+    let tokens = args.uint("tokens", 0, limits::MAX_RATE - 1)?;
+    let x = args.x()?;
+    // The window's oldest token is the one wanted: outputs are the beginning of the input.
+    Ok(Made::new(x_in(x, 1, tokens + 1), y_out(x, 1), || Ok(Straight)))
+}
+
+fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
+    let x = args.x()?;
+    let Some(shape) = args.shape_opt("shape")? else {
+        return Err(args.error("shape", "is missing", "give a list of dimensions"));
+    };
+    let y = TokenType::new(x.dtype, shape);
+    let common = gcd(x.elements(), y.elements());
+    let (consumed, produced) = (y.elements() / common, x.elements() / common);
+    Ok(Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || Ok(Straight)))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Outputs are the first bytes of the input.
+struct Straight;
+
+impl Kernel for Straight {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let y = io.output_bytes(0);
+        y.copy_from_slice(&io.input_bytes(0)[..y.len()]);
+        Ok(())
+    }
+}
+
+fn numbered(prefix: &str, count: u64) -> impl Iterator<Item = String> {
+    (0..count).map(move |i| format!("{prefix}{i}"))
+}
+
+fn outputs(args: &Args<'_>, token: &TokenType) -> Result<Vec<OutPort>, OpError> {
+    let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
+    Ok(numbered("y", count).map(|name| out_port(&name, token.clone(), 1)).collect())
+}
+
+fn fork(args: &Args<'_>) -> Result<Made, OpError> {
+    let x = args.x()?;
+    Ok(Made::new(x_in(x, 1, 1), outputs(args, x)?, || Ok(Fork)))
+}
+
+struct Fork;
+
+impl Kernel for Fork {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        for i in 0..io.outputs() {
+            io.output_bytes(i).copy_from_slice(io.input_bytes(0));
+        }
+        Ok(())
+    }
+}
+
+fn split(args: &Args<'_>) -> Result<Made, OpError> {
+    let x = args.x()?;
+    let outputs = outputs(args, x)?;
+    let (count, token) = (outputs.len(), x.bytes() as usize);
+    let inputs = x_in(x, count as u64, count as u64);
+    Ok(Made::new(inputs, outputs, move || Ok(Split { token })))
+}
+
+struct Split {
+    token: usize,
+}
+
+impl Kernel for Split {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let count = io.outputs();
+        for i in 0..count {
+            let (x, y) = (&io.input_bytes(0)[i * self.token..], io.output_bytes(i));
+            copy_tokens(x, count * self.token, y, self.token, self.token);
+        }
+        Ok(())
+    }
+}
+
+fn merge(args: &Args<'_>) -> Result<Made, OpError> {
+    let named = args.connected().filter_map(|c| c.strip_prefix('x')?.parse::<u64>().ok()).max();
+    let natural = named.map_or(2, |last| last.saturating_add(1)).clamp(1, limits::MAX_PORTS as u64);
+    let count = args.uint_or("inputs", natural, 1, limits::MAX_PORTS as u64)?;
+    let mut inputs: Vec<InPort> = Vec::new();
+    for (i, name) in numbered("x", count).enumerate() {
+        let token = args.cx.input(&name, i == 0)?;
+        if let Some(first) = inputs.first()
+            && first.token != *token
+        {
+            let message = format!("is {token}, but `x0` is {}", first.token);
+            return Err(input_error(&name, message, "all inputs have one type"));
+        }
+        inputs.push(in_port(&name, token.clone(), 1, 1));
+    }
+    let y = inputs[0].token.clone();
+    let token = y.bytes() as usize;
+    Ok(Made::new(inputs, y_out(&y, count), move || Ok(Merge { token })))
+}
+
+struct Merge {
+    token: usize,
+}
+
+impl Kernel for Merge {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let y = io.output_bytes(0);
+        let count = io.inputs();
+        for i in 0..count {
+            let x = io.input_bytes(i);
+            copy_tokens(x, self.token, &mut y[i * self.token..], count * self.token, self.token);
+        }
+        Ok(())
+    }
+}
+
+fn decimate(args: &Args<'_>) -> Result<Made, OpError> {
+    let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
+    let (token, stride) = (x.bytes() as usize, x.bytes().saturating_mul(factor) as usize);
+    let make = move || Ok(Decimate { token, stride });
+    Ok(Made::new(x_in(x, factor, factor), y_out(x, 1), make))
+}
+
+struct Decimate {
+    token: usize,
+    stride: usize,
+}
+
+impl Kernel for Decimate {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        copy_tokens(io.input_bytes(0), self.stride, io.output_bytes(0), self.token, self.token);
+        Ok(())
+    }
+}
+
+fn hold(args: &Args<'_>) -> Result<Made, OpError> {
+    let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
+    let token = x.bytes() as usize;
+    let make = move || Ok(Hold { token, factor: factor as usize });
+    Ok(Made::new(x_in(x, 1, 1), y_out(x, factor), make))
+}
+
+struct Hold {
+    token: usize,
+    factor: usize,
+}
+
+impl Kernel for Hold {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let y = io.output_bytes(0).chunks_exact_mut(self.token * self.factor);
+        for (y, x) in y.zip(io.input_bytes(0).chunks_exact(self.token)) {
+            y.chunks_exact_mut(self.token).for_each(|y| y.copy_from_slice(x));
+        }
+        Ok(())
+    }
+}
+
+/// Copies a piece of `size` bytes from every `from` bytes of x to every `to` bytes of y, while both have some.
+fn copy_tokens(x: &[u8], from: usize, y: &mut [u8], to: usize, size: usize) {
+    // Pieces of a size known to the compiler are moves instead of calls.
+    match size {
+        1 => copy_sized::<1>(x, from, y, to),
+        2 => copy_sized::<2>(x, from, y, to),
+        4 => copy_sized::<4>(x, from, y, to),
+        8 => copy_sized::<8>(x, from, y, to),
+        _ => {
+            for (y, x) in y.chunks_mut(to).zip(x.chunks(from)) {
+                y[..size].copy_from_slice(&x[..size]);
+            }
+        }
+    }
+}
+
+fn copy_sized<const N: usize>(x: &[u8], from: usize, y: &mut [u8], to: usize) {
+    for (y, x) in y.chunks_mut(to).zip(x.chunks(from)) {
+        y[..N].copy_from_slice(&x[..N]);
+    }
+}
+
+fn transpose(args: &Args<'_>) -> Result<Made, OpError> {
+    let x = args.x()?;
+    let rank = x.shape.len();
+    let axes: Vec<usize> = match args.ints_opt("axes")? {
+        None => (0..rank).rev().collect(),
+        Some(axes) => {
+            let mut sorted = axes.clone();
+            sorted.sort_unstable();
+            if sorted != (0..rank as i64).collect::<Vec<_>>() {
+                let message = format!("{axes:?} is no permutation of the {rank} dimensions of {x}");
+                return Err(args.error("axes", message, "name each dimension once, from 0"));
+            }
+            axes.into_iter().map(|a| a as usize).collect()
+        }
+    };
+    let shape: Vec<u32> = axes.iter().map(|&a| x.shape[a]).collect();
+    let mut strides = vec![1_usize; rank];
+    for i in (1..rank).rev() {
+        strides[i - 1] = strides[i] * x.shape[i] as usize;
+    }
+    let dims: Vec<(usize, usize)> =
+        axes.iter().map(|&a| (x.shape[a] as usize, strides[a])).collect();
+    let (elements, size) = (x.elements() as usize, x.dtype.size_bytes() as usize);
+    let y = TokenType::new(x.dtype, shape);
+    let make = move || Ok(Transpose { dims, elements, size });
+    Ok(Made::map(x, y, make).flops(8.0 * elements as f64))
+}
+
+struct Transpose {
+    /// For each dimension of the output: its size, and the step of the input in elements.
+    dims: Vec<(usize, usize)>,
+    elements: usize,
+    size: usize,
+}
+
+impl Kernel for Transpose {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        match self.size {
+            1 => self.all::<1>(x, y),
+            2 => self.all::<2>(x, y),
+            4 => self.all::<4>(x, y),
+            _ => self.all::<8>(x, y),
+        }
+        Ok(())
+    }
+}
+
+impl Transpose {
+    fn all<const N: usize>(&self, x: &[u8], y: &mut [u8]) {
+        let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+        for (x, y) in x.chunks_exact(self.elements).zip(y.chunks_exact_mut(self.elements)) {
+            scatter(&self.dims, x, y);
+        }
+    }
+}
+
+/// Fills y in order, stepping through x by the strides of `dims`. Recursion is as deep as the rank.
+fn scatter<T: Copy>(dims: &[(usize, usize)], x: &[T], y: &mut [T]) {
+    let [(n, stride), inner @ ..] = dims else {
+        y.copy_from_slice(&x[..y.len()]);
+        return;
+    };
+    if inner.is_empty() {
+        y.iter_mut().zip(x.iter().step_by(*stride)).for_each(|(y, x)| *y = *x);
+        return;
+    }
+    let part = y.len() / n;
+    for (i, y) in y.chunks_exact_mut(part).enumerate() {
+        scatter(inner, &x[i * stride..], y);
+    }
+}

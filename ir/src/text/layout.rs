@@ -1,0 +1,134 @@
+//! Placement, schedule and memory layout as text.
+
+use super::table::{Table, left, right};
+use super::units::{bytes, duration};
+use super::{actor_name, device_name, device_of, out_port, place};
+use crate::{Action, ActorId, Calendar, Entry, Plan, Program, Region, TiVec};
+
+fn head(what: &str, plan: &Plan) -> String {
+    format!("{what} {}   block {}   stages {}\n", plan.name, plan.block, plan.stages)
+}
+
+/// The device of each actor.
+pub fn placement(program: &Program, plan: &Plan) -> String {
+    let mut out = head("placement", plan);
+    let mut table = Table::default();
+    for (id, &device) in plan.placement.iter_enumerated() {
+        table.row(
+            1,
+            vec![
+                left(id.to_string()),
+                left(actor_name(&program.graph, id)),
+                left(device_name(&program.machine, device)),
+            ],
+        );
+    }
+    table.write(&mut out);
+    out
+}
+
+/// What the calendars do with one actor.
+#[derive(Clone, Default)]
+struct Fired {
+    stage: u32,
+    start_ns: Option<u64>,
+    calls: u64,
+    firings: u64,
+    busy_ns: u64,
+}
+
+/// Each actor's device, stage, firings and calls in a period, its first start and the time it takes.
+pub fn schedule(program: &Program, plan: &Plan) -> String {
+    let mut fired: TiVec<ActorId, Fired> =
+        vec![Fired::default(); program.graph.actors.len()].into();
+    for lane in plan.calendars.iter().flat_map(|c| &c.lanes) {
+        collect(&lane.entries, 1, 0, &mut fired);
+    }
+    let mut out = head("schedule", plan);
+    let mut table = Table::default();
+    for (id, f) in fired.iter_enumerated() {
+        let device = device_of(plan, id).map_or("?".into(), |d| device_name(&program.machine, d));
+        table.row(
+            1,
+            vec![
+                left(id.to_string()),
+                left(actor_name(&program.graph, id)),
+                left(device),
+                left(format!("s{}", f.stage)),
+                right(format!("{} firings", f.firings)),
+                right(format!("in {} calls", f.calls)),
+                right(f.start_ns.map_or("never".to_owned(), |ns| format!("at {}", duration(ns)))),
+                right(format!("+{}", duration(f.busy_ns))),
+            ],
+        );
+    }
+    table.write(&mut out);
+    out
+}
+
+fn collect(entries: &[Entry], times: u64, depth: usize, fired: &mut TiVec<ActorId, Fired>) {
+    if depth > crate::limits::MAX_NESTING {
+        return;
+    }
+    for entry in entries {
+        match entry {
+            Entry::Loop { count, body } => {
+                collect(body, times.saturating_mul(*count), depth + 1, fired)
+            }
+            Entry::Slot(slot) => {
+                let Action::Fire { actor, count, .. } = slot.action else { continue };
+                let Some(f) = fired.get_mut(actor) else { continue };
+                f.stage = slot.stage;
+                f.start_ns = f.start_ns.min(Some(slot.start_ns)).or(Some(slot.start_ns));
+                f.calls = f.calls.saturating_add(times);
+                f.firings = f.firings.saturating_add(times.saturating_mul(count));
+                f.busy_ns = f.busy_ns.saturating_add(times.saturating_mul(slot.duration_ns));
+            }
+        }
+    }
+}
+
+/// Everything that lies in the regions of each device, by offset.
+pub fn layout(program: &Program, plan: &Plan) -> String {
+    plan.calendars.iter().map(|calendar| device(program, plan, calendar)).collect()
+}
+
+fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
+    let id = calendar.device;
+    let mut out = format!(
+        "layout {}   arena {}   exchange {}\n",
+        device_name(&program.machine, id),
+        bytes(calendar.arena_bytes),
+        bytes(calendar.exchange_bytes)
+    );
+    let mut rows = Vec::new();
+    for (buffer, b) in plan.buffers.iter_enumerated().filter(|(_, b)| b.device == id) {
+        let channel = program.graph.channels.get(b.channel);
+        let (token, from) = channel.map_or(("?".to_owned(), "?".to_owned()), |c| {
+            (c.token.to_string(), out_port(&program.graph, c.from))
+        });
+        let cells = vec![
+            left(place(b.region, id, b.offset_bytes)),
+            right(bytes(b.size_bytes())),
+            left(buffer.to_string()),
+            left(format!("{} {from}", b.channel)),
+            left(format!("{} x ({} + {}) {token}", b.blocks, b.head_tokens, b.block_tokens)),
+            left(format!("stride {}", bytes(b.stride_bytes))),
+        ];
+        rows.push(((b.region, b.offset_bytes, buffer.index()), cells));
+    }
+    if calendar.scratch_bytes > 0 {
+        let offset = calendar.scratch_offset_bytes;
+        let cells = vec![
+            left(place(Region::Arena, id, offset)),
+            right(bytes(calendar.scratch_bytes)),
+            left("scratch"),
+        ];
+        rows.push(((Region::Arena, offset, usize::MAX), cells));
+    }
+    rows.sort_by_key(|&(key, _)| key);
+    let mut table = Table::default();
+    rows.into_iter().for_each(|(_, cells)| table.row(1, cells));
+    table.write(&mut out);
+    out
+}
