@@ -92,7 +92,7 @@ fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams
                 let token_bytes = sink.token().bytes() as usize;
                 let pull = move || {
                     let mut all = Vec::new();
-                    let mut part = vec![0; token_bytes * (64 << 10usize).div_ceil(token_bytes)];
+                    let mut part = vec![0; token_bytes * 65_536usize.div_ceil(token_bytes)];
                     loop {
                         let tokens = sink.pull_bytes(&mut part).expect("tokens");
                         all.extend_from_slice(&part[..tokens as usize * token_bytes]);
