@@ -116,17 +116,22 @@ fn main() {
     let slots: usize = program.plans[PlanId(0)].calendars[0].lanes[0].entries.len();
     let engine = Engine::new(program, &registry).expect("known");
     for sample_every in [0, 64] {
-        let mut session = engine
-            .start(RunOptions { sample_every, ..RunOptions::default() })
-            .expect("starts");
-        let mut source = session.source("in").expect("a source");
-        let feeder = std::thread::spawn(move || {
-            let tokens = vec![1.0f32; PERIODS as usize];
-            source.push(&tokens).expect("open");
-        });
-        let outcome = session.join().expect("runs");
-        feeder.join().expect("no panic");
-        let ns = outcome.report.elapsed_ns as f64 / (PERIODS as f64 * slots as f64);
-        println!("calendar of {slots} slots, sampled every {sample_every:3}   {ns:6.2} ns a slot");
+        let runs = (0..5).map(|_| run(&engine, sample_every) / slots as f64);
+        let best = runs.fold(f64::INFINITY, f64::min);
+        println!("calendar of {slots} slots, sampled every {sample_every:3}   {best:6.2} ns a slot");
     }
+}
+
+/// Nanoseconds of a period.
+fn run(engine: &Engine, sample_every: u64) -> f64 {
+    let options = RunOptions { sample_every, ..RunOptions::default() };
+    let mut session = engine.start(options).expect("starts");
+    let mut source = session.source("in").expect("a source");
+    let feeder = std::thread::spawn(move || {
+        let tokens = vec![1.0f32; PERIODS as usize / 5];
+        source.push(&tokens).expect("open");
+    });
+    let outcome = session.join().expect("runs");
+    feeder.join().expect("no panic");
+    outcome.report.elapsed_ns as f64 / (PERIODS / 5) as f64
 }
