@@ -1,9 +1,11 @@
 //! The command `zbmd-run` as a function, so that a program with actors of its own is a runner in a few lines:
 //!
 //! ```no_run
-//! let mut registry = zbmd_backends::op::Registry::empty();
-//! // registry.register("my_actor", |params| MyActor::new(params));
-//! zbmd_executor::cli::main_with(registry);
+//! fn main() -> std::process::ExitCode {
+//!     let mut registry = zbmd_backends::op::Registry::standard();
+//!     // registry.register("my_actor", |params| MyActor::new(params));
+//!     zbmd_executor::cli::main_with(registry)
+//! }
 //! ```
 //!
 //! Standard output carries data only; everything said goes to standard error. Exit codes are [`exit`]'s.
@@ -389,7 +391,8 @@ impl Watch {
 
     /// Waits until every sink's file is complete.
     fn finish(self) -> Watched {
-        drop(self.over.send(()));
+        // If the watch has ended already, there is nobody to tell.
+        let _ = self.over.send(());
         match self.thread.join() {
             Ok(watched) => watched,
             Err(panic) => std::panic::resume_unwind(panic),

@@ -211,7 +211,7 @@ mod tests {
                 let token = TokenType::new(dtype, shape);
                 let bytes: Vec<u8> = (0..token.bytes() * 7).map(|i| i as u8).collect();
                 assert_eq!(round_trip(&token, &bytes), bytes, "{token}");
-                assert_eq!(round_trip(&token, &[]), [], "{token}");
+                assert!(round_trip(&token, &[]).is_empty(), "{token}");
             }
         }
     }
