@@ -95,7 +95,12 @@ impl<'a> Builder<'a> {
             for spec in &signature.states {
                 state.push(StatePort { input: ports.0.len() as u32, output: ports.1.len() as u32 });
                 let (name, token) = (spec.name.clone(), spec.token.clone());
-                ports.0.push(InPort { name: name.clone(), token: token.clone(), rate: 1, window: 1 });
+                ports.0.push(InPort {
+                    name: name.clone(),
+                    token: token.clone(),
+                    rate: 1,
+                    window: 1,
+                });
                 ports.1.push(OutPort { name, token, rate: 1 });
             }
             let id = ActorId::from(self.graph.actors.len());
@@ -110,7 +115,9 @@ impl<'a> Builder<'a> {
             });
             self.origins.actors.push(actor.span);
             self.origins.ops.push(actor.op.span);
-            if let Some(span) = actor.param_spans.get("sample_rate").filter(|_| actor.role != Role::Compute) {
+            if let Some(span) =
+                actor.param_spans.get("sample_rate").filter(|_| actor.role != Role::Compute)
+            {
                 self.origins.sample_rates.insert(id, *span);
             }
         }
@@ -120,22 +127,22 @@ impl<'a> Builder<'a> {
     fn place(&mut self) -> ByWriter<'a> {
         let mut by_writer: ByWriter<'a> = BTreeMap::new();
         for link in &self.net.links {
-            let (Some(from), Some(to)) =
-                (&self.signatures[link.from.actor], &self.signatures[link.to.actor])
-            else {
-                continue;
-            };
-            let writer = output_port(from, link.from.port.as_deref());
-            let reader = input_port(to, link.to.port.as_deref());
+            let from = self.signatures[link.from.actor].as_ref();
+            let to = self.signatures[link.to.actor].as_ref();
+            let writer = from.and_then(|s| output_port(s, link.from.port.as_deref()));
+            let reader = to.and_then(|s| input_port(s, link.to.port.as_deref()));
             for (found, end, signature, writes) in
                 [(writer, &link.from, from, true), (reader, &link.to, to, false)]
             {
-                if found.is_none() {
+                if let (None, Some(signature)) = (found, signature) {
                     let actor = &self.net.actors[end.actor];
                     self.sink.push(unknown_port(actor, end, signature, writes));
                 }
             }
-            let (Some(writer), Some(reader)) = (writer, reader) else { continue };
+            let (Some(from), Some(to), Some(writer), Some(reader)) = (from, to, writer, reader)
+            else {
+                continue;
+            };
             let (out, input) = (&from.outputs[writer], &to.inputs[reader]);
             let before = self.sink.errors();
             check_link(self.net, link, out, input, self.sink);
@@ -180,7 +187,10 @@ impl<'a> Builder<'a> {
                             .primary(history.span, format!("{found} tokens"))
                             .context(
                                 link.to.span,
-                                format!("window {} less rate {} is {extra}", input.window, input.rate),
+                                format!(
+                                    "window {} less rate {} is {extra}",
+                                    input.window, input.rate
+                                ),
                             )
                             .help(if extra == 0 {
                                 "remove `history`; a delay is `initial`".to_owned()
@@ -214,7 +224,8 @@ impl<'a> Builder<'a> {
         for (link, port) in placed {
             let name = &self.net.actors[link.to.actor].name;
             if let Some(other) = first.get(&(link.to.actor, port)) {
-                let input = &self.graph.actors[ActorId::from(link.to.actor)].inputs[port as usize].name;
+                let input =
+                    &self.graph.actors[ActorId::from(link.to.actor)].inputs[port as usize].name;
                 self.sink.push(
                     Diagnostic::new(Code::E0209, format!("input `{input}` of `{name}` is connected twice"))
                         .primary(link.to.span, "connected again here")
@@ -242,7 +253,9 @@ impl<'a> Builder<'a> {
         let mut groups: Vec<Vec<&Placed<'_>>> = Vec::new();
         for reader in readers {
             let fits = |group: &&mut Vec<&Placed<'_>>| {
-                group.iter().all(|p| p.first.ends_with(&reader.first) || reader.first.ends_with(&p.first))
+                group
+                    .iter()
+                    .all(|p| p.first.ends_with(&reader.first) || reader.first.ends_with(&p.first))
             };
             match groups.iter_mut().find(fits) {
                 Some(group) => group.push(reader),
@@ -287,14 +300,23 @@ impl<'a> Builder<'a> {
         let writer = &self.graph.actors[from.actor];
         let token = writer.outputs[from.port as usize].token.clone();
         let several = writer.outputs.len() - writer.state.len() > 1;
-        let port = if several { format!(".{}", writer.outputs[from.port as usize].name) } else { String::new() };
+        let port = if several {
+            format!(".{}", writer.outputs[from.port as usize].name)
+        } else {
+            String::new()
+        };
         let name = format!("{}{port}.fork{number}", writer.name);
         let mut params = Params::new();
         let types = [(String::new(), token)].into();
         let connected = [String::new()];
         let op = self.registry.op(FORK)?;
         params.insert("outputs".to_owned(), zbmd_ir::Value::Int(1));
-        let cx = ResolveCx { params: &params, connected: &connected, types: &types, blobs: &self.files.blobs };
+        let cx = ResolveCx {
+            params: &params,
+            connected: &connected,
+            types: &types,
+            blobs: &self.files.blobs,
+        };
         match op.resolve(&cx) {
             Ok(signature) => {
                 self.graph.actors.push(Actor {
@@ -311,9 +333,12 @@ impl<'a> Builder<'a> {
             }
             Err(error) => {
                 self.sink.push(
-                    Diagnostic::new(Code::E0309, format!("cannot copy the output for a second delay: {error}"))
-                        .primary(span, "its readers start with different tokens")
-                        .help("give all readers the same initial tokens"),
+                    Diagnostic::new(
+                        Code::E0309,
+                        format!("cannot copy the output for a second delay: {error}"),
+                    )
+                    .primary(span, "its readers start with different tokens")
+                    .help("give all readers the same initial tokens"),
                 );
                 None
             }
@@ -322,6 +347,12 @@ impl<'a> Builder<'a> {
 
     /// Outputs that nobody reads: a channel without readers, and a warning unless that is stated.
     fn unread(&mut self, by_writer: &ByWriter<'_>) {
+        for end in &self.net.dropped {
+            let Some(signature) = &self.signatures[end.actor] else { continue };
+            if output_port(signature, end.port.as_deref()).is_none() {
+                self.sink.push(unknown_port(&self.net.actors[end.actor], end, signature, true));
+            }
+        }
         for (id, signature) in self.signatures.iter().enumerate() {
             let Some(signature) = signature else { continue };
             for (port, output) in signature.outputs.iter().enumerate() {

@@ -48,7 +48,7 @@ impl From<ActorRef> for PortRef {
 /// let fir = graph.actor("fir", "Fir", [("taps", Value::List(vec![Value::Float(0.5), Value::Float(0.5)]))]);
 /// let output = graph.sink("out");
 /// graph.connect(input, fir.port("x")).connect(fir, output);
-/// let (graph, _blobs) = graph.finish(&Default::default())?;
+/// let (graph, _blobs) = graph.finish(&zbmd_backends::op::Registry::standard())?;
 /// assert_eq!(graph.channels.len(), 2);
 /// # Ok::<(), zbmd_compiler::Diagnostics>(())
 /// ```
@@ -81,6 +81,7 @@ impl GraphBuilder {
         let fact = TypeFact {
             dtype: Some(Spanned::new(token.dtype, Span::NONE)),
             shape: Some(Spanned::new(token.shape, Span::NONE)),
+            bad: false,
         };
         self.add(name, "Source", Role::Source, Params::new(), fact)
     }
@@ -131,7 +132,11 @@ impl GraphBuilder {
     pub fn tensor(&mut self, token: TokenType, data: impl Into<Bytes>) -> Value {
         let data = data.into();
         if data.len() as u64 != token.bytes() {
-            let message = format!("a tensor of {token} has {} bytes, {} are given", token.bytes(), data.len());
+            let message = format!(
+                "a tensor of {token} has {} bytes, {} are given",
+                token.bytes(),
+                data.len()
+            );
             self.sink.push(Diagnostic::new(Code::E0703, message));
         }
         Value::Tensor(self.blobs.push_and_get_key(data), token)
@@ -156,9 +161,17 @@ impl GraphBuilder {
         compile_net(&self.net, files, self.sink, options)
     }
 
-    fn add(&mut self, name: &str, op: &str, role: Role, params: Params, stream: TypeFact) -> ActorRef {
+    fn add(
+        &mut self,
+        name: &str,
+        op: &str,
+        role: Role,
+        params: Params,
+        stream: TypeFact,
+    ) -> ActorRef {
         if self.net.actors.iter().any(|a| a.name == name) {
-            self.sink.push(Diagnostic::new(Code::E0205, format!("the name `{name}` is used twice")));
+            self.sink
+                .push(Diagnostic::new(Code::E0205, format!("the name `{name}` is used twice")));
         }
         self.net.actors.push(NetActor {
             name: name.to_owned(),

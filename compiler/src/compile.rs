@@ -88,7 +88,8 @@ impl Compiled {
     /// What the file system says.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
-        zbmd_ir::bundle::write(path, &self.program).map_err(|error| WriteError { path: path.to_owned(), error })
+        zbmd_ir::bundle::write(path, &self.program)
+            .map_err(|error| WriteError { path: path.to_owned(), error })
     }
 }
 
@@ -96,7 +97,10 @@ impl Compiled {
 ///
 /// # Errors
 /// Everything that is wrong with the model and the machine.
-pub fn compile_file(path: impl AsRef<Path>, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
+pub fn compile_file(
+    path: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<Compiled, Diagnostics> {
     let mut run = Run::new(options);
     let front = run.file(path.as_ref());
     run.compile(front)
@@ -121,7 +125,10 @@ pub fn compile_str(
 ///
 /// # Errors
 /// Everything that is wrong with the model.
-pub fn check_file(path: impl AsRef<Path>, options: &CompileOptions) -> Result<Diagnostics, Diagnostics> {
+pub fn check_file(
+    path: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<Diagnostics, Diagnostics> {
     let mut run = Run::new(options);
     let front = run.file(path.as_ref());
     run.check(front)
@@ -159,7 +166,11 @@ pub fn compile_graph(
     let origins = Origins {
         actors: graph.actors.iter().map(|_| Span::NONE).collect(),
         ops: graph.actors.iter().map(|_| Span::NONE).collect(),
-        channels: graph.channels.iter().map(|c| vec![(Span::NONE, Span::NONE); c.readers.len()]).collect(),
+        channels: graph
+            .channels
+            .iter()
+            .map(|c| vec![(Span::NONE, Span::NONE); c.readers.len()])
+            .collect(),
         ..Origins::default()
     };
     run.compile(Some((graph, origins)))
@@ -205,7 +216,12 @@ type Front = Option<(Graph, Origins)>;
 
 impl<'a> Run<'a> {
     fn new(options: &'a CompileOptions) -> Self {
-        Self { options, sources: SourceMap::default(), sink: Sink::default(), files: Files::default() }
+        Self {
+            options,
+            sources: SourceMap::default(),
+            sink: Sink::default(),
+            files: Files::default(),
+        }
     }
 
     fn file(&mut self, path: &Path) -> Front {
@@ -256,15 +272,17 @@ impl<'a> Run<'a> {
                 return None;
             }
             let plans = self.plan(&graph, &machine, &origins)?;
-            let (plans, blobs) = (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
+            let (plans, blobs) =
+                (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
             Some(Program { graph, machine, plans, blobs })
         });
         let Some(program) = program.filter(|_| self.sink.errors() == 0) else {
             return Err(self.sink.finish(self.sources));
         };
         // What the verifier refuses here is the scheduler's mistake, not the model's.
-        let program = verify(program)
-            .unwrap_or_else(|errors| panic!("the verifier refuses the compiler's own program: {errors:?}"));
+        let program = verify(program).unwrap_or_else(|errors| {
+            panic!("the verifier refuses the compiler's own program: {errors:?}")
+        });
         Ok(Compiled { program, warnings: self.sink.finish(self.sources) })
     }
 

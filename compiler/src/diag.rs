@@ -51,7 +51,13 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A diagnostic without places.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, severity: code.severity(), message: message.into(), labels: Vec::new(), help: None }
+        Self {
+            code,
+            severity: code.severity(),
+            message: message.into(),
+            labels: Vec::new(),
+            help: None,
+        }
     }
 
     /// Adds the place where the mend belongs.
@@ -87,7 +93,11 @@ impl Diagnostic {
 
     /// Where the mend belongs.
     pub fn span(&self) -> Span {
-        self.labels.iter().find(|l| l.primary).or(self.labels.first()).map_or(Span::NONE, |l| l.span)
+        self.labels
+            .iter()
+            .find(|l| l.primary)
+            .or(self.labels.first())
+            .map_or(Span::NONE, |l| l.span)
     }
 }
 
@@ -123,6 +133,7 @@ impl Sink {
         self.errors
     }
 
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
         self.list.iter()
     }
@@ -172,12 +183,18 @@ impl std::fmt::Display for Diagnostics {
 impl std::error::Error for Diagnostics {}
 
 /// `did you mean …`, if one of the known names is close to the one written.
-pub(crate) fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn did_you_mean<'a>(
+    written: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
     let close = |name: &&str| {
         let lower = written.to_lowercase() == name.to_lowercase();
-        lower || strsim::osa_distance(written, name) <= written.chars().count().max(name.chars().count()).div_ceil(3)
+        lower
+            || strsim::osa_distance(written, name)
+                <= written.chars().count().max(name.chars().count()).div_ceil(3)
     };
-    let best = known.into_iter().filter(close).min_by_key(|name| strsim::osa_distance(written, name))?;
+    let best =
+        known.into_iter().filter(close).min_by_key(|name| strsim::osa_distance(written, name))?;
     Some(format!("did you mean `{best}`?"))
 }
 

@@ -1,6 +1,8 @@
 //! Sub-models out of the way: puts parameters in, joins channels through the ports of sub-models, names actors by
 //! their path. The result is a [`Net`].
 
+mod ends;
+mod instance;
 mod join;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,14 +11,14 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::{Params, Role, Value, limits};
 
 use crate::codes::Code;
-use crate::diag::{Diagnostic, Sink, one_of, suggest};
+use crate::diag::{Diagnostic, Sink, suggest};
 use crate::model::{ActorDecl, ChannelDecl, Model, ModelDef, PortDecl, ReaderDecl, StreamDecl};
 use crate::net::{Net, NetActor, Pin};
 use crate::parse::{Arg, Kind, Node};
-use crate::read::{self, Fields};
+use crate::read;
 use crate::source::{Span, Spanned};
 use crate::values::{Files, TypeFact};
-use join::{Edge, Half, Junction};
+use join::{Edge, Junction};
 
 /// Sub-models inside each other.
 const MAX_INSTANCE_DEPTH: usize = 64;
@@ -24,7 +26,12 @@ const MAX_INSTANCE_DEPTH: usize = 64;
 const MAX_SUBSTITUTED: usize = 1 << 22;
 
 /// Makes a model flat.
-pub(crate) fn expand(model: &Model, registry: &Registry, files: &mut Files, sink: &mut Sink) -> Net {
+pub(crate) fn expand(
+    model: &Model,
+    registry: &Registry,
+    files: &mut Files,
+    sink: &mut Sink,
+) -> Net {
     let name = model.name.as_ref().map_or("model", |n| n.value.as_str()).to_owned();
     let mut expander = Expander {
         registry,
@@ -42,7 +49,9 @@ pub(crate) fn expand(model: &Model, registry: &Registry, files: &mut Files, sink
         expander.sink.push(
             Diagnostic::new(Code::E0215, format!("the model has a port `{}`", port.name.value))
                 .primary(port.name.span, "ports belong to sub-models")
-                .help("a model that is compiled talks to the outside through `sources` and `sinks`"),
+                .help(
+                    "a model that is compiled talks to the outside through `sources` and `sinks`",
+                ),
         );
     }
     let env = expander.defaults(model);
@@ -66,7 +75,11 @@ enum Thing {
     Sink(usize),
     Actor(usize),
     /// Ports of an instance with their junctions.
-    Instance { inputs: Vec<(String, usize)>, outputs: Vec<(String, usize)>, what: String },
+    Instance {
+        inputs: Vec<(String, usize)>,
+        outputs: Vec<(String, usize)>,
+        what: String,
+    },
     Input(usize),
     Output(usize),
     /// Something that could not be read; already reported.
@@ -150,11 +163,12 @@ impl Expander<'_> {
     }
 
     fn fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
+        let stated = (dtype.is_some(), shape.is_some());
         let (dtype, shape) = (self.maybe(dtype, env), self.maybe(shape, env));
-        TypeFact {
-            dtype: dtype.and_then(|n| read::dtype(&n, self.sink)),
-            shape: shape.and_then(|n| read::shape(&n, self.sink)),
-        }
+        let dtype = dtype.and_then(|n| read::dtype(&n, self.sink));
+        let shape = shape.and_then(|n| read::shape(&n, self.sink));
+        let bad = stated != (dtype.is_some(), shape.is_some());
+        TypeFact { dtype, shape, bad }
     }
 
     fn count(&mut self, node: &Option<Node>, what: &str, env: &Env) -> Option<Spanned<u64>> {
@@ -163,7 +177,13 @@ impl Expander<'_> {
     }
 
     /// One model's actors and channels; names get `prefix`.
-    fn body(&mut self, scope: &Scope<'_>, prefix: &str, env: &Env, chain: &mut Vec<(Span, String)>) -> Names {
+    fn body(
+        &mut self,
+        scope: &Scope<'_>,
+        prefix: &str,
+        env: &Env,
+        chain: &mut Vec<(Span, String)>,
+    ) -> Names {
         let model = scope.model;
         let mut names = Names::new();
         for (decl, role) in (model.sources.iter().map(|s| (s, Role::Source)))
@@ -203,17 +223,14 @@ impl Expander<'_> {
         names
     }
 
-    /// `Sub("name")` is an instance; the op `Sub()`, a difference, takes nothing without a name.
-    fn is_instance(&self, decl: &ActorDecl) -> bool {
-        let named = decl.args.first().is_some_and(|a| a.name.is_none());
-        decl.op.value == "Sub" && (named || self.registry.op("Sub").is_none())
-    }
-
     fn too_many(&mut self, span: Span) {
         let max = limits::MAX_ACTORS;
         self.sink.push(
-            Diagnostic::new(Code::E0505, format!("the model has more actors than the limit of {max}"))
-                .primary(span, "here the limit was reached"),
+            Diagnostic::new(
+                Code::E0505,
+                format!("the model has more actors than the limit of {max}"),
+            )
+            .primary(span, "here the limit was reached"),
         );
     }
 
@@ -243,9 +260,14 @@ impl Expander<'_> {
         if !prefix.is_empty() {
             let what = if role == Role::Source { "source" } else { "sink" };
             self.sink.push(
-                Diagnostic::new(Code::E0215, format!("the sub-model has a {what} `{}`", decl.name.value))
-                    .primary(decl.name.span, "streams belong to the outermost model")
-                    .help("give the sub-model `inputs` and `outputs`, and join them to streams outside"),
+                Diagnostic::new(
+                    Code::E0215,
+                    format!("the sub-model has a {what} `{}`", decl.name.value),
+                )
+                .primary(decl.name.span, "streams belong to the outermost model")
+                .help(
+                    "give the sub-model `inputs` and `outputs`, and join them to streams outside",
+                ),
             );
             return Thing::Bad;
         }
@@ -302,7 +324,10 @@ impl Expander<'_> {
             self.sink.push(
                 Diagnostic::new(Code::E0210, format!("there is no op `{}`", decl.op.value))
                     .primary(decl.op.span, "unknown op")
-                    .help(format!("{}; `zbmdc ops` lists them all", op_help(&decl.op.value, known))),
+                    .help(format!(
+                        "{}; `zbmdc ops` lists them all",
+                        op_help(&decl.op.value, known)
+                    )),
             );
             return Thing::Bad;
         }
@@ -312,7 +337,9 @@ impl Expander<'_> {
         let mut next = positional.iter();
         let mut bad = false;
         for arg in &decl.args {
-            let Some(key) = arg.name.as_ref().map(|n| n.value.as_str()).or_else(|| next.next().copied()) else {
+            let Some(key) =
+                arg.name.as_ref().map(|n| n.value.as_str()).or_else(|| next.next().copied())
+            else {
                 self.sink.push(
                     Diagnostic::new(
                         Code::E0302,
@@ -323,7 +350,10 @@ impl Expander<'_> {
                         ),
                     )
                     .primary(arg.value.span, "which parameter is this?")
-                    .help(format!("write `name: value`; `zbmdc ops {}` lists its parameters", decl.op.value)),
+                    .help(format!(
+                        "write `name: value`; `zbmdc ops {}` lists its parameters",
+                        decl.op.value
+                    )),
                 );
                 bad = true;
                 continue;
@@ -358,142 +388,6 @@ impl Expander<'_> {
         Thing::Actor(self.net.actors.len() - 1)
     }
 
-    fn instance(
-        &mut self,
-        scope: &Scope<'_>,
-        decl: &ActorDecl,
-        prefix: &str,
-        env: &Env,
-        chain: &mut Vec<(Span, String)>,
-    ) -> Option<Thing> {
-        let mut args = decl.args.iter();
-        let name = args.as_slice().first().filter(|a| a.name.is_none()).map(|a| &a.value);
-        let Some(name) = name else {
-            self.sink.push(
-                Diagnostic::new(Code::E0202, format!("instance `{}` names no sub-model", decl.name.value))
-                    .primary(decl.span, "which sub-model?")
-                    .help("write `Sub(\"name\", parameter: value)`"),
-            );
-            return None;
-        };
-        args.next();
-        let name = read::string(name, "a sub-model's name in quotes", self.sink)?;
-        let (found, around) = self.find_model(scope, &name)?;
-        self.used.insert(found.span);
-        chain.push((found.span, name.value.clone()));
-        let inner = self.check_chain(chain, &name).then(|| self.arguments(found, decl, args.as_slice(), env));
-        let thing = inner.flatten().map(|inner| {
-            let scope = Scope { model: found, outer: around };
-            let prefix = format!("{prefix}{}/", decl.name.value);
-            let names = self.body(&scope, &prefix, &inner, chain);
-            instance_ports(found, &names)
-        });
-        chain.pop();
-        thing
-    }
-
-    fn find_model<'s>(
-        &mut self,
-        scope: &'s Scope<'s>,
-        name: &Spanned<String>,
-    ) -> Option<(&'s Model, Option<&'s Scope<'s>>)> {
-        let mut at = Some(scope);
-        let mut known: Vec<&str> = Vec::new();
-        while let Some(scope) = at {
-            if let Some((_, def)) = scope.model.models.iter().find(|(n, _)| n.value == name.value) {
-                return match def {
-                    ModelDef::Inline(model) => Some((model, Some(scope))),
-                    ModelDef::File(model) => Some((model, None)),
-                    ModelDef::Bad => None,
-                };
-            }
-            known.extend(scope.model.models.iter().map(|(n, _)| n.value.as_str()));
-            at = scope.outer;
-        }
-        self.sink.push(
-            Diagnostic::new(Code::E0211, format!("there is no sub-model `{}`", name.value))
-                .primary(name.span, "unknown sub-model")
-                .help(format!("{}; sub-models are defined in `models`", suggest(&name.value, known))),
-        );
-        None
-    }
-
-    /// Refuses recursion and absurd depth or number of instances.
-    fn check_chain(&mut self, chain: &[(Span, String)], name: &Spanned<String>) -> bool {
-        let (last, outer) = match chain.split_last() {
-            Some(split) => split,
-            None => return true,
-        };
-        if let Some(first) = outer.iter().position(|(span, _)| *span == last.0) {
-            let path: Vec<&str> = chain[first..].iter().map(|(_, n)| n.as_str()).collect();
-            self.sink.push(
-                Diagnostic::new(
-                    Code::E0212,
-                    format!("sub-model `{}` contains itself: {}", name.value, path.join(" -> ")),
-                )
-                .primary(name.span, "instantiated here again")
-                .context(last.0, "inside its own definition")
-                .help("a sub-model cannot contain itself: feedback is a channel with initial tokens"),
-            );
-            return false;
-        }
-        self.instances += 1;
-        let (what, max) = if chain.len() > MAX_INSTANCE_DEPTH {
-            ("sub-models are nested deeper than", MAX_INSTANCE_DEPTH)
-        } else if self.instances > limits::MAX_ACTORS {
-            ("the model has more instances of sub-models than", limits::MAX_ACTORS)
-        } else {
-            return true;
-        };
-        self.sink.push(
-            Diagnostic::new(Code::E0505, format!("{what} the limit of {max}"))
-                .primary(name.span, "here the limit was reached"),
-        );
-        false
-    }
-
-    /// The parameters of an instance.
-    fn arguments(&mut self, model: &Model, decl: &ActorDecl, args: &[Arg], env: &Env) -> Option<Env> {
-        let what = format!("instance `{}`", decl.name.value);
-        let mut fields = Fields::new(what, decl.span, args, self.sink);
-        let mut inner = self.defaults(model);
-        let mut ok = true;
-        for (name, default) in &model.params {
-            if let Some(node) = fields.take(&name.value) {
-                let value = self.subst(node, env);
-                inner.insert(name.value.clone(), value);
-            } else if !inner.contains_key(&name.value) {
-                ok = false;
-                self.sink.push(
-                    Diagnostic::new(
-                        Code::E0214,
-                        format!("instance `{}` gives no `{}`", decl.name.value, name.value),
-                    )
-                    .primary(decl.span, format!("`{}` is missing here", name.value))
-                    .context(default.span, "required here")
-                    .help(format!("add `{}: …`", name.value)),
-                );
-            }
-        }
-        let known: Vec<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
-        for arg in args {
-            let unknown = arg.name.as_ref().filter(|n| !known.contains(&n.value.as_str()));
-            let (span, what) = match (unknown, &arg.name) {
-                (Some(name), _) => (name.span, format!("the sub-model has no parameter `{}`", name.value)),
-                (None, None) => (arg.value.span, "an argument of an instance has no name".to_owned()),
-                (None, Some(_)) => continue,
-            };
-            ok = false;
-            let written = unknown.map_or("", |n| n.value.as_str());
-            self.sink.push(
-                Diagnostic::new(Code::E0214, what)
-                    .primary(span, "which parameter is this?")
-                    .help(suggest(written, known.iter().copied())),
-            );
-        }
-        ok.then_some(inner)
-    }
-
     fn channel(&mut self, model: &Model, decl: &ChannelDecl, names: &Names, env: &Env) {
         let fact = self.fact(&decl.dtype, &decl.shape, env);
         let write_rate = self.count(&decl.rate, "a rate", env);
@@ -507,7 +401,9 @@ impl Expander<'_> {
         }
         for to in &decl.to {
             let end = self.half(&to.end, names, false);
-            let pick = |inner: &Option<Node>, outer: &Option<Node>| inner.clone().or_else(|| outer.clone());
+            let pick = |inner: &Option<Node>, outer: &Option<Node>| {
+                inner.clone().or_else(|| outer.clone())
+            };
             let reader = ReaderDecl {
                 rate: to.reader.rate.clone(),
                 window: pick(&to.reader.window, &decl.reader.window),
@@ -534,88 +430,6 @@ impl Expander<'_> {
         }
     }
 
-    /// What `"actor.port"` names, as a writer or as a reader.
-    fn half(&mut self, end: &Spanned<String>, names: &Names, writer: bool) -> Option<Half> {
-        let (name, port) = match end.value.split_once('.') {
-            Some((name, port)) => (name, Some(port.to_owned())),
-            None => (end.value.as_str(), None),
-        };
-        let Some((thing, declared)) = names.get(name) else {
-            self.sink.push(
-                Diagnostic::new(Code::E0206, format!("nothing here is called `{name}`"))
-                    .primary(end.span, if writer { "this writer" } else { "this reader" })
-                    .help(suggest(name, names.keys().map(String::as_str))),
-            );
-            return None;
-        };
-        let (id, what) = match thing {
-            Thing::Bad => return None,
-            Thing::Source(id) | Thing::Actor(id) if writer => (*id, None),
-            Thing::Sink(id) | Thing::Actor(id) if !writer => (*id, None),
-            Thing::Input(id) if writer => return self.port_half(*id, end, port),
-            Thing::Output(id) if !writer => return self.port_half(*id, end, port),
-            Thing::Instance { inputs, outputs, what } => {
-                let ports = if writer { outputs } else { inputs };
-                return self.instance_half(end, name, port, ports, what, writer);
-            }
-            Thing::Source(id) => (*id, Some("a source")),
-            Thing::Sink(id) => (*id, Some("a sink")),
-            Thing::Input(id) => (*id, Some("an input of this sub-model")),
-            Thing::Output(id) => (*id, Some("an output of this sub-model")),
-            Thing::Actor(id) => (*id, None),
-        };
-        if let Some(what) = what {
-            let (does, side) = if writer { ("writes", "from") } else { ("reads", "to") };
-            self.sink.push(
-                Diagnostic::new(Code::E0216, format!("`{name}` is {what}: nothing {does} there"))
-                    .primary(end.span, format!("stands in `{side}`"))
-                    .context(*declared, format!("declared as {what} here"))
-                    .help("sources and inputs stand in `from`, sinks and outputs in `to`"),
-            );
-            return None;
-        }
-        Some(Half::Actor(crate::net::End { actor: id, port, span: end.span }))
-    }
-
-    fn port_half(&mut self, id: usize, end: &Spanned<String>, port: Option<String>) -> Option<Half> {
-        if let Some(port) = port {
-            self.sink.push(
-                Diagnostic::new(Code::E0207, format!("a port of the sub-model has no port `{port}`"))
-                    .primary(end.span, "name the port alone"),
-            );
-            return None;
-        }
-        Some(Half::Junction(id, end.span))
-    }
-
-    fn instance_half(
-        &mut self,
-        end: &Spanned<String>,
-        name: &str,
-        port: Option<String>,
-        ports: &[(String, usize)],
-        what: &str,
-        writer: bool,
-    ) -> Option<Half> {
-        let side = if writer { "output" } else { "input" };
-        let found = match &port {
-            Some(port) => ports.iter().find(|(n, _)| n == port),
-            None => ports.first(),
-        };
-        if let Some((_, id)) = found {
-            return Some(Half::Junction(*id, end.span));
-        }
-        let known = ports.iter().map(|(n, _)| n.as_str());
-        let (message, help) = match &port {
-            Some(port) => {
-                (format!("`{name}` ({what}) has no {side} `{port}`"), suggest(port, known))
-            }
-            None => (format!("`{name}` ({what}) has no {side}"), one_of(known)),
-        };
-        self.sink.push(Diagnostic::new(Code::E0207, message).primary(end.span, "no such port").help(help));
-        None
-    }
-
     /// Warns of sub-models without an instance.
     fn unused(&mut self, model: &Model) {
         for (name, def) in &model.models {
@@ -628,9 +442,12 @@ impl Expander<'_> {
                 self.unused(inner);
             } else {
                 self.sink.push(
-                    Diagnostic::new(Code::W0202, format!("sub-model `{}` is never used", name.value))
-                        .primary(name.span, "defined here")
-                        .help(format!("make an instance with `Sub(\"{}\")`, or remove it", name.value)),
+                    Diagnostic::new(
+                        Code::W0202,
+                        format!("sub-model `{}` is never used", name.value),
+                    )
+                    .primary(name.span, "defined here")
+                    .help(format!("make an instance with `Sub(\"{}\")`, or remove it", name.value)),
                 );
             }
         }
@@ -657,9 +474,12 @@ impl Expander<'_> {
             if !found && self.sink.errors() == 0 {
                 let known = self.net.actors.iter().map(|a| a.name.as_str());
                 self.sink.push(
-                    Diagnostic::new(Code::E0502, format!("a pin names `{}`, which does not exist", name.value))
-                        .primary(name.span, "no actor or instance of this name")
-                        .help(suggest(&name.value, known)),
+                    Diagnostic::new(
+                        Code::E0502,
+                        format!("a pin names `{}`, which does not exist", name.value),
+                    )
+                    .primary(name.span, "no actor or instance of this name")
+                    .help(suggest(&name.value, known)),
                 );
             }
         }
@@ -676,22 +496,6 @@ fn remember(spans: &mut BTreeMap<String, Span>, name: &str, span: Span, node: &N
                 remember(spans, &format!("{name}.{key}"), value.span, value);
             }
         }
-    }
-}
-
-fn instance_ports(model: &Model, names: &Names) -> Thing {
-    let ports = |list: &[PortDecl]| {
-        let find = |p: &PortDecl| match names.get(&p.name.value) {
-            Some((Thing::Input(id) | Thing::Output(id), _)) => Some((p.name.value.clone(), *id)),
-            _ => None,
-        };
-        list.iter().filter_map(find).collect()
-    };
-    let name = model.name.as_ref().map(|n| format!("an instance of `{}`", n.value));
-    Thing::Instance {
-        inputs: ports(&model.inputs),
-        outputs: ports(&model.outputs),
-        what: name.unwrap_or_else(|| "an instance of a sub-model".to_owned()),
     }
 }
 

@@ -39,8 +39,11 @@ pub(crate) fn infer(
         infer.run(sink);
     }
     infer.report_stuck(sink);
-    let signatures: Vec<Option<Signature>> =
-        infer.states.into_iter().map(|s| if let State::Known(sig) = s { Some(sig) } else { None }).collect();
+    let signatures: Vec<Option<Signature>> = infer
+        .states
+        .into_iter()
+        .map(|s| if let State::Known(sig) = s { Some(sig) } else { None })
+        .collect();
     for (actor, signature) in net.actors.iter().zip(&signatures) {
         if let Some(signature) = signature {
             check_limits(actor, signature, sink);
@@ -79,7 +82,9 @@ impl Infer<'_> {
     fn run(&mut self, sink: &mut Sink) {
         while let Some(id) = self.queue.pop_front() {
             self.tries[id] += 1;
-            if matches!(self.states[id], State::Failed) || self.tries[id] > self.inputs_of[id].len() + 4 {
+            if matches!(self.states[id], State::Failed)
+                || self.tries[id] > self.inputs_of[id].len() + 4
+            {
                 continue;
             }
             match self.resolve(id) {
@@ -109,7 +114,12 @@ impl Infer<'_> {
                     connected.push(port);
                 }
                 let blobs = &self.files.blobs;
-                let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+                let cx = ResolveCx {
+                    params: &actor.params,
+                    connected: &connected,
+                    types: &types,
+                    blobs,
+                };
                 self.registry.resolve(&actor.op.value, &cx)
             }
         }
@@ -120,7 +130,8 @@ impl Infer<'_> {
             // A dtype without a shape means scalars: streams seldom carry anything else.
             actor.stream.dtype.as_ref().map(|d| TokenType::scalar(d.value))
         });
-        let known = stated.or_else(|| self.outputs_of[id].iter().find_map(|&l| self.types[l].clone()));
+        let known =
+            stated.or_else(|| self.outputs_of[id].iter().find_map(|&l| self.types[l].clone()));
         let token = known.ok_or_else(|| OpError::NeedInput { port: "y".to_owned() })?;
         let rate = actor.rate.as_ref().map_or(1, |r| r.value);
         let rate = self.stated_rate(&self.outputs_of[id], |l| &l.write_rates).unwrap_or(rate);
@@ -219,7 +230,8 @@ impl Infer<'_> {
                 let links = self.inputs_of[id].iter().map(|&l| &self.net.links[l]);
                 let link = links.clone().find(|l| l.to.port.as_deref() == Some(&port));
                 let link = link.or_else(|| links.clone().find(|l| l.to.port.is_none()));
-                let diagnostic = Diagnostic::new(Code::E0303, format!("{who}: input `{port}` {message}"));
+                let diagnostic =
+                    Diagnostic::new(Code::E0303, format!("{who}: input `{port}` {message}"));
                 let diagnostic = match link {
                     Some(link) => diagnostic
                         .primary(link.to.span, format!("leads to `{port}`"))
@@ -228,10 +240,11 @@ impl Infer<'_> {
                 };
                 diagnostic.help(help)
             }
-            OpError::NeedInput { port } => {
-                Diagnostic::new(Code::E0304, format!("{who}: the type of input `{port}` is not known"))
-                    .primary(actor.op.span, "here")
-            }
+            OpError::NeedInput { port } => Diagnostic::new(
+                Code::E0304,
+                format!("{who}: the type of input `{port}` is not known"),
+            )
+            .primary(actor.op.span, "here"),
             OpError::Other { message, help } => {
                 Diagnostic::new(Code::E0309, format!("{who}: {message}"))
                     .primary(actor.op.span, "this op")
@@ -249,8 +262,12 @@ impl Infer<'_> {
             let mut at = start;
             loop {
                 if seen[at] {
-                    let Some(first) = path[..path.len() - 1].iter().position(|&a| a == at) else { break };
-                    sink.push(self.type_loop(&path[first..path.len() - 1]));
+                    let Some(first) = path[..path.len() - 1].iter().position(|&a| a == at) else {
+                        break;
+                    };
+                    if !self.net.links.iter().any(|l| l.facts.iter().any(|f| f.bad)) {
+                        sink.push(self.type_loop(&path[first..path.len() - 1]));
+                    }
                     break;
                 }
                 seen[at] = true;
@@ -258,8 +275,14 @@ impl Infer<'_> {
                 match self.feeder(at, port) {
                     Some(link) => at = self.net.links[link].from.actor,
                     None => {
+                        let actor = &self.net.actors[at];
                         // A channel that could not be read may be the one that is missing.
-                        if !self.net.lost || self.net.actors[at].role == Role::Source {
+                        let excused = if actor.role == Role::Source {
+                            actor.stream.bad
+                        } else {
+                            self.net.lost
+                        };
+                        if !excused {
                             sink.push(self.unknown_input(at, port));
                         }
                         break;
@@ -279,21 +302,34 @@ impl Infer<'_> {
     fn unknown_input(&self, id: usize, port: &str) -> Diagnostic {
         let actor = &self.net.actors[id];
         match actor.role {
-            Role::Source => {
-                Diagnostic::new(Code::E0304, format!("the token type of source `{}` is not known", actor.name))
-                    .primary(actor.span, "it states no dtype, and no reader fixes one")
-                    .help("write `Stream(dtype: f32)`")
+            Role::Source => Diagnostic::new(
+                Code::E0304,
+                format!("the token type of source `{}` is not known", actor.name),
+            )
+            .primary(actor.span, "it states no dtype, and no reader fixes one")
+            .help("write `Stream(dtype: f32)`"),
+            Role::Sink | Role::Compute => {
+                let links = self.inputs_of[id].iter().map(|&l| &self.net.links[l].to);
+                let context = |d: Diagnostic, end: &crate::net::End| match &end.port {
+                    Some(port) => d.context(end.span, format!("leads to `{port}`")),
+                    None => d.context(end.span, "leads to its first input"),
+                };
+                links.fold(unconnected(actor, port), context)
             }
-            Role::Sink | Role::Compute => unconnected(actor, port),
         }
     }
 
     fn type_loop(&self, actors: &[usize]) -> Diagnostic {
-        let names: Vec<&str> = actors.iter().rev().map(|&a| self.net.actors[a].name.as_str()).collect();
+        let names: Vec<&str> =
+            actors.iter().rev().map(|&a| self.net.actors[a].name.as_str()).collect();
         let first = &self.net.actors[actors[0]];
         let mut diagnostic = Diagnostic::new(
             Code::E0304,
-            format!("the token types in the loop {} -> {} hang on each other", names.join(" -> "), names[0]),
+            format!(
+                "the token types in the loop {} -> {} hang on each other",
+                names.join(" -> "),
+                names[0]
+            ),
         )
         .primary(first.span, "waits for the type of its input");
         for &id in &actors[1..] {
@@ -334,7 +370,12 @@ pub(crate) fn input_port(signature: &Signature, name: Option<&str>) -> Option<us
 }
 
 /// E0207.
-pub(crate) fn unknown_port(actor: &NetActor, end: &crate::net::End, signature: &Signature, writer: bool) -> Diagnostic {
+pub(crate) fn unknown_port(
+    actor: &NetActor,
+    end: &crate::net::End,
+    signature: &Signature,
+    writer: bool,
+) -> Diagnostic {
     let side = if writer { "output" } else { "input" };
     let known: Vec<&str> = if writer {
         signature.outputs.iter().map(|p| p.name.as_str()).collect()
@@ -353,15 +394,20 @@ pub(crate) fn unknown_port(actor: &NetActor, end: &crate::net::End, signature: &
 /// Every stated type, rate and window of a link against what the ops at its ends say.
 pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, sink: &mut Sink) {
     let (from, to) = (&net.actors[link.from.actor], &net.actors[link.to.actor]);
-    let facts = link.facts.iter().chain([&from.stream, &to.stream]);
-    for fact in facts {
+    let before = sink.errors();
+    for fact in link.facts.iter().chain([&from.stream]) {
         check_fact(fact, &out.token, link, from, sink);
     }
-    if out.token != input.token {
+    check_sink(to, link, from, &out.token, sink);
+    // A wrong statement is what the reader was inferred from.
+    if out.token != input.token && sink.errors() == before {
         sink.push(
             Diagnostic::new(
                 Code::E0301,
-                format!("`{}` writes {}, `{}` reads {}", from.name, out.token, to.name, input.token),
+                format!(
+                    "`{}` writes {}, `{}` reads {}",
+                    from.name, out.token, to.name, input.token
+                ),
             )
             .primary(link.to.span, format!("reads {}", input.token))
             .context(link.from.span, format!("writes {}", out.token))
@@ -391,13 +437,36 @@ pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, 
     }
 }
 
+/// A sink takes what it states, if it states something.
+fn check_sink(to: &NetActor, link: &Link, from: &NetActor, is: &TokenType, sink: &mut Sink) {
+    let dtype = to.stream.dtype.as_ref().filter(|d| d.value != is.dtype);
+    let shape = to.stream.shape.as_ref().filter(|s| s.value != is.shape);
+    let stated = dtype.map(|d| (d.span, d.value.to_string()));
+    let stated = stated.or(shape.map(|s| (s.span, format!("the shape {:?}", s.value))));
+    if let Some((span, takes)) = stated {
+        sink.push(
+            Diagnostic::new(
+                Code::E0301,
+                format!("`{}` writes {is}, sink `{}` takes {takes}", from.name, to.name),
+            )
+            .primary(link.to.span, "leads to the sink")
+            .context(span, format!("takes {takes}"))
+            .context(link.from.span, format!("writes {is}"))
+            .help("convert the tokens with an op before, such as `Convert`, or change the sink"),
+        );
+    }
+}
+
 fn check_fact(fact: &TypeFact, is: &TokenType, link: &Link, from: &NetActor, sink: &mut Sink) {
     let mut refuse = |span, stated: String| {
         sink.push(
-            Diagnostic::new(Code::E0306, format!("{stated} is stated, `{}` writes {is}", from.name))
-                .primary(span, format!("states {stated}"))
-                .context(link.from.span, format!("writes {is}"))
-                .help("remove the statement, or convert the tokens with an op before"),
+            Diagnostic::new(
+                Code::E0306,
+                format!("{stated} is stated, `{}` writes {is}", from.name),
+            )
+            .primary(span, format!("states {stated}"))
+            .context(link.from.span, format!("writes {is}"))
+            .help("remove the statement, or convert the tokens with an op before"),
         );
     };
     if let Some(dtype) = fact.dtype.as_ref().filter(|d| d.value != is.dtype) {
@@ -423,8 +492,11 @@ fn type_mend(out: &TokenType, input: &TokenType) -> String {
 fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
     let mut refuse = |what: String, is: u64, max: u64| {
         sink.push(
-            Diagnostic::new(Code::E0505, format!("`{}`: {what} is {is}, more than the limit of {max}", actor.name))
-                .primary(actor.op.span, "this op"),
+            Diagnostic::new(
+                Code::E0505,
+                format!("`{}`: {what} is {is}, more than the limit of {max}", actor.name),
+            )
+            .primary(actor.op.span, "this op"),
         );
     };
     let ports = signature.inputs.len().max(signature.outputs.len()) + signature.states.len();
@@ -441,7 +513,11 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
             refuse(format!("a token of `{name}` in bytes"), token.bytes(), limits::MAX_TOKEN_BYTES);
         }
         if token.shape.len() > limits::MAX_RANK {
-            refuse(format!("the rank of `{name}`"), token.shape.len() as u64, limits::MAX_RANK as u64);
+            refuse(
+                format!("the rank of `{name}`"),
+                token.shape.len() as u64,
+                limits::MAX_RANK as u64,
+            );
         }
     }
 }

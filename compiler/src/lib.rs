@@ -30,8 +30,8 @@ mod compile;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
-    CompileOptions, Compiled, MachineChoice, check_file, check_str, compile_file, compile_graph, compile_str,
-    WriteError,
+    CompileOptions, Compiled, MachineChoice, WriteError, check_file, check_str, compile_file,
+    compile_graph, compile_str,
 };
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};

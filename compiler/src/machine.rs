@@ -56,15 +56,22 @@ fn all_links(devices: &TiVec<DeviceId, Device>) -> TiVec<zbmd_ir::LinkId, Link> 
     let pairs = ids.iter().flat_map(|&from| ids.iter().map(move |&to| (from, to)));
     pairs
         .filter(|(from, to)| from != to)
-        .map(|(from, to)| Link { from, to, bytes_per_s: LINK_BYTES_PER_S, latency_ns: LINK_LATENCY_NS })
+        .map(|(from, to)| Link {
+            from,
+            to,
+            bytes_per_s: LINK_BYTES_PER_S,
+            latency_ns: LINK_LATENCY_NS,
+        })
         .collect()
 }
 
 fn allowed_cores() -> Vec<u32> {
     #[cfg(target_os = "linux")]
     if let Ok(set) = rustix::thread::sched_getaffinity(None) {
-        let cores: Vec<u32> =
-            (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).map(|c| c as u32).collect();
+        let cores: Vec<u32> = (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|&c| set.is_set(c))
+            .map(|c| c as u32)
+            .collect();
         if !cores.is_empty() {
             return cores;
         }
@@ -187,8 +194,11 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<Machine>
     if devices.len() > limits::MAX_DEVICES {
         let (n, max) = (devices.len(), limits::MAX_DEVICES);
         sink.push(
-            Diagnostic::new(Code::E0505, format!("the machine has {n} devices, more than the limit of {max}"))
-                .primary(head, "this machine"),
+            Diagnostic::new(
+                Code::E0505,
+                format!("the machine has {n} devices, more than the limit of {max}"),
+            )
+            .primary(head, "this machine"),
         );
         return None;
     }
@@ -211,10 +221,17 @@ fn group<'a>(node: &'a Node, what: &str, head: &str, sink: &mut Sink) -> Option<
     }
 }
 
-fn device(node: &Node, others: &[Spanned<String>], sink: &mut Sink) -> Option<(Spanned<String>, Device)> {
+fn device(
+    node: &Node,
+    others: &[Spanned<String>],
+    sink: &mut Sink,
+) -> Option<(Spanned<String>, Device)> {
     let mut fields = group(node, "a device", "Device", sink)?;
-    let name = fields.need("name", "\"cpu:0\"", sink).and_then(|n| read::string(n, "a name in quotes", sink));
-    let backend = fields.need("backend", "cpu", sink).and_then(|n| read::word(n, "a backend: `cpu`", sink));
+    let name = fields
+        .need("name", "\"cpu:0\"", sink)
+        .and_then(|n| read::string(n, "a name in quotes", sink));
+    let backend =
+        fields.need("backend", "cpu", sink).and_then(|n| read::word(n, "a backend: `cpu`", sink));
     let cores = fields.take("cores").and_then(|n| read::list(n, "a list of core numbers", sink));
     let cores: Vec<u32> = cores
         .unwrap_or_default()
@@ -222,9 +239,14 @@ fn device(node: &Node, others: &[Spanned<String>], sink: &mut Sink) -> Option<(S
         .filter_map(|n| read::count(n, "a core number", 0, 65_535, sink).map(|c| c.value as u32))
         .collect();
     let memory = quantity(fields.take("memory"), "a size such as \"1GiB\"", units::bytes, sink);
-    let flops = quantity(fields.take("flops"), "operations per second such as \"50G\"", units::per_s, sink);
-    let bandwidth =
-        quantity(fields.take("bandwidth"), "a bandwidth such as \"10GB/s\"", units::bytes_per_s, sink);
+    let flops =
+        quantity(fields.take("flops"), "operations per second such as \"50G\"", units::per_s, sink);
+    let bandwidth = quantity(
+        fields.take("bandwidth"),
+        "a bandwidth such as \"10GB/s\"",
+        units::bytes_per_s,
+        sink,
+    );
     fields.finish(DEVICE_FIELDS, sink);
     let (name, backend) = (name?, backend?);
     if let Some(first) = others.iter().find(|o| o.value == name.value) {
@@ -272,7 +294,9 @@ fn quantity(
                 return None;
             }
         },
-        Kind::Int(_) | Kind::Float(_) => return Some(read::count(node, want, 1, i64::MAX as u64, sink)?.value),
+        Kind::Int(_) | Kind::Float(_) => {
+            return Some(read::count(node, want, 1, i64::MAX as u64, sink)?.value);
+        }
         _ => {
             sink.push(read::wrong_kind(node, want));
             return None;
@@ -287,7 +311,11 @@ fn quantity(
     Some(value)
 }
 
-fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiVec<zbmd_ir::LinkId, Link> {
+fn read_links(
+    nodes: &[Node],
+    names: &[Spanned<String>],
+    sink: &mut Sink,
+) -> TiVec<zbmd_ir::LinkId, Link> {
     let mut links: TiVec<_, Link> = TiVec::new();
     for node in nodes {
         let Some(mut fields) = group(node, "a link", "Link", sink) else { continue };
@@ -306,12 +334,20 @@ fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiV
         };
         let (from, to) = (end("from"), end("to"));
         let both = fields.take("both").is_some_and(|n| n.kind == Kind::Bool(true));
-        let bandwidth =
-            quantity(fields.take("bandwidth"), "a bandwidth such as \"10GB/s\"", units::bytes_per_s, sink);
+        let bandwidth = quantity(
+            fields.take("bandwidth"),
+            "a bandwidth such as \"10GB/s\"",
+            units::bytes_per_s,
+            sink,
+        );
         let latency = fields.take("latency");
         let latency_ns = match latency.map(|n| &n.kind) {
             None => Some(LINK_LATENCY_NS),
-            Some(Kind::Str(s)) if s.trim_start().starts_with('0') && units::duration_ns(s) == Ok(0) => Some(0),
+            Some(Kind::Str(s))
+                if s.trim_start().starts_with('0') && units::duration_ns(s) == Ok(0) =>
+            {
+                Some(0)
+            }
             Some(_) => quantity(latency, "a latency such as \"2us\"", units::duration_ns, sink),
         };
         fields.finish(LINK_FIELDS, sink);
@@ -325,11 +361,18 @@ fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiV
                     (Code::E0107, "two devices are linked twice in the same direction")
                 };
                 sink.push(
-                    Diagnostic::new(code, message).primary(node.span, "this link").help("remove it"),
+                    Diagnostic::new(code, message)
+                        .primary(node.span, "this link")
+                        .help("remove it"),
                 );
                 continue;
             }
-            links.push(Link { from, to, bytes_per_s, latency_ns: latency_ns.unwrap_or(LINK_LATENCY_NS) });
+            links.push(Link {
+                from,
+                to,
+                bytes_per_s,
+                latency_ns: latency_ns.unwrap_or(LINK_LATENCY_NS),
+            });
         }
     }
     links
@@ -345,7 +388,8 @@ mod tests {
         let file = sources.add("machine.ron", text);
         let mut sink = Sink::default();
         let machine = read(file, text, &mut sink);
-        let errors: Vec<String> = sink.iter().map(|d| format!("{} {}", d.code, d.message)).collect();
+        let errors: Vec<String> =
+            sink.iter().map(|d| format!("{} {}", d.code, d.message)).collect();
         if errors.is_empty() { Ok(machine.unwrap_or_default()) } else { Err(errors) }
     }
 
@@ -362,7 +406,10 @@ mod tests {
         let cases: &[(&str, &str)] = &[
             ("Machine(devices: [])", "E0507 the machine has no devices"),
             ("Machine()", "E0202 Machine has no `devices`"),
-            ("Machine(devices: [(name: \"a\", backend: cpux)])", "E0507 there is no backend `cpux`"),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpux)])",
+                "E0507 there is no backend `cpux`",
+            ),
             (
                 "Machine(devices: [(name: \"a\", backend: cpu), (name: \"a\", backend: cpu)])",
                 "E0205 the device name `a` is used twice",
@@ -379,8 +426,14 @@ mod tests {
                 "Machine(devices: [(name: \"a\", backend: cpu, memory: \"1 parsec\")])",
                 "E0203 `parsec` is no unit here: write one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB",
             ),
-            ("Machine(devices: [(name: \"a\", backend: cpu, memory: 0)])", "E0203 a size such as \"1GiB\" is 0, less than 1"),
-            ("Machine(devices: [(name: \"a\", backend: cpu, ram: 5)])", "E0201 a device has no field `ram`"),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu, memory: 0)])",
+                "E0203 a size such as \"1GiB\" is 0, less than 1",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu, ram: 5)])",
+                "E0201 a device has no field `ram`",
+            ),
             ("[1]", "E0203 expected a machine: `Machine(devices: […])`, found a list"),
         ];
         for (text, expect) in cases {

@@ -101,10 +101,13 @@ pub(crate) struct ReaderDecl {
     pub(crate) history: Option<Node>,
 }
 
-const MODEL_FIELDS: &[&str] =
-    &["name", "params", "inputs", "outputs", "sources", "models", "actors", "channels", "sinks", "pins"];
+const MODEL_FIELDS: &[&str] = &[
+    "name", "params", "inputs", "outputs", "sources", "models", "actors", "channels", "sinks",
+    "pins",
+];
 const STREAM_FIELDS: &[&str] = &["dtype", "shape", "rate", "sample_rate", "file"];
-const CHANNEL_FIELDS: &[&str] = &["from", "to", "dtype", "shape", "rate", "window", "history", "initial"];
+const CHANNEL_FIELDS: &[&str] =
+    &["from", "to", "dtype", "shape", "rate", "window", "history", "initial"];
 const READER_FIELDS: &[&str] = &["to", "rate", "window", "history"];
 /// Files that include each other in a row.
 const MAX_FILE_CHAIN: usize = 32;
@@ -130,12 +133,16 @@ impl<'a> Loader<'a> {
             return known.clone();
         }
         if self.chain.contains(&key) || self.chain.len() >= MAX_FILE_CHAIN {
-            let mut names: Vec<String> = self.chain.iter().map(|p| p.display().to_string()).collect();
+            let mut names: Vec<String> =
+                self.chain.iter().map(|p| p.display().to_string()).collect();
             names.push(key.display().to_string());
             self.sink.push(
-                Diagnostic::new(Code::E0212, format!("a model file contains itself: {}", names.join(" -> ")))
-                    .primary(span, "included here")
-                    .help("a model cannot contain itself: feedback is a channel with initial tokens"),
+                Diagnostic::new(
+                    Code::E0212,
+                    format!("a model file contains itself: {}", names.join(" -> ")),
+                )
+                .primary(span, "included here")
+                .help("a model cannot contain itself: feedback is a channel with initial tokens"),
             );
             return None;
         }
@@ -180,13 +187,16 @@ impl<'a> Loader<'a> {
         };
         let mut fields = Fields::new("Model", head, args, self.sink);
         let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
-            let entries = fields.take(field).map(|n| read::map(n, &format!("a map of {field}"), sink));
+            let entries =
+                fields.take(field).map(|n| read::map(n, &format!("a map of {field}"), sink));
             let mut entries: Vec<(Spanned<String>, Node)> =
                 entries.unwrap_or_default().into_iter().map(|(k, v)| (k, v.clone())).collect();
             entries.retain(|(name, _)| what.is_empty() || read::check_name(name, what, sink));
             entries
         };
-        let name = fields.take("name").and_then(|n| read::string(n, "the model's name in quotes", self.sink));
+        let name = fields
+            .take("name")
+            .and_then(|n| read::string(n, "the model's name in quotes", self.sink));
         let params = maps(&mut fields, "params", "a parameter", self.sink);
         let ports = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<PortDecl> {
             list.into_iter().map(|(name, node)| port(name, &node, sink)).collect()
@@ -194,16 +204,19 @@ impl<'a> Loader<'a> {
         let inputs = ports(maps(&mut fields, "inputs", "a port", self.sink), self.sink);
         let outputs = ports(maps(&mut fields, "outputs", "a port", self.sink), self.sink);
         let mut broken = Vec::new();
-        let mut streams = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
-            keep(list, &mut broken, |name, node| stream(name, &node, sink))
-        };
+        let mut streams =
+            |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
+                keep(list, &mut broken, |name, node| stream(name, &node, sink))
+            };
         let sources = streams(maps(&mut fields, "sources", "a source", self.sink), self.sink);
         let sinks = streams(maps(&mut fields, "sinks", "a sink", self.sink), self.sink);
         let actors = maps(&mut fields, "actors", "an actor", self.sink);
         let actors = keep(actors, &mut broken, |name, node| actor(name, node, self.sink));
         let models = maps(&mut fields, "models", "a sub-model", self.sink);
-        let models = models.into_iter().map(|(name, node)| (name, self.definition(&node, dir))).collect();
-        let channels = fields.take("channels").and_then(|n| read::list(n, "a list of channels", self.sink));
+        let models =
+            models.into_iter().map(|(name, node)| (name, self.definition(&node, dir))).collect();
+        let channels =
+            fields.take("channels").and_then(|n| read::list(n, "a list of channels", self.sink));
         let written = channels.unwrap_or_default();
         let channels: Vec<ChannelDecl> =
             written.iter().filter_map(|n| channel(n, self.sink)).collect();
@@ -217,7 +230,19 @@ impl<'a> Loader<'a> {
         let dir = dir.to_owned();
         let span = head;
         Some(Model {
-            span, dir, name, params, inputs, outputs, sources, sinks, models, actors, channels, pins, broken,
+            span,
+            dir,
+            name,
+            params,
+            inputs,
+            outputs,
+            sources,
+            sinks,
+            models,
+            actors,
+            channels,
+            pins,
+            broken,
             lost_channels,
         })
     }
@@ -236,7 +261,9 @@ impl<'a> Loader<'a> {
             );
             return ModelDef::Bad;
         };
-        let Some(path) = read::string(value, "a path in quotes", self.sink) else { return ModelDef::Bad };
+        let Some(path) = read::string(value, "a path in quotes", self.sink) else {
+            return ModelDef::Bad;
+        };
         self.file(&dir.join(&path.value), path.span).map_or(ModelDef::Bad, ModelDef::File)
     }
 }
@@ -344,14 +371,20 @@ fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl
         Kind::Call(Some(op), args) => Some(ActorDecl { name, op, span, args }),
         Kind::Word(word) => {
             sink.push(
-                Diagnostic::new(Code::E0203, format!("actor `{}` is the word `{word}`", name.value))
-                    .primary(span, "should be an op with its parameters")
-                    .help(format!("write `{word}()`")),
+                Diagnostic::new(
+                    Code::E0203,
+                    format!("actor `{}` is the word `{word}`", name.value),
+                )
+                .primary(span, "should be an op with its parameters")
+                .help(format!("write `{word}()`")),
             );
             None
         }
         _ => {
-            sink.push(read::wrong_kind(&node, "an op with its parameters, such as `Fir(taps: [0.5, 0.5])`"));
+            sink.push(read::wrong_kind(
+                &node,
+                "an op with its parameters, such as `Fir(taps: [0.5, 0.5])`",
+            ));
             None
         }
     }
@@ -374,7 +407,8 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         Kind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
         _ => reader(n, sink).into_iter().collect(),
     });
-    let readers_written = to_node.map_or(0, |n| if let Kind::List(items) = &n.kind { items.len() } else { 1 });
+    let readers_written =
+        to_node.map_or(0, |n| if let Kind::List(items) = &n.kind { items.len() } else { 1 });
     let decl = (from, to, fields.take("dtype"), fields.take("shape"));
     let rate = fields.take("rate").cloned();
     let initial = fields.take("initial").cloned();

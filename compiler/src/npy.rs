@@ -42,7 +42,9 @@ pub enum NpyError {
 /// # Errors
 /// See [`NpyError`].
 pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
-    let rest = file.strip_prefix(b"\x93NUMPY".as_slice()).ok_or(NpyError::Malformed("the magic is missing"))?;
+    let rest = file
+        .strip_prefix(b"\x93NUMPY".as_slice())
+        .ok_or(NpyError::Malformed("the magic is missing"))?;
     let (wide, rest) = match rest {
         [1, _, rest @ ..] => (false, rest),
         [2 | 3, _, rest @ ..] => (true, rest),
@@ -55,7 +57,8 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
         _ => return Err(short),
     };
     let header = rest.get(..len).ok_or(short)?;
-    let header = std::str::from_utf8(header).map_err(|_| NpyError::Malformed("the header is no text"))?;
+    let header =
+        std::str::from_utf8(header).map_err(|_| NpyError::Malformed("the header is no text"))?;
     let data = file.slice(file.len() - (rest.len() - len)..);
     let token = token(header)?;
     if token.bytes() != data.len() as u64 {
@@ -78,7 +81,8 @@ fn token(header: &str) -> Result<TokenType, NpyError> {
     if field(header, "fortran_order")?.starts_with("True") && dims.len() > 1 {
         return Err(NpyError::Fortran);
     }
-    let small: Option<Vec<u32>> = dims.iter().map(|&d| u32::try_from(d).ok().filter(|&d| d > 0)).collect();
+    let small: Option<Vec<u32>> =
+        dims.iter().map(|&d| u32::try_from(d).ok().filter(|&d| d > 0)).collect();
     let token = small.map(|shape| TokenType::new(dtype, shape));
     token
         .filter(|t| t.shape.len() <= limits::MAX_RANK && t.bytes() <= limits::MAX_TOKEN_BYTES)
@@ -132,7 +136,11 @@ mod tests {
                 11,
                 Err(NpyError::Length { expected: 12, found: 11 }),
             ),
-            ("{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3)}", 12, Err(NpyError::Fortran)),
+            (
+                "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3)}",
+                12,
+                Err(NpyError::Fortran),
+            ),
             (
                 "{'descr': '>f4', 'fortran_order': False, 'shape': (1,)}",
                 4,

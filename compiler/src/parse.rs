@@ -82,15 +82,20 @@ impl Node {
 
 /// Reads one text. Errors go to `sink`; `None` only if nothing could be read.
 pub(crate) fn parse(file: FileId, text: &str, sink: &mut Sink) -> Option<Node> {
+    let before = sink.errors();
     let tokens = lexer::lex(file, text, sink);
     let mut parser = Parser { tokens, at: 0, open: Vec::new(), errors: 0, sink };
     let node = parser.value();
-    if node.is_some() && !parser.full() {
+    // Behind an error the rest may only seem to lie outside.
+    if node.is_some() && parser.sink.errors() == before {
         let rest = parser.peek().clone();
         if rest.tok != Tok::Eof {
             parser.error(
-                Diagnostic::new(Code::E0101, format!("expected the end of the file, found {}", rest.tok))
-                    .primary(rest.span, "one value makes a file; this comes after it"),
+                Diagnostic::new(
+                    Code::E0101,
+                    format!("expected the end of the file, found {}", rest.tok),
+                )
+                .primary(rest.span, "one value makes a file; this comes after it"),
             );
         }
     }
@@ -173,11 +178,18 @@ impl Parser<'_> {
         let start = name.as_ref().map_or(open.span, |n| n.span);
         if self.open.len() >= MAX_DEPTH {
             self.error(
-                Diagnostic::new(Code::E0104, format!("brackets are nested deeper than {MAX_DEPTH}"))
-                    .primary(open.span, "one too many")
-                    .help("put inner parts into sub-models, or data into an .npy file"),
+                Diagnostic::new(
+                    Code::E0104,
+                    format!("brackets are nested deeper than {MAX_DEPTH}"),
+                )
+                .primary(open.span, "one too many")
+                .help("put inner parts into sub-models, or data into an .npy file"),
             );
             let end = self.skip_group(open.span);
+            if self.peek().tok == Tok::Eof {
+                // What is around it is unclosed as well, and the least of its problems.
+                self.errors = MAX_ERRORS;
+            }
             return Node { span: start.to(end), kind: Kind::Bad };
         }
         self.open.push((bracket, open.span));
@@ -200,7 +212,12 @@ impl Parser<'_> {
     }
 
     /// Items separated by commas up to the closing bracket, whose span is returned.
-    fn items(&mut self, open: char, at: Span, mut item: impl FnMut(&mut Self) -> Option<()>) -> Span {
+    fn items(
+        &mut self,
+        open: char,
+        at: Span,
+        mut item: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Span {
         let close = closing(open);
         loop {
             let token = self.peek().clone();
@@ -227,9 +244,12 @@ impl Parser<'_> {
                 Tok::Bad => self.recover(),
                 other => {
                     self.error(
-                        Diagnostic::new(Code::E0101, format!("expected `,` or `{close}`, found {other}"))
-                            .primary(token.span, format!("`,` or `{close}` should stand before this"))
-                            .context(at, "in what is opened here"),
+                        Diagnostic::new(
+                            Code::E0101,
+                            format!("expected `,` or `{close}`, found {other}"),
+                        )
+                        .primary(token.span, format!("`,` or `{close}` should stand before this"))
+                        .context(at, "in what is opened here"),
                     );
                     // A forgotten comma: go on with what follows, if it may start an item.
                     if matches!(other, Tok::Colon) {
@@ -243,11 +263,16 @@ impl Parser<'_> {
     /// At a bracket that closes something else, or at the end: reports it; whether the sequence ends here.
     fn wrong_end(&mut self, open: char, at: Span, token: &Token) -> bool {
         if token.tok == Tok::Eof {
-            if !self.full() {
+            // A string or comment without an end has swallowed the bracket, and was reported.
+            let swallowed = self.tokens.iter().rev().nth(1).is_some_and(|t| t.tok == Tok::Bad);
+            if !self.full() && !swallowed {
                 self.error(
                     Diagnostic::new(Code::E0102, format!("`{open}` is never closed"))
                         .primary(at, "opened here")
-                        .context(token.span, format!("the file ends before its `{}`", closing(open)))
+                        .context(
+                            token.span,
+                            format!("the file ends before its `{}`", closing(open)),
+                        )
                         .help(format!("close it with `{}`", closing(open))),
                 );
                 // One report is enough: everything around it is unclosed as well.
@@ -382,14 +407,23 @@ mod tests {
     #[test]
     fn every_error_is_reported() {
         let cases: &[(&str, &[&str])] = &[
-            ("(a: , b: ], c: 1", &["E0101 expected a value, found `,`", "E0101 expected a value, found `]`"]),
-            ("[1 2, 3: 4]", &["E0101 expected `,` or `]`, found the integer 2", "E0101 expected `,` or `]`, found `:`"]),
+            (
+                "(a: , b: ], c: 1",
+                &["E0101 expected a value, found `,`", "E0101 expected a value, found `]`"],
+            ),
+            (
+                "[1 2, 3: 4]",
+                &[
+                    "E0101 expected `,` or `]`, found the integer 2",
+                    "E0101 expected `,` or `]`, found `:`",
+                ],
+            ),
             ("(1, [2, 3)", &["E0105 `[` is closed by `)`"]),
             ("(1, 2]", &["E0105 `(` is closed by `]`"]),
             ("{\"a\" 1}", &["E0101 expected `:`, found the integer 1"]),
             ("(((", &["E0102 `(` is never closed"]),
             ("\"abc", &["E0102 the string is never closed"]),
-            ("/* abc", &["E0102 the comment is never closed", "E0101 expected a value, found the end of the file"]),
+            ("/* abc", &["E0102 the comment is never closed"]),
             ("99999999999999999999", &["E0103 `99999999999999999999` does not fit into 64 bits"]),
             ("1e999", &["E0103 `1e999` is too large for a number"]),
             ("0xzz", &["E0103 `0xzz` is no number"]),

@@ -84,7 +84,10 @@ fn sample_rates(graph: &mut Graph, q: &TiVec<ActorId, u64>, origins: &Origins, s
         q[id] as f64 * rate.unwrap_or(1) as f64
     };
     for (&id, &span) in &origins.sample_rates {
-        let Some(stated) = graph.actors[id].params.get("sample_rate").and_then(Value::as_float) else { continue };
+        let Some(stated) = graph.actors[id].params.get("sample_rate").and_then(Value::as_float)
+        else {
+            continue;
+        };
         let iterations = stated / tokens(graph, id);
         match known[parts[id]] {
             None => known[parts[id]] = Some((id, iterations)),
@@ -137,7 +140,12 @@ fn components(graph: &Graph) -> TiVec<ActorId, usize> {
     (0..graph.actors.len()).map(|i| root(&mut parent, i)).collect()
 }
 
-fn ends(graph: &Graph, origins: &Origins, channel: ChannelId, reader: Option<ActorId>) -> (Span, Span) {
+fn ends(
+    graph: &Graph,
+    origins: &Origins,
+    channel: ChannelId,
+    reader: Option<ActorId>,
+) -> (Span, Span) {
     let readers = &graph.channels[channel].readers;
     let index = readers.iter().position(|r| Some(r.to.actor) == reader).unwrap_or(0);
     origins.channels[channel].get(index).copied().unwrap_or((Span::NONE, Span::NONE))
@@ -147,12 +155,20 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
     let name = |id: ActorId| graph.actors[id].name.as_str();
     match error {
         AnalysisError::Inconsistent {
-            channel, writer, reader, produced, consumed, writer_firings, reader_firings,
+            channel,
+            writer,
+            reader,
+            produced,
+            consumed,
+            writer_firings,
+            reader_firings,
         } => {
             let (from, to) = ends(graph, origins, *channel, Some(*reader));
             let (w, r) = (name(*writer), name(*reader));
-            let (made, taken) =
-                (u128::from(*produced) * u128::from(*writer_firings), u128::from(*consumed) * u128::from(*reader_firings));
+            let (made, taken) = (
+                u128::from(*produced) * u128::from(*writer_firings),
+                u128::from(*consumed) * u128::from(*reader_firings),
+            );
             Diagnostic::new(
                 Code::E0401,
                 format!(
@@ -179,7 +195,9 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
             for &actor in actors {
                 diagnostic = diagnostic.context(origins.actors[actor], "waits");
             }
-            diagnostic.help(format!("add `initial: Zeros({missing})` to this channel, or its start values as a list"))
+            diagnostic.help(format!(
+                "add `initial: Zeros({missing})` to this channel, or its start values as a list"
+            ))
         }
         AnalysisError::Overflow { actor, limit } => Diagnostic::new(
             Code::E0403,
@@ -192,7 +210,12 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
     }
 }
 
-fn draw_schedule(error: &ScheduleError, graph: &Graph, machine: &Machine, origins: &Origins) -> Diagnostic {
+fn draw_schedule(
+    error: &ScheduleError,
+    graph: &Graph,
+    machine: &Machine,
+    origins: &Origins,
+) -> Diagnostic {
     let name = |id: ActorId| graph.actors[id].name.as_str();
     let device = |id: DeviceId| machine.devices[id].name.as_str();
     let pin = |id: ActorId| origins.pins.get(&id).map_or(origins.actors[id], |p| p.span);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::{DType, limits};
 
 use crate::codes::Code;
-use crate::diag::{Diagnostic, Sink, suggest};
+use crate::diag::{Diagnostic, Sink, did_you_mean, suggest};
 use crate::parse::{Arg, Kind, Node};
 use crate::source::{Span, Spanned};
 
@@ -21,7 +21,12 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// The arguments of a group; refuses what is given twice.
-    pub(crate) fn new(what: impl Into<String>, span: Span, args: &'a [Arg], sink: &mut Sink) -> Self {
+    pub(crate) fn new(
+        what: impl Into<String>,
+        span: Span,
+        args: &'a [Arg],
+        sink: &mut Sink,
+    ) -> Self {
         let mut named: BTreeMap<&str, (&Spanned<String>, &Node)> = BTreeMap::new();
         let mut positional = Vec::new();
         for arg in args {
@@ -59,6 +64,10 @@ impl<'a> Fields<'a> {
 
     /// Reports a missing field.
     pub(crate) fn missing(&self, name: &str, example: &str, sink: &mut Sink) {
+        // A slip of the pen is reported as the unknown field that it makes.
+        if self.named.keys().any(|written| did_you_mean(written, [name]).is_some()) {
+            return;
+        }
         sink.push(
             Diagnostic::new(Code::E0202, format!("{} has no `{name}`", self.what))
                 .primary(self.span, format!("`{name}` is missing here"))
@@ -70,16 +79,22 @@ impl<'a> Fields<'a> {
     pub(crate) fn finish(self, known: &[&str], sink: &mut Sink) {
         for (name, _) in self.named.into_values() {
             sink.push(
-                Diagnostic::new(Code::E0201, format!("{} has no field `{}`", self.what, name.value))
-                    .primary(name.span, "unknown field")
-                    .help(suggest(&name.value, known.iter().copied())),
+                Diagnostic::new(
+                    Code::E0201,
+                    format!("{} has no field `{}`", self.what, name.value),
+                )
+                .primary(name.span, "unknown field")
+                .help(suggest(&name.value, known.iter().copied())),
             );
         }
         for node in self.positional {
             sink.push(
-                Diagnostic::new(Code::E0203, format!("{} in {} has no name", node.describe(), self.what))
-                    .primary(node.span, "which field is this?")
-                    .help(format!("write `name: value`; {}", suggest("", known.iter().copied()))),
+                Diagnostic::new(
+                    Code::E0203,
+                    format!("{} in {} has no name", node.describe(), self.what),
+                )
+                .primary(node.span, "which field is this?")
+                .help(format!("write `name: value`; {}", suggest("", known.iter().copied()))),
             );
         }
     }
@@ -140,7 +155,11 @@ pub(crate) fn list<'a>(node: &'a Node, want: &str, sink: &mut Sink) -> Option<&'
 }
 
 /// A map with string keys, in the order written; refuses keys that occur twice.
-pub(crate) fn map<'a>(node: &'a Node, want: &str, sink: &mut Sink) -> Vec<(Spanned<String>, &'a Node)> {
+pub(crate) fn map<'a>(
+    node: &'a Node,
+    want: &str,
+    sink: &mut Sink,
+) -> Vec<(Spanned<String>, &'a Node)> {
     let Kind::Map(pairs) = &node.kind else {
         refuse::<()>(node, want, sink);
         return Vec::new();
@@ -161,7 +180,13 @@ pub(crate) fn map<'a>(node: &'a Node, want: &str, sink: &mut Sink) -> Vec<(Spann
 }
 
 /// A count between `low` and `high`.
-pub(crate) fn count(node: &Node, what: &str, low: u64, high: u64, sink: &mut Sink) -> Option<Spanned<u64>> {
+pub(crate) fn count(
+    node: &Node,
+    what: &str,
+    low: u64,
+    high: u64,
+    sink: &mut Sink,
+) -> Option<Spanned<u64>> {
     let value = match node.kind {
         Kind::Int(i) => i,
         // `1e6` reads better than 1000000 and is as exact.
@@ -172,8 +197,11 @@ pub(crate) fn count(node: &Node, what: &str, low: u64, high: u64, sink: &mut Sin
         Ok(v) if v >= low && v <= high => Some(Spanned::new(v, node.span)),
         Ok(v) if v > high => {
             sink.push(
-                Diagnostic::new(Code::E0505, format!("{what} is {v}, more than the limit of {high}"))
-                    .primary(node.span, format!("at most {high}")),
+                Diagnostic::new(
+                    Code::E0505,
+                    format!("{what} is {v}, more than the limit of {high}"),
+                )
+                .primary(node.span, format!("at most {high}")),
             );
             None
         }
@@ -208,7 +236,11 @@ pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
         sink.push(
             Diagnostic::new(
                 Code::E0505,
-                format!("a shape has {} dimensions, more than the limit of {}", dims.len(), limits::MAX_RANK),
+                format!(
+                    "a shape has {} dimensions, more than the limit of {}",
+                    dims.len(),
+                    limits::MAX_RANK
+                ),
             )
             .primary(node.span, format!("at most {} dimensions", limits::MAX_RANK)),
         );

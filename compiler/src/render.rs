@@ -40,7 +40,9 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
-    let title = level.primary_title(normalize_untrusted_str(&diagnostic.message)).id(diagnostic.code.name());
+    let title = level
+        .primary_title(normalize_untrusted_str(&diagnostic.message))
+        .id(diagnostic.code.name());
     let mut group = Group::with_title(title);
     let mut files: Vec<FileId> = Vec::new();
     for file in diagnostic.labels.iter().filter_map(|l| l.span.file()) {
@@ -68,7 +70,8 @@ fn snippet<'a>(
 ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
     let source = sources.get(file);
     let text: &str = &source.text;
-    let labels: Vec<&Label> = diagnostic.labels.iter().filter(|l| l.span.file() == Some(file)).collect();
+    let labels: Vec<&Label> =
+        diagnostic.labels.iter().filter(|l| l.span.file() == Some(file)).collect();
     let first = labels.iter().map(|l| l.span.start as usize).min().unwrap_or(0).min(text.len());
     let last = labels.iter().map(|l| l.span.end as usize).max().unwrap_or(0).min(text.len());
     let start = text[..first].rfind('\n').map_or(0, |i| i + 1);
@@ -78,7 +81,8 @@ fn snippet<'a>(
         let (from, to) = (label.span.start as usize, (label.span.end as usize).min(text.len()));
         // A long value is marked by its first line: a frame around a whole model hides the model.
         let line_end = text[from.min(to)..to].find('\n').map_or(to, |i| from + i);
-        kind.span(from - start..line_end.max(from) - start).label(normalize_untrusted_str(&label.text))
+        kind.span(from - start..line_end.max(from) - start)
+            .label(normalize_untrusted_str(&label.text))
     });
     Snippet::source(&text[start..end])
         .line_start(sources.position(file, start as u32).line)
@@ -115,7 +119,8 @@ pub fn json(diagnostics: &Diagnostics) -> String {
     let sources = &diagnostics.sources;
     let mut out = String::new();
     for d in &diagnostics.list {
-        let place = d.span().file().map(|f| (&*sources.get(f).name, sources.position(f, d.span().start)));
+        let place =
+            d.span().file().map(|f| (&*sources.get(f).name, sources.position(f, d.span().start)));
         let object = JsonDiagnostic {
             code: d.code.name(),
             severity: d.severity.name(),

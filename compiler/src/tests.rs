@@ -23,7 +23,8 @@ pub(crate) fn check(text: &str) -> Vec<String> {
 
 /// The graph of a model without mistakes, compiled for one device.
 pub(crate) fn graph(text: &str) -> Graph {
-    let options = CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() };
+    let options =
+        CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() };
     match compile_str("model.ron", text, "", &options) {
         Ok(compiled) => compiled.program.graph.clone(),
         Err(diagnostics) => panic!("{diagnostics}"),
@@ -33,7 +34,8 @@ pub(crate) fn graph(text: &str) -> Graph {
 /// The channel written by an actor: `readers with delays; initial bytes`.
 pub(crate) fn channel(graph: &Graph, actor: &str) -> (Vec<(String, u64)>, Vec<f32>) {
     let id = graph.find(actor).unwrap_or_else(|| panic!("no actor {actor}"));
-    let channel = graph.channels.iter().find(|c| c.from.actor == id).expect("every output has a channel");
+    let channel =
+        graph.channels.iter().find(|c| c.from.actor == id).expect("every output has a channel");
     let readers = channel
         .readers
         .iter()
@@ -42,7 +44,11 @@ pub(crate) fn channel(graph: &Graph, actor: &str) -> (Vec<(String, u64)>, Vec<f3
             (format!("{}.{}", reader.name, reader.inputs[r.to.port as usize].name), r.delay)
         })
         .collect();
-    let floats = channel.initial.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let floats = channel
+        .initial
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect();
     (readers, floats)
 }
 

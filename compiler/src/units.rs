@@ -33,7 +33,8 @@ const SIZES: &[(&str, f64)] = &[
     ("GiB", 1_073_741_824.0),
     ("TiB", 1_099_511_627_776.0),
 ];
-const COUNTS: &[(&str, f64)] = &[("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)];
+const COUNTS: &[(&str, f64)] =
+    &[("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)];
 
 /// Nanoseconds of a duration: `250us`, `5ms`, `1.5 s`.
 ///
@@ -101,7 +102,8 @@ mod tests {
     #[test]
     fn quantities() {
         let unit = |unit: &str, units: &[(&str, f64)]| {
-            let known: Vec<&str> = units.iter().map(|(n, _)| *n).filter(|n| !n.is_empty()).collect();
+            let known: Vec<&str> =
+                units.iter().map(|(n, _)| *n).filter(|n| !n.is_empty()).collect();
             Err(UnitError::Unit { unit: unit.into(), known: known.join(", ") })
         };
         assert_eq!(duration_ns("5ms"), Ok(5_000_000));

@@ -47,9 +47,12 @@ impl Files {
             Ok(bytes) => Bytes::from(bytes),
             Err(error) => {
                 sink.push(
-                    Diagnostic::new(Code::E0701, format!("cannot read `{}`: {error}", full.display()))
-                        .primary(path.span, "named here")
-                        .help("paths are relative to the model file"),
+                    Diagnostic::new(
+                        Code::E0701,
+                        format!("cannot read `{}`: {error}", full.display()),
+                    )
+                    .primary(path.span, "named here")
+                    .help("paths are relative to the model file"),
                 );
                 return None;
             }
@@ -62,9 +65,12 @@ impl Files {
             }
             Err(error) => {
                 sink.push(
-                    Diagnostic::new(Code::E0702, format!("cannot use `{}`: {error}", full.display()))
-                        .primary(path.span, "named here")
-                        .help("write it with `numpy.save`, little-endian and in C order"),
+                    Diagnostic::new(
+                        Code::E0702,
+                        format!("cannot use `{}`: {error}", full.display()),
+                    )
+                    .primary(path.span, "named here")
+                    .help("write it with `numpy.save`, little-endian and in C order"),
                 );
                 None
             }
@@ -117,7 +123,10 @@ impl Files {
                 Value::List(values.into_iter().collect::<Option<_>>()?)
             }
             Kind::Call(..) => {
-                sink.push(read::wrong_kind(node, "a value: a number, string, word, list, map or Npy(\"file\")"));
+                sink.push(read::wrong_kind(
+                    node,
+                    "a value: a number, string, word, list, map or Npy(\"file\")",
+                ));
                 return None;
             }
             Kind::Param(_) | Kind::Bad => return None,
@@ -125,7 +134,8 @@ impl Files {
     }
 
     fn pairs(&mut self, pairs: Vec<(String, &Node)>, dir: &Path, sink: &mut Sink) -> Option<Value> {
-        let values: Vec<_> = pairs.into_iter().map(|(k, v)| self.value(v, dir, sink).map(|v| (k, v))).collect();
+        let values: Vec<_> =
+            pairs.into_iter().map(|(k, v)| self.value(v, dir, sink).map(|v| (k, v))).collect();
         Some(Value::Map(values.into_iter().collect::<Option<_>>()?))
     }
 
@@ -143,22 +153,22 @@ impl Files {
             let count = read::count(n?, "a number of tokens", 0, limits::MAX_INITIAL_BYTES, sink)?;
             Some(TokenKind::Fill(count.value, v))
         };
-        let kind = match &node.kind {
-            Kind::List(items) => TokenKind::List(items.clone()),
-            Kind::Call(Some(name), args) if name.value == "Zeros" => fill(args, false, sink)?,
-            Kind::Call(Some(name), args) if name.value == "Fill" => fill(args, true, sink)?,
-            Kind::Call(Some(name), args) if name.value == "Npy" => {
-                TokenKind::Array(self.array(args, node.span, dir, sink)?)
-            }
-            Kind::Bad | Kind::Param(_) => return None,
-            _ => {
-                sink.push(
-                    read::wrong_kind(node, "a list of tokens")
-                        .help("write `[0.0, 0.0]`, `Zeros(2)`, `Fill(2, 1.0)` or `Npy(\"file.npy\")`"),
-                );
-                return None;
-            }
-        };
+        let kind =
+            match &node.kind {
+                Kind::List(items) => TokenKind::List(items.clone()),
+                Kind::Call(Some(name), args) if name.value == "Zeros" => fill(args, false, sink)?,
+                Kind::Call(Some(name), args) if name.value == "Fill" => fill(args, true, sink)?,
+                Kind::Call(Some(name), args) if name.value == "Npy" => {
+                    TokenKind::Array(self.array(args, node.span, dir, sink)?)
+                }
+                Kind::Bad | Kind::Param(_) => return None,
+                _ => {
+                    sink.push(read::wrong_kind(node, "a list of tokens").help(
+                        "write `[0.0, 0.0]`, `Zeros(2)`, `Fill(2, 1.0)` or `Npy(\"file.npy\")`",
+                    ));
+                    return None;
+                }
+            };
         Some(Tokens { span: node.span, kind })
     }
 }
@@ -204,10 +214,14 @@ impl Tokens {
         let mut out = Vec::new();
         match &self.kind {
             TokenKind::Bytes(bytes) => {
-                if bytes.len() as u64 % token.bytes().max(1) != 0 {
-                    let message =
-                        format!("{} initial bytes are no whole number of tokens of {token}", bytes.len());
-                    sink.push(Diagnostic::new(Code::E0307, message).primary(self.span, "stated here"));
+                if !(bytes.len() as u64).is_multiple_of(token.bytes().max(1)) {
+                    let message = format!(
+                        "{} initial bytes are no whole number of tokens of {token}",
+                        bytes.len()
+                    );
+                    sink.push(
+                        Diagnostic::new(Code::E0307, message).primary(self.span, "stated here"),
+                    );
                     return None;
                 }
                 out.extend_from_slice(bytes);
@@ -228,7 +242,8 @@ impl Tokens {
     }
 
     fn array_bytes(&self, array: &Npy, token: &TokenType, sink: &mut Sink) -> Option<Vec<u8>> {
-        let fits = array.token.dtype == token.dtype && array.token.shape.get(1..) == Some(&token.shape);
+        let fits =
+            array.token.dtype == token.dtype && array.token.shape.get(1..) == Some(&token.shape);
         if fits {
             return Some(array.data.to_vec());
         }
@@ -284,7 +299,9 @@ fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut S
     let complex = token.dtype == DType::C32;
     match &node.kind {
         Kind::List(items) => items.iter().try_for_each(|n| element_bytes(n, token, out, sink)),
-        Kind::Call(None, args) if complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) => {
+        Kind::Call(None, args)
+            if complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) =>
+        {
             args.iter().try_for_each(|a| {
                 let part = read::float(&a.value, "a real or imaginary part", sink)?;
                 out.extend((part.value as f32).to_le_bytes());
@@ -296,9 +313,12 @@ fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut S
             let bytes = scalar(kind, token.dtype);
             if bytes.is_none() {
                 sink.push(
-                    Diagnostic::new(Code::E0307, format!("{} is no {}", node.describe(), token.dtype))
-                        .primary(node.span, format!("does not fit {token}"))
-                        .help(scalar_help(token.dtype)),
+                    Diagnostic::new(
+                        Code::E0307,
+                        format!("{} is no {}", node.describe(), token.dtype),
+                    )
+                    .primary(node.span, format!("does not fit {token}"))
+                    .help(scalar_help(token.dtype)),
                 );
             }
             out.extend(bytes?);
@@ -311,7 +331,9 @@ fn scalar_help(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "write true or false",
         DType::C32 => "write a number or `(re, im)`",
-        DType::F32 | DType::F64 | DType::F16 | DType::Bf16 => "write a number in the range of the dtype",
+        DType::F32 | DType::F64 | DType::F16 | DType::Bf16 => {
+            "write a number in the range of the dtype"
+        }
         _ => "write an integer in the range of the dtype",
     }
 }
@@ -332,7 +354,9 @@ fn scalar(kind: &Kind, dtype: DType) -> Option<Vec<u8>> {
     // Rounding is fine, turning a finite number into an infinite one is not.
     let fits = |rounded: f64| float.is_infinite() || float.is_nan() || rounded.is_finite();
     match dtype {
-        DType::F32 => Some((float as f32).to_le_bytes().to_vec()).filter(|_| fits(f64::from(float as f32))),
+        DType::F32 => {
+            Some((float as f32).to_le_bytes().to_vec()).filter(|_| fits(f64::from(float as f32)))
+        }
         DType::F64 => Some(float.to_le_bytes().to_vec()),
         DType::F16 => {
             let half = f16::from_f64(float);
@@ -361,6 +385,8 @@ fn scalar(kind: &Kind, dtype: DType) -> Option<Vec<u8>> {
 pub(crate) struct TypeFact {
     pub(crate) dtype: Option<Spanned<DType>>,
     pub(crate) shape: Option<Spanned<Vec<u32>>>,
+    /// Whether one of them was stated and could not be read.
+    pub(crate) bad: bool,
 }
 
 impl TypeFact {

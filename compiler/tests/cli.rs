@@ -125,7 +125,9 @@ fn bundles_are_reproducible_and_inspected_as_they_were_emitted() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
     let read = |name: &str| std::fs::read(dir.path().join(name)).expect("a bundle");
-    let args = |name: &'static str| ["compile", "fine.ron", "--devices", "2", "--emit", "layout", "-o", name];
+    let args = |name: &'static str| {
+        ["compile", "fine.ron", "--devices", "2", "--emit", "layout", "-o", name]
+    };
     let first = zbmdc(dir.path(), &args("a.zbmd"));
     zbmdc(dir.path(), &args("b.zbmd"));
     assert_eq!(read("a.zbmd"), read("b.zbmd"));
@@ -150,9 +152,13 @@ fn json_names_the_place() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("wrong.ron"), FINE.replace("Gain", "Gian")).expect("a file");
     let output = zbmdc(dir.path(), &["check", "wrong.ron", "--message-format", "json"]);
-    let object: serde_json::Value = serde_json::from_str(text(&output.stderr).trim()).expect("one object");
+    let object: serde_json::Value =
+        serde_json::from_str(text(&output.stderr).trim()).expect("one object");
     assert_eq!(object["code"], "E0210");
-    assert_eq!((&object["file"], &object["line"], &object["column"]), (&"wrong.ron".into(), &3.into(), &23.into()));
+    assert_eq!(
+        (&object["file"], &object["line"], &object["column"]),
+        (&"wrong.ron".into(), &3.into(), &23.into())
+    );
     assert_eq!(object["labels"][0]["primary"], true);
     assert!(object["help"].as_str().is_some_and(|h| h.contains("`Gain`")));
 }
@@ -169,7 +175,8 @@ fn models_come_from_stdin() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("zbmdc starts");
-        std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), model.as_bytes()).expect("it reads");
+        std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), model.as_bytes())
+            .expect("it reads");
         child.wait_with_output().expect("it ends")
     };
     assert_eq!(run(FINE, &["check", "-"]).status.code(), Some(0));

@@ -63,8 +63,9 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
     for (index, edge) in edges.iter().enumerate() {
         match &edge.to {
             Some(Half::Actor(to)) => {
-                if let Some(link) = link(&edges, junctions, &drivers, index, to.clone(), sink) {
-                    net.links.push(link);
+                match link(&edges, junctions, &drivers, index, to.clone(), sink) {
+                    Some(link) => net.links.push(link),
+                    None => net.lost = true,
                 }
             }
             Some(Half::Junction(..)) => {}
@@ -96,10 +97,13 @@ fn drivers(edges: &[Edge], junctions: &[Junction], sink: &mut Sink) -> Vec<Optio
         let Some(Half::Junction(id, span)) = edge.to else { continue };
         if drivers[id].is_some() {
             sink.push(
-                Diagnostic::new(Code::E0209, format!("port `{}` is connected twice", junctions[id].name))
-                    .primary(span, "connected again here")
-                    .context(at[id], "first connected here")
-                    .help("an input reads one channel: add or interleave the streams with an op first"),
+                Diagnostic::new(
+                    Code::E0209,
+                    format!("port `{}` is connected twice", junctions[id].name),
+                )
+                .primary(span, "connected again here")
+                .context(at[id], "first connected here")
+                .help("an input reads one channel: add or interleave the streams with an op first"),
             );
         } else {
             drivers[id] = Some(index);
@@ -129,7 +133,11 @@ fn short(name: &str) -> String {
 }
 
 /// Edges from the reader back to the writer, that of the reader first; `None` if the writer is missing.
-fn path(edges: &[Edge], drivers: &[Option<usize>], last: usize) -> Result<Option<Vec<usize>>, Span> {
+fn path(
+    edges: &[Edge],
+    drivers: &[Option<usize>],
+    last: usize,
+) -> Result<Option<Vec<usize>>, Span> {
     let mut path = vec![last];
     let mut at = last;
     while let Half::Junction(id, span) = edges[at].from {
@@ -165,9 +173,12 @@ fn link(
         Ok(path) => path?,
         Err(span) => {
             sink.push(
-                Diagnostic::new(Code::E0217, "the channels between ports of sub-models run in a circle")
-                    .primary(span, "this port is driven by itself, no actor writes it")
-                    .help("put an actor into the loop"),
+                Diagnostic::new(
+                    Code::E0217,
+                    "the channels between ports of sub-models run in a circle",
+                )
+                .primary(span, "this port is driven by itself, no actor writes it")
+                .help("put an actor into the loop"),
             );
             return None;
         }

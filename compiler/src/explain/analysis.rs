@@ -176,7 +176,10 @@ pub(super) const PAGES: &[Page] = &[
         text: "A file is no bundle, is damaged or cut short, was made by another version, or holds a program that \
                breaks a rule. Bundles are never trusted: everything in them is checked.",
         example: Example::Command {
-            files: &[("model.zbmd", b"this is no bundle, only text of more than thirty-two bytes\n")],
+            files: &[(
+                "model.zbmd",
+                b"this is no bundle, only text of more than thirty-two bytes\n",
+            )],
             command: "inspect model.zbmd",
         },
         mend: "compile the model again.",

@@ -202,10 +202,10 @@ pub(super) const PAGES: &[Page] = &[
         r#"Model(
     sources: { "in": Stream(dtype: f32) },
     sinks: { "out": Stream() },
-    channels: [(from: "out", to: ["in"])],
+    channels: [(from: "in", to: ["out"]), (from: "out", to: [])],
 )
 "#,
-        "swap the two ends."
+        "read from what writes the sink instead: `from: \"in\"`."
     ),
     entry!(
         E0217,

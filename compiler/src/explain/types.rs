@@ -4,7 +4,8 @@ use super::{Example, Page, entry, model};
 use crate::codes::Code;
 
 /// `numpy.save` of the f64 array [1.0, 2.0].
-const F64_PAIR: &[u8] = b"\x93NUMPY\x01\x00\x3a\x00{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }\n\
+const F64_PAIR: &[u8] =
+    b"\x93NUMPY\x01\x00\x3a\x00{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }\n\
 \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x40";
 
 pub(super) const PAGES: &[Page] = &[
@@ -13,13 +14,9 @@ pub(super) const PAGES: &[Page] = &[
         "The writer of a channel makes tokens of another type than its reader takes. Types are never converted \
          silently.",
         r#"Model(
-    sources: { "in": Stream(dtype: c32) },
-    actors: { "sum": Expr("x + y", inputs: { "x": c32, "y": f32 }) },
-    sinks: { "out": Stream() },
-    channels: [
-        (from: "in", to: ["sum.x"]),
-        (from: "sum", to: ["sum.y", "out"], initial: [0.0]),
-    ],
+    sources: { "iq": Stream(dtype: c32) },
+    sinks: { "audio": Stream(dtype: f32) },
+    channels: [(from: "iq", to: ["audio"])],
 )
 "#,
         "change one of the two, or put a conversion between them."

@@ -95,7 +95,9 @@ impl<'a> Lexer<'a> {
         let next = self.rest()[c.len_utf8()..].chars().next();
         match c {
             c if c.is_whitespace() => self.at += c.len_utf8(),
-            '/' if next == Some('/') => self.at += self.rest().find('\n').unwrap_or(self.rest().len()),
+            '/' if next == Some('/') => {
+                self.at += self.rest().find('\n').unwrap_or(self.rest().len())
+            }
             '/' if next == Some('*') => self.block_comment(),
             '#' if next == Some('!') => self.attribute(),
             '(' | '[' | '{' => self.single(Tok::Open(c)),
@@ -122,8 +124,11 @@ impl<'a> Lexer<'a> {
             c => {
                 self.at += c.len_utf8();
                 self.error(
-                    Diagnostic::new(Code::E0106, format!("`{}` means nothing here", c.escape_debug()))
-                        .primary(self.span(start), "unexpected character"),
+                    Diagnostic::new(
+                        Code::E0106,
+                        format!("`{}` means nothing here", c.escape_debug()),
+                    )
+                    .primary(self.span(start), "unexpected character"),
                 );
                 self.push(start, Tok::Bad);
             }
@@ -157,6 +162,7 @@ impl<'a> Lexer<'a> {
             }
         }
         self.unclosed("comment", start, 2, "close it with `*/`");
+        self.push(start, Tok::Bad);
     }
 
     /// RON's `#![enable(…)]` lines switch on what is always on here.
@@ -319,7 +325,9 @@ impl<'a> Lexer<'a> {
 
 /// Length of the word at the start of the text, 0 if there is none.
 fn word_len(text: &str) -> usize {
-    text.char_indices().find(|(_, c)| !(c.is_alphanumeric() || *c == '_')).map_or(text.len(), |(i, _)| i)
+    text.char_indices()
+        .find(|(_, c)| !(c.is_alphanumeric() || *c == '_'))
+        .map_or(text.len(), |(i, _)| i)
 }
 
 /// Hashes of a raw string whose `r` stands before `text`.
@@ -349,11 +357,13 @@ fn read_number(shown: &str) -> Result<Tok, &'static str> {
     };
     let body = if radix == 10 { digits } else { &digits[2..] };
     if !body.is_empty() && body.bytes().all(|b| char::from(b).is_digit(radix)) {
-        let magnitude = i128::from_str_radix(body, radix).map_err(|_| "does not fit into 64 bits")?;
+        let magnitude =
+            i128::from_str_radix(body, radix).map_err(|_| "does not fit into 64 bits")?;
         let value = if negative { -magnitude } else { magnitude };
         return i64::try_from(value).map(Tok::Int).map_err(|_| "does not fit into 64 bits");
     }
-    let plain = digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
+    let plain =
+        digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
     if radix != 10 || !plain || !digits.bytes().any(|b| b.is_ascii_digit()) {
         return Err("is no number");
     }

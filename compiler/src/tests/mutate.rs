@@ -15,7 +15,7 @@ const MODELS: [&str; 3] = [
     },
     channels: [
         (from: "iq",    to: ["scale.x"]),
-        (from: "scale", to: ["level", "out"], window: 1),
+        (from: "scale", to: [("level", window: 1), "out"]),
         (from: "level", to: ["loop.m"], dtype: f32, history: []),
         (from: "loop",  to: ["loop.g", "scale.g"], initial: [1.0]),
     ],
@@ -46,8 +46,30 @@ const MODELS: [&str; 3] = [
 
 /// What mutations put in.
 const SNIPPETS: [&str; 24] = [
-    "(", ")", "[", "]", "{", "}", ",", ":", "\"", "\"in\"", "\"a.y\"", "Sub(\"stage\")", "$gain", "NaN", "-1", "1e18",
-    "Zeros(1000000)", "f32", "c32", "Model(", "[]", "Fork(3)", "\\", "/*",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ":",
+    "\"",
+    "\"in\"",
+    "\"a.y\"",
+    "Sub(\"stage\")",
+    "$gain",
+    "NaN",
+    "-1",
+    "1e18",
+    "Zeros(1000000)",
+    "f32",
+    "c32",
+    "Model(",
+    "[]",
+    "Fork(3)",
+    "\\",
+    "/*",
 ];
 
 proptest! {

@@ -59,7 +59,9 @@ fn mistakes() {
 
 #[test]
 fn syntax() {
-    insta::assert_snapshot!(drawn("Model(\n    sources: { \"in\" Stream(dtype: f32) },\n    sinks: [1, 2),\n    name: 0x,\n"));
+    insta::assert_snapshot!(drawn(
+        "Model(\n    sources: { \"in\" Stream(dtype: f32) },\n    sinks: [1, 2),\n    name: 0x,\n"
+    ));
 }
 
 #[test]
@@ -74,7 +76,8 @@ fn inconsistent() {
 
 #[test]
 fn json() {
-    let errors = check_str("model.ron", DEADLOCK, "", &CompileOptions::default()).expect_err("a deadlock");
+    let errors =
+        check_str("model.ron", DEADLOCK, "", &CompileOptions::default()).expect_err("a deadlock");
     insta::assert_snapshot!(render::json(&errors));
 }
 
@@ -90,7 +93,8 @@ fn a_model_and_its_machine_are_reported_together() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("machine.ron");
     std::fs::write(&path, "Machine(devices: [(name: \"cpu:0\", backend: gpu)])").expect("a file");
-    let options = CompileOptions { machine: MachineChoice::File(path), ..CompileOptions::default() };
+    let options =
+        CompileOptions { machine: MachineChoice::File(path), ..CompileOptions::default() };
     let errors = compile_str("model.ron", DEADLOCK, "", &options).expect_err("both are wrong");
     let codes: Vec<&str> = errors.list.iter().map(|d| d.code.name()).collect();
     assert_eq!(codes, ["E0507"], "the model's analysis comes after the machine");

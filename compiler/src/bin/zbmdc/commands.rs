@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SourceMap, check_file,
-    check_str, compile_file, compile_str, machine, page,
+    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SourceMap,
+    check_file, check_str, compile_file, compile_str, machine, page,
 };
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
@@ -48,9 +48,13 @@ fn stdin() -> Result<String, Diagnostics> {
     let mut bytes = Vec::new();
     let limit = SourceMap::MAX_FILE_BYTES as u64 + 1;
     let read = std::io::stdin().lock().take(limit).read_to_end(&mut bytes);
-    let refuse = |what: String| lone(Code::E0701, format!("cannot read stdin: {what}"), "pipe a model into it");
+    let refuse = |what: String| {
+        lone(Code::E0701, format!("cannot read stdin: {what}"), "pipe a model into it")
+    };
     read.map_err(|e| refuse(e.to_string()))?;
-    String::from_utf8(bytes).map_err(|e| refuse(format!("it is not UTF-8 from byte {} on", e.utf8_error().valid_up_to())))
+    String::from_utf8(bytes).map_err(|e| {
+        refuse(format!("it is not UTF-8 from byte {} on", e.utf8_error().valid_up_to()))
+    })
 }
 
 fn compile(args: &Compile, voice: Voice) -> Exit {
@@ -96,7 +100,11 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
 
 fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
     if let Err(error) = compiled.write(path) {
-        return voice.report(&lone(Code::E0704, error.to_string(), "check the folder and its permissions"));
+        return voice.report(&lone(
+            Code::E0704,
+            error.to_string(),
+            "check the folder and its permissions",
+        ));
     }
     if voice.format == crate::args::MessageFormat::Text {
         say(&format!("wrote {}: {}\n", path.display(), headline(&compiled.program)));
@@ -110,7 +118,10 @@ fn headline(program: &Program) -> String {
     let plan = program.plans.first().map(|plan| {
         let period = plan.period_ns as f64 / 1e3;
         let devices = plan.calendars.len();
-        format!(", blocks of {}, period {period:.1} us on {devices} devices, bound by {}", plan.block, plan.bound_by)
+        format!(
+            ", blocks of {}, period {period:.1} us on {devices} devices, bound by {}",
+            plan.block, plan.bound_by
+        )
     });
     format!("{actors} actors, {channels} channels{}", plan.unwrap_or_default())
 }
@@ -139,7 +150,12 @@ fn devices(ron: bool) -> Exit {
     for device in &machine.devices {
         let cores: Vec<String> = device.cores.iter().map(u32::to_string).collect();
         let memory = format!("{} MiB", device.memory_bytes >> 20);
-        out += &format!("{:<10} {:<8} {:<12} {memory:>12}\n", device.name, device.backend, cores.join(","));
+        out += &format!(
+            "{:<10} {:<8} {:<12} {memory:>12}\n",
+            device.name,
+            device.backend,
+            cores.join(",")
+        );
     }
     print(&out)
 }
@@ -149,9 +165,14 @@ fn ops(name: Option<&str>) -> Exit {
     let Some(name) = name else {
         let width = registry.names().map(str::len).max().unwrap_or(0);
         let lines = registry.names().filter_map(|n| registry.op(n));
-        return print(&lines.map(|op| format!("{:<width$}  {}\n", op.name(), op.doc().summary)).collect::<String>());
+        return print(
+            &lines
+                .map(|op| format!("{:<width$}  {}\n", op.name(), op.doc().summary))
+                .collect::<String>(),
+        );
     };
-    let found = registry.names().find(|n| n.eq_ignore_ascii_case(name)).and_then(|n| registry.op(n));
+    let found =
+        registry.names().find(|n| n.eq_ignore_ascii_case(name)).and_then(|n| registry.op(n));
     let Some(op) = found else {
         say(&format!("zbmdc: there is no op `{name}`; `zbmdc ops` lists them\n"));
         return Exit::Usage;
@@ -171,7 +192,9 @@ fn ops(name: Option<&str>) -> Exit {
 
 fn explain(code: Option<&str>) -> Exit {
     let Some(name) = code else {
-        return print(&Code::ALL.iter().map(|c| format!("{c}  {}\n", c.title())).collect::<String>());
+        return print(
+            &Code::ALL.iter().map(|c| format!("{c}  {}\n", c.title())).collect::<String>(),
+        );
     };
     let Some(code) = Code::from_name(name) else {
         say(&format!("zbmdc: there is no code `{name}`; `zbmdc explain` lists them\n"));
@@ -180,17 +203,29 @@ fn explain(code: Option<&str>) -> Exit {
     let page = page(code);
     let example = match page.example {
         Example::Command { files, command } => {
-            let texts = files.iter().filter_map(|(name, bytes)| Some((name, std::str::from_utf8(bytes).ok()?)));
-            let shown = texts.map(|(name, text)| format!("{name}\n\n{}\n", indent(text))).collect::<String>();
+            let texts = files
+                .iter()
+                .filter_map(|(name, bytes)| Some((name, std::str::from_utf8(bytes).ok()?)));
+            let shown = texts
+                .map(|(name, text)| format!("{name}\n\n{}\n", indent(text)))
+                .collect::<String>();
             format!("{shown}$ zbmdc {command}\n")
         }
         Example::Rust(text) => indent(text),
     };
-    print(&format!("{code}: {}\n\n{}\n\nWrong:\n\n{example}\nThe mend: {}\n", code.title(), page.text, page.mend))
+    print(&format!(
+        "{code}: {}\n\n{}\n\nWrong:\n\n{example}\nThe mend: {}\n",
+        code.title(),
+        page.text,
+        page.mend
+    ))
 }
 
 fn indent(text: &str) -> String {
-    text.trim_end().lines().map(|l| if l.is_empty() { "\n".to_owned() } else { format!("    {l}\n") }).collect()
+    text.trim_end()
+        .lines()
+        .map(|l| if l.is_empty() { "\n".to_owned() } else { format!("    {l}\n") })
+        .collect()
 }
 
 fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Exit {
@@ -200,7 +235,8 @@ fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Ex
                 Some(stage) => vec![stage],
                 None => vec![Emit::Graph, Emit::Schedule, Emit::Layout, Emit::Calendar],
             };
-            let parts: Vec<String> = stages.into_iter().map(|s| emit(&program, s, !no_times)).collect();
+            let parts: Vec<String> =
+                stages.into_iter().map(|s| emit(&program, s, !no_times)).collect();
             print(&parts.join("\n"))
         }
         Err(OpenError::Io(error)) => {
@@ -228,7 +264,9 @@ fn emit(program: &Program, stage: Emit, times: bool) -> String {
             let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
             plans.map(part).collect::<Vec<_>>().join("\n")
         }
-        Emit::Calendar => plans.map(|p| text::calendar(program, p, options)).collect::<Vec<_>>().join("\n"),
+        Emit::Calendar => {
+            plans.map(|p| text::calendar(program, p, options)).collect::<Vec<_>>().join("\n")
+        }
         Emit::Layout => plans.map(|p| text::layout(program, p)).collect::<Vec<_>>().join("\n"),
     }
 }
