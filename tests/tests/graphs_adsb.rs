@@ -6,6 +6,7 @@ mod decode;
 use std::collections::BTreeSet;
 
 use zbmd_backends::op::Registry;
+use zbmd_ir::PlanId;
 use zbmd_tests::run::{Streams, compile, interpret, replay, run, streams};
 
 const MODEL: &str = "adsb/model.ron";
@@ -37,6 +38,8 @@ fn every_known_frame_is_found_on_every_machine() {
     assert!(heard.len() >= 140, "{} distinct frames", heard.len());
     assert!(heard.iter().all(|frame| &frame[2..8] == "4d2023"), "{heard:?}");
     for devices in 1..=3 {
+        let busy = compile(MODEL, devices, &registry).program.plans[PlanId(0)].calendars.len();
+        assert_eq!(busy > 1, devices > 1, "{busy} of {devices} devices have something to do");
         assert!(
             run(MODEL, devices, &registry, &input, None) == oracle,
             "other bits on {devices} devices"
