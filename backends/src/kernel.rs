@@ -22,7 +22,7 @@ pub struct KernelFault(pub &'static str);
 ///
 /// A kernel is a pure function of its windows and state tokens: `&self` holds constants only, and two calls with the
 /// same input bits give the same output bits, whether n firings come in one call or in n calls. Only the sign and
-/// payload of a NaN are left open, as Rust leaves them; no kernel may let them decide anything that is not a NaN.
+/// payload of a NaN are left open, as Rust leaves them: no kernel may let them decide anything that is not a NaN.
 pub trait Kernel: Send + Sync {
     /// Runs `io.firings()` consecutive firings. Must write every element of every output.
     ///

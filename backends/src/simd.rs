@@ -52,8 +52,10 @@ fn apart<const FMA: bool, L: Loop>(isa: Isa<FMA>, code: L) -> L::Out {
     code.run(isa)
 }
 
+/// Never inlined into itself: loops run [`Isa::apart`] would pile up in their caller.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
+#[inline(never)]
 fn wide<L: Loop>(code: L) -> L::Out {
     code.run(Isa::<true>(()))
 }
@@ -66,14 +68,107 @@ pub(crate) fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
 
 /// Elements of one vector in dot products, on every processor.
 const LANES: usize = 8;
-type Lanes = [f32; LANES];
+
+/// Eight floats.
+trait Vector: Copy {
+    fn zero() -> Self;
+    /// # Safety
+    /// Eight floats can be read from `x`, and the processor has the vector's instructions.
+    unsafe fn load(x: *const f32) -> Self;
+    /// `a * b + self`, rounded once where the instruction set can.
+    fn add_product(self, a: Self, b: Self) -> Self;
+    fn add(self, other: Self) -> Self;
+    /// Sums of the even and of the odd lanes: (0 + 4) + (2 + 6), (1 + 5) + (3 + 7).
+    fn sum_pairs(self) -> (f32, f32);
+}
+
+/// A vector as the compiler makes it.
+#[derive(Clone, Copy)]
+struct Plain<const FMA: bool>([f32; LANES]);
+
+impl<const FMA: bool> Vector for Plain<FMA> {
+    #[inline(always)]
+    fn zero() -> Self {
+        Self([0.0; LANES])
+    }
+
+    #[inline(always)]
+    unsafe fn load(x: *const f32) -> Self {
+        // SAFETY: the caller promises eight readable floats.
+        Self(unsafe { x.cast::<[f32; LANES]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    fn add_product(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| fma::<FMA>(a.0[l], b.0[l], self.0[l])))
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|l| self.0[l] + other.0[l]))
+    }
+
+    #[inline(always)]
+    fn sum_pairs(self) -> (f32, f32) {
+        let l = self.0;
+        ((l[0] + l[4]) + (l[2] + l[6]), (l[1] + l[5]) + (l[3] + l[7]))
+    }
+}
+
+/// One AVX register: the compiler scatters several rows of arrays over scalar registers.
+#[cfg(target_arch = "x86_64")]
+mod avx {
+    use std::arch::x86_64::*;
+
+    #[derive(Clone, Copy)]
+    pub(super) struct Avx(__m256);
+
+    // SAFETY of all blocks below: `dot` uses this type where FMA is true only, which on x86-64 means inside `wide`,
+    // so the processor has AVX2 and FMA.
+    impl super::Vector for Avx {
+        #[inline(always)]
+        fn zero() -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_setzero_ps() })
+        }
+
+        #[inline(always)]
+        unsafe fn load(x: *const f32) -> Self {
+            // SAFETY: see above; the caller promises eight readable floats.
+            Self(unsafe { _mm256_loadu_ps(x) })
+        }
+
+        #[inline(always)]
+        fn add_product(self, a: Self, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_fmadd_ps(a.0, b.0, self.0) })
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_add_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn sum_pairs(self) -> (f32, f32) {
+            // SAFETY: see above.
+            unsafe {
+                let four =
+                    _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+                (_mm_cvtss_f32(two), _mm_cvtss_f32(_mm_movehdup_ps(two)))
+            }
+        }
+    }
+}
 
 /// Coefficients of a dot product, laid out for [`dot`].
 #[derive(Clone, Debug)]
 pub(crate) struct Taps {
     all: Vec<f32>,
     /// The last vector: coefficients that no whole vector covers, preceded by zeros for those that one does.
-    tail: Lanes,
+    tail: [f32; LANES],
 }
 
 impl Taps {
@@ -100,70 +195,65 @@ impl Taps {
     }
 }
 
-/// R dot products of `taps` with the samples that begin at `x[0]`, `x[stride]`, …; lane l of each result holds the
-/// sum over the indices that are l modulo 8 (counted from the end in the last vector, which is why samples that
-/// come in pairs keep to even and odd lanes).
+/// R dot products of `taps` with the samples that begin at `x[0]`, `x[stride]`, …, each in two sums: over the even
+/// and over the odd samples if the number of taps is even, any two otherwise.
 ///
 /// The order of summation depends on the number of taps only.
 #[inline(always)]
 pub(crate) fn dot<const FMA: bool, const R: usize>(
+    _: Isa<FMA>,
     x: &[f32],
     stride: usize,
     taps: &Taps,
-) -> [Lanes; R] {
+) -> [(f32, f32); R] {
+    #[cfg(target_arch = "x86_64")]
+    if FMA {
+        return dot_with::<avx::Avx, R>(x, stride, taps);
+    }
+    dot_with::<Plain<FMA>, R>(x, stride, taps)
+}
+
+#[inline(always)]
+fn dot_with<V: Vector, const R: usize>(x: &[f32], stride: usize, taps: &Taps) -> [(f32, f32); R] {
     let len = taps.len();
+    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * stride..r * stride + len]);
+    let tail = taps.tail.as_ptr();
     if len < LANES {
         return std::array::from_fn(|r| {
             let mut short = [0.0; LANES];
-            short[..len].copy_from_slice(&x[r * stride..r * stride + len]);
-            std::array::from_fn(|l| short[l] * taps.tail[l])
+            short[..len].copy_from_slice(rows[r]);
+            // SAFETY: both arrays have eight elements.
+            let (x, h) = unsafe { (V::load(short.as_ptr()), V::load(tail)) };
+            V::zero().add_product(x, h).sum_pairs()
         });
     }
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * stride..r * stride + len]);
-    let mut even = [[0.0; LANES]; R];
-    let mut odd = [[0.0; LANES]; R];
+    let rows = rows.map(<[f32]>::as_ptr);
+    // The first eight of the taps at `h` meet the samples from `at` on.
+    let step = |sums: &mut [V; R], h: *const f32, at: usize| {
+        // SAFETY: `h` is the tail of eight taps, or eight taps are left after it: at + 8 <= len.
+        let h = unsafe { V::load(h) };
+        for (sum, row) in sums.iter_mut().zip(rows) {
+            // SAFETY: every row has `len` samples and at + 8 <= len.
+            *sum = sum.add_product(unsafe { V::load(row.add(at)) }, h);
+        }
+    };
+    let mut even = [V::zero(); R];
+    let mut odd = [V::zero(); R];
+    let all = &taps.all;
     let mut at = 0;
     while at + 2 * LANES <= len {
-        step::<FMA, R>(&rows, at, &taps.all[at..at + LANES], &mut even);
-        step::<FMA, R>(&rows, at + LANES, &taps.all[at + LANES..at + 2 * LANES], &mut odd);
+        step(&mut even, all[at..].as_ptr(), at);
+        step(&mut odd, all[at + LANES..].as_ptr(), at + LANES);
         at += 2 * LANES;
     }
     if at + LANES <= len {
-        step::<FMA, R>(&rows, at, &taps.all[at..at + LANES], &mut even);
+        step(&mut even, all[at..].as_ptr(), at);
         at += LANES;
     }
     if at < len {
-        step::<FMA, R>(&rows, len - LANES, &taps.tail, &mut odd);
+        step(&mut odd, tail, len - LANES);
     }
-    std::array::from_fn(|r| std::array::from_fn(|l| even[r][l] + odd[r][l]))
-}
-
-#[inline(always)]
-fn step<const FMA: bool, const R: usize>(
-    rows: &[&[f32]; R],
-    at: usize,
-    taps: &[f32],
-    sums: &mut [Lanes; R],
-) {
-    for r in 0..R {
-        let samples = &rows[r][at..at + LANES];
-        for l in 0..LANES {
-            sums[r][l] = fma::<FMA>(samples[l], taps[l], sums[r][l]);
-        }
-    }
-}
-
-/// Sum of all lanes.
-#[inline(always)]
-pub(crate) fn sum(lanes: Lanes) -> f32 {
-    let (re, im) = sum_pairs(lanes);
-    re + im
-}
-
-/// Sums of the even and of the odd lanes.
-#[inline(always)]
-pub(crate) fn sum_pairs(l: Lanes) -> (f32, f32) {
-    ((l[0] + l[4]) + (l[2] + l[6]), (l[1] + l[5]) + (l[3] + l[7]))
+    std::array::from_fn(|r| even[r].add(odd[r]).sum_pairs())
 }
 
 /// `f` of every element: the loop of most elementwise kernels.
@@ -188,10 +278,10 @@ mod tests {
 
     struct Dot<'a, const R: usize>(&'a [f32], usize, &'a Taps);
     impl<const R: usize> Loop for Dot<'_, R> {
-        type Out = [Lanes; R];
+        type Out = [(f32, f32); R];
         #[inline(always)]
-        fn run<const FMA: bool>(self, _: Isa<FMA>) -> Self::Out {
-            dot::<FMA, R>(self.0, self.1, self.2)
+        fn run<const FMA: bool>(self, isa: Isa<FMA>) -> Self::Out {
+            dot::<FMA, R>(isa, self.0, self.1, self.2)
         }
     }
 
@@ -200,19 +290,16 @@ mod tests {
         for len in 1..40 {
             let taps: Vec<f32> = (0..len).map(|i| 1.0 + i as f32).collect();
             let x: Vec<f32> = (0..len + 9).map(|i| ((i * 7) % 11) as f32).collect();
-            let taps_laid = Taps::new(taps.clone());
-            let four = dispatch(Dot::<4>(&x, 3, &taps_laid));
-            for (r, lanes) in four.into_iter().enumerate() {
+            let laid = Taps::new(taps.clone());
+            let four = dispatch(Dot::<4>(&x, 3, &laid));
+            for (r, (even, odd)) in four.into_iter().enumerate() {
                 // Small integers: every order of summation gives the same float.
-                let expect: f32 = taps.iter().zip(&x[r * 3..]).map(|(t, x)| t * x).sum();
-                assert_eq!(sum(lanes), expect, "{len} taps, row {r}");
-                let one = dispatch(Dot::<1>(&x[r * 3..], 0, &taps_laid))[0];
-                assert_eq!(lanes.map(f32::to_bits), one.map(f32::to_bits));
+                let products: Vec<f32> = taps.iter().zip(&x[r * 3..]).map(|(t, x)| t * x).collect();
+                assert_eq!(even + odd, products.iter().sum(), "{len} taps, row {r}");
+                assert_eq!(dispatch(Dot::<1>(&x[r * 3..], 0, &laid)), [(even, odd)]);
+                assert_eq!(Dot::<1>(&x[r * 3..], 0, &laid).run(Isa::<false>(())), [(even, odd)]);
                 if len % 2 == 0 {
-                    let even = |(i, v): (usize, f32)| if i % 2 == 0 { v } else { 0.0 };
-                    let products = taps.iter().zip(&x[r * 3..]).map(|(t, x)| t * x);
-                    let expect: f32 = products.enumerate().map(even).sum();
-                    assert_eq!(sum_pairs(lanes).0, expect, "{len} taps, even lanes");
+                    assert_eq!(even, products.iter().step_by(2).sum(), "{len} taps, even");
                 }
             }
         }

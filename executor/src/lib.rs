@@ -2,9 +2,11 @@
 
 pub mod arena;
 mod border;
+pub mod cli;
 mod conductor;
 mod conduit;
 mod error;
+pub mod io;
 mod measure;
 mod prepare;
 mod primitive;

@@ -231,38 +231,38 @@ fn run<const CHECK: bool, const TIMED: bool>(
     let mut i = range.0;
     while i < range.1 {
         let instr = &code.instrs[i];
-        if let Instr::Loop { count, len, resets } = *instr {
-            for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
-                live.counters[counter as usize] = value;
-            }
-            let body = (i + 1, i + 1 + len as usize);
-            for _ in 0..count {
-                run::<CHECK, TIMED>(code, live, env, row, body, now)?;
-            }
-            i = body.1;
-            continue;
-        }
-        if CHECK && !is_at_work(code.stages[i], now) {
+        if CHECK && !is_at_work(code.stages[i], now) && !matches!(instr, Instr::Loop { .. }) {
             skip(instr, live);
             i += 1;
             continue;
         }
         live.pc = i;
         let before = if TIMED { env.clock.now_ns() } else { 0 };
-        if let Instr::Fire { kernel, firings, ports, inputs, outputs, states } = *instr {
-            let at = row + ports as usize;
-            let (a, b) = (inputs as usize, outputs as usize);
-            let all = &live.table[at..at + a + b + states as usize];
-            call(kernel, firings, all, (a, b), code.scratch)?;
-        } else {
-            execute(
-                code,
-                live,
-                env,
-                row,
-                instr,
-                now.period.wrapping_sub(u64::from(code.stages[i])),
-            )?;
+        match *instr {
+            Instr::Fire { kernel, firings, ports, inputs, outputs, states } => {
+                // A plain offset: checked slicing costs as much as an empty kernel.
+                debug_assert!(
+                    row + ports as usize + usize::from(inputs) + usize::from(outputs) + usize::from(states)
+                        <= live.table.len()
+                );
+                let first = live.table.as_ptr().wrapping_add(row + ports as usize);
+                call(kernel, firings, first, (inputs, outputs, states), code.scratch)?;
+            }
+            Instr::Loop { count, len, resets } => {
+                for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
+                    live.counters[counter as usize] = value;
+                }
+                let body = (i + 1, i + 1 + len as usize);
+                for _ in 0..count {
+                    run::<CHECK, TIMED>(code, live, env, row, body, now)?;
+                }
+                i = body.1;
+                continue;
+            }
+            _ => {
+                let block = now.period.wrapping_sub(u64::from(code.stages[i]));
+                execute(code, live, env, row, instr, block)?;
+            }
         }
         if TIMED {
             live.samples[i].record(before - now.started_ns, env.clock.now_ns() - before);
@@ -293,23 +293,28 @@ fn skip(instr: &Instr, live: &mut Live) {
     }
 }
 
-#[inline]
+/// Calls a kernel with the ports from `first` on: inputs, outputs, states.
+#[inline(always)]
 fn call(
     kernel: *const dyn Kernel,
     firings: usize,
-    ports: &[RawPort],
-    (inputs, outputs): (usize, usize),
+    first: *const RawPort,
+    (inputs, outputs, states): (u16, u16, u16),
     scratch: (*mut u8, usize),
 ) -> Result<(), Halt> {
-    let (read, rest) = ports.split_at(inputs);
-    let (written, states) = rest.split_at(outputs);
-    // SAFETY: the replay keeps the kernel alive. Ports lie in the device's arenas at the offsets of a verified plan:
-    // windows hold tokens written (or carried, or received and published) before this slot, outputs and states are
-    // live for this slot alone, scratch belongs to the device, whose one worker this is. Buffers are aligned to 64
-    // bytes and tokens are whole elements, so every port is aligned for its dtype; arenas are zeroed at first, so
-    // all bytes are initialised.
+    let (a, b, c) = (usize::from(inputs), usize::from(outputs), usize::from(states));
+    // SAFETY: `prepare` made a + b + c ports in a row for this instruction, in a table or staging that nobody changes
+    // during the call.
+    let (read, written, states) = unsafe {
+        let slice = |from, len| std::slice::from_raw_parts(first.add(from), len);
+        (slice(0, a), slice(a, b), slice(a + b, c))
+    };
+    // SAFETY: ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written (or
+    // carried, or received and published) before this slot, outputs and states are live for this slot alone, scratch
+    // belongs to the device, whose one worker this is. Buffers are aligned to 64 bytes and tokens are whole elements,
+    // so every port is aligned for its dtype; arenas are zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(firings, read, written, states, scratch) };
-    // SAFETY: as above, `Code::_kernels` holds the kernel.
+    // SAFETY: `Code::_kernels` holds the kernel.
     unsafe { &*kernel }.fire(&mut io).map_err(Halt::Fault)
 }
 
@@ -349,8 +354,7 @@ fn execute(
             for k in 0..total {
                 live.staging[k] = port(code, live, row, ports + k as u32, counted);
             }
-            let split = (inputs as usize, outputs as usize);
-            call(kernel, firings, &live.staging[..total], split, code.scratch)
+            call(kernel, firings, live.staging.as_ptr(), (inputs, outputs, states), code.scratch)
         }
         Instr::Source { source, ports, firings, counter } => {
             let counted = advance(live, counter, firings);

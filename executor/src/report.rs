@@ -178,6 +178,14 @@ impl Report {
     }
 }
 
+impl Report {
+    /// What came in, what went out and what is left: the text without the measurements.
+    pub fn summary(&self) -> String {
+        let short = Report { plans: Vec::new(), ..self.clone() };
+        short.to_string()
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = Nanos(self.elapsed_ns as f64);

@@ -4,8 +4,10 @@ mod common;
 
 use std::sync::Arc;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use common::{
-    Streams, TestOp, drive, inputs, interpreter, registry, run, sinks, verified, with_tail,
+    Streams, TestOp, drive, inputs, interpreter, registry, run, three_to_two, verified, with_tail,
 };
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_executor::{Engine, EngineError, RunError, RunOptions, StreamError};
@@ -67,8 +69,7 @@ fn a_run_cut_in_two_is_the_run_in_one() {
                 given.iter().map(|(n, b)| (n.clone(), range(b, at).to_vec())).collect()
             };
             let (first, outcome) = run(&engine, RunOptions::default(), &half(|b, at| &b[..at]));
-            let bytes =
-                zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
+            let bytes = zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
             let state = zbmd_ir::state::decode(&bytes, &engine.program().graph).expect("ours");
             let options = RunOptions { state: Some(state), ..RunOptions::default() };
             let (second, outcome) = run(&engine, options, &half(|b, at| &b[at..]));
@@ -96,24 +97,26 @@ fn iterations_are_a_limit_and_the_rest_is_counted() {
     }
 }
 
-/// Two tokens an iteration, so that there can be less than one.
-fn downsampler() -> Program {
-    let mut program = programs::chain();
-    // 12 tokens of the stream, 4 iterations: the sink of `chain` takes one token, the new source gives one in two.
-    let plan = &mut program.plans[zbmd_ir::PlanId(0)];
-    plan.block = 4;
-    program
-}
-
 #[test]
 fn padding_completes_the_last_iteration_with_zeros() {
-    let program = with_tail(downsampler());
-    let engine = engine(program);
-    // `chain` takes one token an iteration, so nothing is ever left to pad.
-    let given = inputs(engine.program(), 6);
-    let options = RunOptions { pad: true, ..RunOptions::default() };
-    let (_, outcome) = run(&engine, options, &given);
-    assert_eq!(outcome.expect("runs").report.sources[0].padded, 0);
+    let engine = engine(three_to_two());
+    for (tokens, padded, iterations) in [(0, 0, 0), (1, 2, 1), (3, 0, 1), (12, 0, 4), (14, 1, 5), (16, 2, 6)] {
+        let given = inputs(engine.program(), tokens);
+        let options = RunOptions { pad: true, ..RunOptions::default() };
+        let (outputs, outcome) = run(&engine, options, &given);
+        let outcome = outcome.expect("runs");
+        let source = &outcome.report.sources[0];
+        assert_eq!((source.padded, outcome.report.iterations), (padded, iterations), "{tokens} tokens");
+        assert_eq!((source.tokens, source.leftover), (tokens, 0), "{tokens} tokens");
+        assert_eq!(outcome.state.consumed[0].1, tokens, "zeros are not input");
+        let mut full = given;
+        full.get_mut("in").expect("a source").extend(vec![0; padded as usize * 4]);
+        let expect = interpreter(engine.program()).run(&full, None).expect("runs");
+        assert_eq!(outputs, expect.outputs, "{tokens} tokens");
+    }
+    // Without the request the rest is counted.
+    let (_, outcome) = run(&engine, RunOptions::default(), &inputs(engine.program(), 14));
+    assert_eq!(outcome.expect("runs").report.sources[0].leftover, 2);
 }
 
 #[test]
@@ -149,41 +152,38 @@ fn a_sink_that_is_not_pulled_stops_the_run_and_loses_nothing() {
     assert!(outputs == expect.outputs["out"]);
 }
 
-/// Faults or panics in the n-th call.
+/// Faults or panics in its 500th call.
 struct Broken {
     panics: bool,
+    calls: AtomicU32,
 }
 
 impl Kernel for Broken {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         io.output::<f32>(0).fill(1.0);
-        if io.input::<f32>(0).iter().all(|x| *x < 14.0) {
+        if self.calls.fetch_add(1, Ordering::Relaxed) < 500 {
             return Ok(());
         }
-        assert!(!self.panics, "the kernel met a 14");
-        Err(KernelFault("the kernel met a 14"))
+        assert!(!self.panics, "500 calls are enough");
+        Err(KernelFault("500 calls are enough"))
     }
 }
 
 #[test]
 fn a_fault_or_panic_stops_all_and_names_the_actor() {
     for panics in [false, true] {
-        let programs = [
-            (programs::window(), "fir"),
-            (programs::two_devices(), "fir"),
-            (programs::round_trip(), "gain"),
-        ];
+        let programs = [(programs::window(), "fir"), (programs::two_devices(), "fir"), (programs::round_trip(), "gain")];
         for (program, actor) in programs {
             let mut registry = registry();
             for op in ["Fir", "Gain"] {
-                registry.add(TestOp(op, Box::new(move |_| Arc::new(Broken { panics }))));
+                registry.add(TestOp(op, Box::new(move |_| Arc::new(Broken { panics, calls: AtomicU32::new(0) }))));
             }
             let engine = Engine::new(verified(program), &registry).expect("known");
             let given = inputs(engine.program(), 10_000);
             let (_, outcome) = run(&engine, RunOptions::default(), &given);
-            let error = outcome.expect_err("the input holds a 14");
+            let error = outcome.expect_err("there are more calls");
             let text = error.to_string();
-            assert!(text.contains(actor) && text.contains("the kernel met a 14"), "{text}");
+            assert!(text.contains(actor) && text.contains("500 calls are enough"), "{text}");
             assert_eq!(matches!(error, RunError::Panic { .. }), panics);
         }
     }
@@ -247,10 +247,7 @@ fn streams_refuse_what_does_not_fit() {
     let error = source.push(&[1i16, 2]).expect_err("f32 tokens");
     assert_eq!(error.to_string(), "`in` carries f32; i16 was used: use elements of f32");
     let error = source.push_bytes(&[0; 6]).expect_err("half a token");
-    assert_eq!(
-        error.to_string(),
-        "`in` has tokens of 4 bytes; 6 bytes are no whole number of them"
-    );
+    assert_eq!(error.to_string(), "`in` has tokens of 4 bytes; 6 bytes are no whole number of them");
 }
 
 #[test]
@@ -291,10 +288,6 @@ fn reports_measure_slots_and_latencies() {
     assert_eq!((plan.blocks, plan.workers.len(), plan.latencies.len()), (1000, 2, 1));
     assert!(plan.workers.iter().all(|w| w.slots.iter().all(|s| s.samples == 100)));
     let latency = &plan.latencies[0];
-    assert!(
-        latency.blocks > 900
-            && latency.min_ns <= latency.p50_ns
-            && latency.p50_ns <= latency.max_ns
-    );
+    assert!(latency.blocks > 900 && latency.min_ns <= latency.p50_ns && latency.p50_ns <= latency.max_ns);
     assert!(report.to_json().contains("\"slot\": \"fir[0..2]\""));
 }

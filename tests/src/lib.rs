@@ -1,7 +1,9 @@
 //! What the cross-crate tests and benches share: random graphs, an op that hashes its windows, machines, data files.
 
+pub mod chain;
 pub mod data;
 pub mod mix;
 pub mod random;
 pub mod run;
+pub mod signal;
 pub mod stepper;

@@ -1,81 +1,153 @@
-//! Runs programs from bytes to bytes, by calendar and by the interpreter.
+//! From a model file to the bytes of its sinks: on a plan for so many devices, or by the reference interpreter.
+//!
+//! Panics where something fails: callers are tests, and the message is all that is wanted.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_executor::{Engine, Outcome, RunOptions};
+use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file};
+use zbmd_executor::{Engine, Outcome, RunOptions, Session};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Program, State};
 
-/// Bytes of each stream by name.
+/// Bytes of sources or sinks, by name.
 pub type Streams = BTreeMap<String, Vec<u8>>;
 
-/// Replays the program's calendars: pushes all inputs from threads, collects all outputs.
-///
-/// # Panics
-/// If the run fails: callers test runs that must not.
-pub fn replay(
-    program: &Verified<Program>,
-    registry: &Registry,
-    inputs: &Streams,
-    options: RunOptions,
-) -> (Streams, Outcome) {
-    let engine = Engine::new(program.clone(), registry).expect("the program's kernels exist");
-    let mut session = engine.start(options).expect("memory and threads for a run");
-    let outputs = std::thread::scope(|scope| {
-        let mut readers = Vec::new();
-        for (_, sink) in program.graph.sinks() {
-            let mut handle = session.sink(&sink.name).expect("every sink has a handle");
-            readers.push((
-                sink.name.clone(),
-                scope.spawn(move || {
-                    let mut all = Vec::new();
-                    let token = handle.token().bytes() as usize;
-                    let mut chunk = vec![0; token.max(1 << 16) / token * token];
-                    loop {
-                        let tokens =
-                            handle.pull_some_bytes(&mut chunk).expect("the run goes on") as usize;
-                        if tokens == 0 {
-                            return all;
-                        }
-                        all.extend_from_slice(&chunk[..tokens * token]);
-                    }
-                }),
-            ));
-        }
-        for (_, source) in program.graph.sources() {
-            let mut handle = session.source(&source.name).expect("every source has a handle");
-            let bytes: &[u8] = inputs.get(&source.name).map_or(&[], Vec::as_slice);
-            scope.spawn(move || {
-                // A run that was told to end after some iterations stops taking tokens.
-                let _ = handle.push_bytes(bytes);
-                handle.close();
-            });
-        }
-        let joined = readers
-            .into_iter()
-            .map(|(name, thread)| (name, thread.join().expect("readers do not panic")));
-        joined.collect::<Streams>()
-    });
-    (outputs, session.join().expect("the run ends well"))
+/// Streams of one name each.
+pub fn streams<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Streams {
+    entries.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
-/// Interprets the program's graph token by token.
+/// Path of a file in `graphs/`.
+pub fn graph_file(relative: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../graphs").join(relative)
+}
+
+/// Compiles `graphs/{model}` for that many like CPU devices.
 ///
 /// # Panics
-/// If it fails.
+/// With the diagnostics, where the model does not compile, or compiles with warnings.
+pub fn compile(model: &str, devices: usize, registry: &Registry) -> Compiled {
+    let machine = MachineChoice::Uniform(devices);
+    let options =
+        CompileOptions { registry: registry.clone(), machine, ..CompileOptions::default() };
+    match compile_file(graph_file(model), &options) {
+        Ok(compiled) => {
+            let warnings = compiled.warnings.to_string();
+            assert!(warnings.is_empty(), "{model}: {warnings}");
+            compiled
+        }
+        Err(diagnostics) => panic!("{model}: {diagnostics}"),
+    }
+}
+
+/// Runs a compiled model to the end of its inputs, or for so many iterations; what the sinks got, and the outcome.
+///
+/// # Panics
+/// If the run fails, or a source has no input.
+pub fn replay(
+    compiled: Compiled,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+    state: Option<State>,
+) -> (Streams, Outcome) {
+    replay_program(compiled.program, registry, inputs, iterations, state)
+}
+
+/// [`replay`] for a program that did not come from a model file.
+///
+/// # Panics
+/// As [`replay`].
+pub fn replay_program(
+    program: Verified<Program>,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+    state: Option<State>,
+) -> (Streams, Outcome) {
+    let engine = Engine::new(program, registry).expect("an engine");
+    // Tests share the computer with other tests: pinning and locking would only make them quarrel.
+    let options =
+        RunOptions { state, iterations, pin: false, lock_memory: false, ..RunOptions::default() };
+    let sinks = engine.program().graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
+    let session = engine.start(options).expect("a session");
+    drive(session, inputs, sinks)
+}
+
+/// Serves every source and sink from a thread of its own.
+fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
+    std::thread::scope(|scope| {
+        for (name, bytes) in inputs {
+            let mut source = session.source(name).expect("a source");
+            // A run with a bound on its iterations takes no more than that: the rest is refused, and not wanted.
+            scope.spawn(move || source.push_bytes(bytes).is_ok());
+        }
+        let pulls: Vec<_> = sinks
+            .into_iter()
+            .map(|name| {
+                let mut sink = session.sink(&name).expect("a sink");
+                let token_bytes = sink.token().bytes() as usize;
+                let pull = move || {
+                    let mut all = Vec::new();
+                    let mut part = vec![0; token_bytes * 65_536usize.div_ceil(token_bytes)];
+                    loop {
+                        let tokens = sink.pull_bytes(&mut part).expect("tokens");
+                        all.extend_from_slice(&part[..tokens as usize * token_bytes]);
+                        if (tokens as usize) < part.len() / token_bytes {
+                            return (name, all);
+                        }
+                    }
+                };
+                scope.spawn(pull)
+            })
+            .collect();
+        let outcome = session.join().expect("the run ends well");
+        (pulls.into_iter().map(|p| p.join().expect("a sink's thread")).collect(), outcome)
+    })
+}
+
+/// Compiles and runs: what the sinks got.
+///
+/// # Panics
+/// As [`compile`] and [`replay`].
+pub fn run(
+    model: &str,
+    devices: usize,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+) -> Streams {
+    replay(compile(model, devices, registry), registry, inputs, iterations, None).0
+}
+
+/// The same by the reference interpreter, which knows no plan.
+///
+/// # Panics
+/// If the model does not compile or the run fails.
 pub fn interpret(
+    model: &str,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: Option<u64>,
+) -> Streams {
+    interpret_program(&compile(model, 1, registry).program, registry, inputs, iterations).0
+}
+
+/// [`interpret`] for a program that did not come from a model file; also the state that is left.
+///
+/// # Panics
+/// If the run fails.
+pub fn interpret_program(
     program: &Program,
     registry: &Registry,
     inputs: &Streams,
-    from: Option<&State>,
+    iterations: Option<u64>,
 ) -> (Streams, State) {
-    let mut interpreter = Interpreter::new(&program.graph, &program.blobs, registry)
-        .expect("the graph's kernels exist");
-    if let Some(state) = from {
-        interpreter.restore(state).expect("the state is of this graph");
-    }
-    let outcome = interpreter.run(inputs, None).expect("the interpreter runs verified graphs");
+    let mut interpreter =
+        Interpreter::new(&program.graph, &program.blobs, registry).expect("an interpreter");
+    let outcome = interpreter.run(inputs, iterations).expect("the interpretation ends well");
     (outcome.outputs, outcome.state)
 }

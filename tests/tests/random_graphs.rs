@@ -1,11 +1,10 @@
 //! Random consistent graphs on random machines: schedule, verify, replay, and equal the interpreter.
 
-use zbmd_executor::RunOptions;
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{Graph, Plan, PlanId, Program, TiVec};
 use zbmd_scheduler::{Block, Options, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
-use zbmd_tests::run::{Streams, interpret, replay};
+use zbmd_tests::run::{Streams, interpret_program, replay_program};
 use zbmd_tests::{mix, stepper};
 
 /// The plans of the seed's graph on the seed's machine.
@@ -57,8 +56,8 @@ fn random_graphs_replay_like_the_interpreter() {
         // Two blocks more than the pipeline is deep, and a tail.
         let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
         let inputs = inputs(&program, iterations, seed);
-        let (outputs, outcome) = replay(&program, &registry, &inputs, RunOptions::default());
-        let (expected, state) = interpret(&program, &registry, &inputs, None);
+        let (outputs, outcome) = replay_program(program.clone(), &registry, &inputs, None, None);
+        let (expected, state) = interpret_program(&program, &registry, &inputs, None);
         assert_eq!(outcome.state, state, "seed {seed}: the final states differ");
         assert!(outputs == expected, "seed {seed}: the outputs differ");
         compared += outputs.values().map(Vec::len).sum::<usize>();

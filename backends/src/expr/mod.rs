@@ -7,6 +7,8 @@
 pub(crate) mod lower;
 pub(crate) mod parse;
 pub(crate) mod run;
+#[cfg(test)]
+mod tests;
 
 use num_complex::Complex32;
 use zbmd_ir::DType;

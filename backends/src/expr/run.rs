@@ -237,10 +237,22 @@ impl<A: Lane, R: Lane, F: Fn(A) -> R> Loop for One<'_, A, R, F> {
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
         let Self { a, out, f } = self;
         match a {
-            Arg::Column(a) => out.iter_mut().zip(a).for_each(|(r, &a)| *r = f(a)),
+            Arg::Column(a) => each(a, out, f),
             Arg::Splat(a) => out.fill(f(a)),
         }
     }
+}
+
+/// `out[i] = f(a[i])`. As parameters, unlike as fields, slices are known not to overlap.
+#[inline(always)]
+fn each<A: Copy, R>(a: &[A], out: &mut [R], f: impl Fn(A) -> R) {
+    out.iter_mut().zip(a).for_each(|(r, &a)| *r = f(a));
+}
+
+/// `out[i] = f(a[i], b[i])`.
+#[inline(always)]
+fn each_pair<A: Copy, B: Copy, R>(a: &[A], b: &[B], out: &mut [R], f: impl Fn(A, B) -> R) {
+    out.iter_mut().zip(a).zip(b).for_each(|((r, &a), &b)| *r = f(a, b));
 }
 
 struct Two<'s, A, B, R, F> {
@@ -256,15 +268,9 @@ impl<A: Lane, B: Lane, R: Lane, F: Fn(A, B) -> R> Loop for Two<'_, A, B, R, F> {
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
         let Self { a, b, out, f } = self;
         match (a, b) {
-            (Arg::Column(a), Arg::Column(b)) => {
-                out.iter_mut().zip(a).zip(b).for_each(|((r, &a), &b)| *r = f(a, b));
-            }
-            (Arg::Column(a), Arg::Splat(b)) => {
-                out.iter_mut().zip(a).for_each(|(r, &a)| *r = f(a, b));
-            }
-            (Arg::Splat(a), Arg::Column(b)) => {
-                out.iter_mut().zip(b).for_each(|(r, &b)| *r = f(a, b));
-            }
+            (Arg::Column(a), Arg::Column(b)) => each_pair(a, b, out, f),
+            (Arg::Column(a), Arg::Splat(b)) => each(a, out, |a| f(a, b)),
+            (Arg::Splat(a), Arg::Column(b)) => each(b, out, |b| f(a, b)),
             (Arg::Splat(a), Arg::Splat(b)) => out.fill(f(a, b)),
         }
     }

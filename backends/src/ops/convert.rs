@@ -106,7 +106,8 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
         return Err(input_error("x", format!("is {x}, which has no {to} value"), help));
     }
     let from = x.dtype;
-    let flops = x.elements() as f64 * if from == DType::F32 { 4.0 } else { 6.0 };
+    let half = |d| matches!(d, DType::F16 | DType::Bf16);
+    let flops = x.elements() as f64 * if half(from) || half(to) { 60.0 } else { 15.0 };
     let y = TokenType::new(to, x.shape.clone());
     Ok(Made::map(x, y, move || Ok(Cast { from, to })).flops(flops))
 }
@@ -139,12 +140,18 @@ impl Kernel for Encode {
             true => bytemuck::cast_slice(io.input::<Complex32>(0)),
             false => io.input(0),
         };
-        let level = move |v: f32| (v * scale + bias).round_ties_even();
+        let level = move |v: f32, low: f32, high: f32| {
+            let v = v * scale + bias;
+            let v = if v < low { low } else { v };
+            let v = if v > high { high } else { v };
+            v.round_ties_even() as i32
+        };
         match raw {
-            DType::U8 => simd::map(x, io.output::<u8>(0), |v| level(v) as u8),
-            DType::I8 => simd::map(x, io.output::<i8>(0), |v| level(v) as i8),
-            DType::I16 => simd::map(x, io.output::<i16>(0), |v| level(v) as i16),
-            _ => simd::map(x, io.output::<i32>(0), |v| level(v) as i32),
+            DType::U8 => simd::map(x, io.output::<u8>(0), |v| level(v, 0.0, 255.0) as u8),
+            DType::I8 => simd::map(x, io.output::<i8>(0), |v| level(v, -128.0, 127.0) as i8),
+            DType::I16 => simd::map(x, io.output::<i16>(0), |v| level(v, -32768.0, 32767.0) as i16),
+            // The cast itself saturates.
+            _ => simd::map(x, io.output::<i32>(0), |v| (v * scale + bias).round_ties_even() as i32),
         }
         Ok(())
     }
@@ -154,6 +161,14 @@ impl Kernel for Encode {
 struct Cast {
     from: DType,
     to: DType,
+}
+
+/// The nearest integer in `[low, high]`, 0 for a NaN. Bounding before the cast to i32 keeps the loop vector code.
+#[inline(always)]
+fn within(v: f64, low: f64, high: f64) -> i32 {
+    let v = if v < low { low } else { v };
+    let v = if v > high { high } else { v };
+    v.round_ties_even() as i32
 }
 
 /// A real element.
@@ -181,10 +196,10 @@ real! {
     f64: |v| v, |v| v;
     f16: f16::to_f64, |v: f64| f16::from_f64(v);
     bf16: bf16::to_f64, |v: f64| bf16::from_f64(v);
-    i8: f64::from, |v: f64| v.round_ties_even() as i8;
-    u8: f64::from, |v: f64| v.round_ties_even() as u8;
-    i16: f64::from, |v: f64| v.round_ties_even() as i16;
-    i32: f64::from, |v: f64| v.round_ties_even() as i32;
+    i8: f64::from, |v: f64| within(v, i8::MIN.into(), i8::MAX.into()) as i8;
+    u8: f64::from, |v: f64| within(v, u8::MIN.into(), u8::MAX.into()) as u8;
+    i16: f64::from, |v: f64| within(v, i16::MIN.into(), i16::MAX.into()) as i16;
+    i32: f64::from, |v: f64| within(v, i32::MIN.into(), i32::MAX.into());
     i64: |v| v as f64, |v: f64| v.round_ties_even() as i64;
 }
 

@@ -55,10 +55,18 @@ pub(super) const OPS: [Entry; 3] = [
     },
 ];
 
-/// Operations of a transform, weighted with the share of the peak that FFTs reach.
+/// Operations of a transform, weighted with the share of the peak that the library reaches.
 fn fft_flops(n: usize, rows: f64) -> f64 {
+    let smooth = [2, 3, 5, 7, 11, 13].iter().fold(n, |mut rest, p| {
+        while rest > 1 && rest.is_multiple_of(*p) {
+            rest /= p;
+        }
+        rest
+    });
+    // Lengths with a large prime factor go by way of a convolution.
+    let factor = if smooth == 1 { 3.5 } else { 17.0 };
     let n = n as f64;
-    rows * (15.0 * n * n.log2().max(1.0) + 100.0)
+    rows * (factor * n * n.log2().max(1.0) + 100.0)
 }
 
 fn check_len(n: usize) -> Result<(), OpError> {
@@ -115,7 +123,7 @@ fn rfft(args: &Args<'_>) -> Result<Made, OpError> {
     let y = with_last(x, DType::C32, n as u32 / 2 + 1);
     let rows = x.elements() as f64 / n as f64;
     let make = move || Ok(RfftKernel { plan: RealFftPlanner::new().plan_fft_forward(n) });
-    Ok(Made::map(x, y, make).flops(0.6 * fft_flops(n, rows)))
+    Ok(Made::map(x, y, make).flops(fft_flops(n, rows)))
 }
 
 fn with_last(x: &TokenType, dtype: DType, last: u32) -> TokenType {
@@ -167,7 +175,7 @@ fn irfft(args: &Args<'_>) -> Result<Made, OpError> {
     let y = with_last(x, DType::F32, n as u32);
     let rows = x.elements() as f64 / bins as f64;
     let make = move || Ok(IrfftKernel { plan: RealFftPlanner::new().plan_fft_inverse(n) });
-    Ok(Made::map(x, y, make).flops(0.6 * fft_flops(n, rows)))
+    Ok(Made::map(x, y, make).flops(fft_flops(n, rows)))
 }
 
 struct IrfftKernel {

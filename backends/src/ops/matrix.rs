@@ -5,7 +5,7 @@ use zbmd_ir::{DType, TokenType};
 
 use super::args::{Args, Numbers, input_error};
 use super::entry::{Entry, Made, in_port, out_port};
-use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernel::{Element, Io, Kernel, KernelFault};
 use crate::op::{OpDoc, OpError};
 use crate::simd::{self, Isa, Loop, fma};
 
@@ -94,7 +94,7 @@ fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let complex = x.dtype == DType::C32;
     let make = move || Ok(MatMulKernel { m, k, n, complex, constant });
-    let flops = 2.5 * (m * k * n) as f64 * if complex { 8.0 } else { 1.0 } + 20.0;
+    let flops = 1.5 * (m * k * n) as f64 * if complex { 8.0 } else { 1.0 } + 20.0;
     Ok(Made::new(inputs, vec![out_port("y", y, 1)], make).flops(flops))
 }
 
@@ -146,7 +146,7 @@ impl Kernel for MatMulKernel {
                     Some(b) => bytemuck::cast_slice(b),
                     None => &io.input::<Complex32>(1)[f * k * n..][..k * n],
                 };
-                complex_product(x, b, y, k, n);
+                simd::dispatch(ComplexProduct { x, b, y, k, n });
             }
             return Ok(());
         }
@@ -164,11 +164,23 @@ impl Kernel for MatMulKernel {
     }
 }
 
-fn complex_product(x: &[Complex32], b: &[Complex32], y: &mut [Complex32], k: usize, n: usize) {
-    for (x, y) in x.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
-        y.fill(Complex32::default());
-        for (x, b) in x.iter().zip(b.chunks_exact(n)) {
-            y.iter_mut().zip(b).for_each(|(y, b)| *y += x * b);
+struct ComplexProduct<'a> {
+    x: &'a [Complex32],
+    b: &'a [Complex32],
+    y: &'a mut [Complex32],
+    k: usize,
+    n: usize,
+}
+
+impl Loop for ComplexProduct<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        for (x, y) in self.x.chunks_exact(self.k).zip(self.y.chunks_exact_mut(self.n)) {
+            y.fill(Complex32::ZERO);
+            for (x, b) in x.iter().zip(self.b.chunks_exact(self.n)) {
+                y.iter_mut().zip(b).for_each(|(y, b)| *y += x * b);
+            }
         }
     }
 }
@@ -262,7 +274,7 @@ fn reduce(args: &Args<'_>, mean: bool) -> Result<Made, OpError> {
     let inner = x.elements() as usize / (outer * count).max(1);
     let y = TokenType::new(x.dtype, shape);
     let kernel = Reduce { dtype: x.dtype, count, inner, scale: mean.then(|| 1.0 / count as f64) };
-    let flops = 4.0 * x.elements() as f64;
+    let flops = 6.0 * x.elements() as f64 + 20.0;
     Ok(Made::map(x, y, move || Ok(kernel)).flops(flops))
 }
 
@@ -276,38 +288,99 @@ struct Reduce {
 
 impl Kernel for Reduce {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let scale = self.scale.unwrap_or(1.0);
         match self.dtype {
-            DType::F32 => {
-                let sum = |x: &mut dyn Iterator<Item = f32>| x.map(f64::from).sum::<f64>() * scale;
-                self.run(io, |x| sum(x) as f32);
-            }
-            DType::F64 => self.run::<f64>(io, |x| x.sum::<f64>() * scale),
-            DType::I32 => self.run::<i32>(io, |x| x.fold(0, i32::wrapping_add)),
-            DType::I64 => self.run::<i64>(io, |x| x.fold(0, i64::wrapping_add)),
-            _ => self.run::<Complex32>(io, |x| {
-                let wide = |z: Complex32| Complex64::new(z.re.into(), z.im.into());
-                let sum = x.map(wide).sum::<Complex64>() * scale;
-                Complex32::new(sum.re as f32, sum.im as f32)
-            }),
+            DType::F32 => self.run::<f32>(io),
+            DType::F64 => self.run::<f64>(io),
+            DType::I32 => self.run::<i32>(io),
+            DType::I64 => self.run::<i64>(io),
+            _ => self.run::<Complex32>(io),
         }
         Ok(())
     }
 }
 
 impl Reduce {
-    #[inline]
-    fn run<T: crate::kernel::Element>(
-        &self,
-        io: &mut Io<'_>,
-        sum: impl Fn(&mut dyn Iterator<Item = T>) -> T,
-    ) {
-        let (x, y) = (io.input::<T>(0), io.output::<T>(0));
-        let blocks = x.chunks_exact(self.count * self.inner).zip(y.chunks_exact_mut(self.inner));
+    fn run<T: Summand>(&self, io: &mut Io<'_>) {
+        let Self { count, inner, scale, .. } = *self;
+        let scale = scale.unwrap_or(1.0);
+        simd::dispatch(Sums { x: io.input::<T>(0), y: io.output::<T>(0), count, inner, scale });
+    }
+}
+
+/// An element and the wider type that it is added up in.
+trait Summand: Element {
+    type Sum: Copy;
+    const ZERO: Self::Sum;
+    fn add(self, sum: Self::Sum) -> Self::Sum;
+    fn join(a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    fn finish(sum: Self::Sum, scale: f64) -> Self;
+}
+
+macro_rules! summand {
+    ($($ty:ty, $sum:ty: $zero:expr, $widen:expr, $join:expr, $finish:expr;)*) => { $(impl Summand for $ty {
+        type Sum = $sum;
+        const ZERO: $sum = $zero;
+        #[inline(always)]
+        fn add(self, sum: $sum) -> $sum { $join(sum, $widen(self)) }
+        #[inline(always)]
+        fn join(a: $sum, b: $sum) -> $sum { $join(a, b) }
+        #[inline(always)]
+        fn finish(sum: $sum, scale: f64) -> Self { $finish(sum, scale) }
+    })* };
+}
+summand! {
+    f32, f64: 0.0, f64::from, |a: f64, b| a + b, |s, scale| (s * scale) as f32;
+    f64, f64: 0.0, |v| v, |a: f64, b| a + b, |s, scale| s * scale;
+    i32, i32: 0, |v| v, i32::wrapping_add, |s, _| s;
+    i64, i64: 0, |v| v, i64::wrapping_add, |s, _| s;
+    Complex32, Complex64: Complex64::ZERO, |z: Complex32| Complex64::new(z.re.into(), z.im.into()),
+        |a: Complex64, b| a + b,
+        |s: Complex64, scale| Complex32::new((s.re * scale) as f32, (s.im * scale) as f32);
+}
+
+struct Sums<'a, T> {
+    x: &'a [T],
+    y: &'a mut [T],
+    count: usize,
+    inner: usize,
+    scale: f64,
+}
+
+impl<T: Summand> Loop for Sums<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { x, y, count, inner, scale } = self;
+        let blocks = x.chunks_exact(count * inner).zip(y.chunks_exact_mut(inner));
         for (x, y) in blocks {
-            for (i, y) in y.iter_mut().enumerate() {
-                *y = sum(&mut x[i..].iter().step_by(self.inner).copied());
+            if let [y] = y {
+                *y = T::finish(sum_all(x), scale);
+                continue;
+            }
+            for (c, y) in y.chunks_mut(COLUMNS).enumerate() {
+                let mut sums = [T::ZERO; COLUMNS];
+                for row in x.chunks_exact(inner) {
+                    let row = &row[c * COLUMNS..][..y.len()];
+                    sums.iter_mut().zip(row).for_each(|(sum, v)| *sum = v.add(*sum));
+                }
+                y.iter_mut().zip(sums).for_each(|(y, sum)| *y = T::finish(sum, scale));
             }
         }
     }
+}
+
+/// Columns added up together, and partial sums of a row: element i goes to sum i modulo COLUMNS.
+const COLUMNS: usize = 16;
+
+#[inline(always)]
+fn sum_all<T: Summand>(x: &[T]) -> T::Sum {
+    let mut sums = [T::ZERO; COLUMNS];
+    let (whole, rest) = x.as_chunks::<COLUMNS>();
+    for chunk in whole {
+        for (sum, v) in sums.iter_mut().zip(chunk) {
+            *sum = v.add(*sum);
+        }
+    }
+    sums.iter_mut().zip(rest).for_each(|(sum, v)| *sum = v.add(*sum));
+    sums.into_iter().fold(T::ZERO, T::join)
 }

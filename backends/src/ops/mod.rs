@@ -3,9 +3,11 @@
 //! Every kernel gives the same bits for n firings in one call as for n calls; the tests in `conformance` hold all
 //! of them to it and to the plain loops in `reference`.
 
+#[cfg(test)]
+mod agreement;
 pub(crate) mod args;
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 mod convert;
 pub(crate) mod custom;
 mod design;
@@ -18,6 +20,8 @@ mod generate;
 mod iir;
 mod matrix;
 mod route;
+#[cfg(test)]
+mod values;
 
 use crate::op::{OpDoc, OpError, Registry};
 

@@ -256,12 +256,26 @@ struct Hold {
 
 impl Kernel for Hold {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let y = io.output_bytes(0).chunks_exact_mut(self.token * self.factor);
-        for (y, x) in y.zip(io.input_bytes(0).chunks_exact(self.token)) {
-            y.chunks_exact_mut(self.token).for_each(|y| y.copy_from_slice(x));
+        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        match self.token {
+            1 => repeat::<1>(x, y, self.factor),
+            2 => repeat::<2>(x, y, self.factor),
+            4 => repeat::<4>(x, y, self.factor),
+            8 => repeat::<8>(x, y, self.factor),
+            token => {
+                let groups = y.chunks_exact_mut(token * self.factor).zip(x.chunks_exact(token));
+                for (y, x) in groups {
+                    y.chunks_exact_mut(token).for_each(|y| y.copy_from_slice(x));
+                }
+            }
         }
         Ok(())
     }
+}
+
+fn repeat<const N: usize>(x: &[u8], y: &mut [u8], factor: usize) {
+    let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+    y.chunks_exact_mut(factor).zip(x).for_each(|(y, x)| y.fill(*x));
 }
 
 /// Copies a piece of `size` bytes from every `from` bytes of x to every `to` bytes of y, while both have some.
@@ -281,8 +295,9 @@ fn copy_tokens(x: &[u8], from: usize, y: &mut [u8], to: usize, size: usize) {
 }
 
 fn copy_sized<const N: usize>(x: &[u8], from: usize, y: &mut [u8], to: usize) {
-    for (y, x) in y.chunks_mut(to).zip(x.chunks(from)) {
-        y[..N].copy_from_slice(&x[..N]);
+    let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
+    for (y, x) in y.iter_mut().step_by(to / N).zip(x.iter().step_by(from / N)) {
+        *y = *x;
     }
 }
 

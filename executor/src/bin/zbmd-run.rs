@@ -1,3 +1,9 @@
-//! The command `zbmd-run`.
+//! The command `zbmd-run`: runs bundles with the standard ops. See `zbmd_executor::cli`.
 
-fn main() {}
+use std::process::ExitCode;
+
+use zbmd_backends::op::Registry;
+
+fn main() -> ExitCode {
+    zbmd_executor::cli::main_with(Registry::standard())
+}

@@ -10,14 +10,14 @@ use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{Actor, ActorCost, BlobId, Costs, DeviceId, Program, TiSlice, TiVec};
+use zbmd_ir::{Actor, ActorCost, BlobId, ChannelId, Costs, DeviceId, Plan, Program, TiSlice, TiVec};
 use zbmd_scheduler::{Block, Options, schedule};
 
-pub type Streams = BTreeMap<String, Vec<u8>>;
+pub(crate) type Streams = BTreeMap<String, Vec<u8>>;
 
 /// Mixes all windows and the state into every output, in order, so that any token that is lost, repeated, late or
 /// changed changes all that follows.
-pub struct Mix {
+pub(crate) struct Mix {
     /// Rate and window of each input, rate of each output, without states.
     inputs: Vec<(usize, usize)>,
     outputs: Vec<usize>,
@@ -25,7 +25,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    pub fn of(actor: &Actor) -> Self {
+    pub(crate) fn of(actor: &Actor) -> Self {
         let inputs = actor.inputs.iter().enumerate();
         let outputs = actor.outputs.iter().enumerate();
         Self {
@@ -72,7 +72,7 @@ impl Kernel for Mix {
 type Make = Box<dyn Fn(&Actor) -> Arc<dyn Kernel> + Send + Sync>;
 
 /// An op whose kernels come from a closure. It resolves nothing: tests build graphs by hand.
-pub struct TestOp(pub &'static str, pub Make);
+pub(crate) struct TestOp(pub(crate) &'static str, pub(crate) Make);
 
 impl Op for TestOp {
     fn name(&self) -> &str {
@@ -88,17 +88,13 @@ impl Op for TestOp {
         Err(OpError::Other { message, help: String::new() })
     }
 
-    fn kernel(
-        &self,
-        actor: &Actor,
-        _: &TiSlice<BlobId, Bytes>,
-    ) -> Result<Arc<dyn Kernel>, OpError> {
+    fn kernel(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
         Ok((self.1)(actor))
     }
 }
 
 /// All ops of the hand-built programs are [`Mix`].
-pub fn registry() -> Registry {
+pub(crate) fn registry() -> Registry {
     let mut registry = Registry::empty();
     for name in ["Up", "Fir", "Add", "Gain", "Acc"] {
         registry.add(TestOp(name, Box::new(|actor| Arc::new(Mix::of(actor)))));
@@ -106,26 +102,44 @@ pub fn registry() -> Registry {
     registry
 }
 
-pub fn verified(program: Program) -> Verified<Program> {
+pub(crate) fn verified(program: Program) -> Verified<Program> {
     verify(program).unwrap_or_else(|errors| panic!("refused: {errors:#?}"))
 }
 
-/// Adds a plan `tail` with blocks of one iteration, made by the scheduler.
-pub fn with_tail(mut program: Program) -> Program {
+/// The scheduler's plan for blocks of that size, every firing costing the same everywhere.
+fn planned(program: &Program, block: u64, name: &str) -> Plan {
     let devices = program.machine.devices.len();
     let cost = ActorCost { call_ps: 1000, firing_ps: 1000, scratch_bytes: 0 };
     let row: TiVec<DeviceId, _> = vec![Some(cost); devices].into();
     let costs = Costs { table: program.graph.actors.iter().map(|_| row.clone()).collect() };
-    let options = Options { block: Block::Fixed(1), ..Options::default() };
+    let options = Options { block: Block::Fixed(block), ..Options::default() };
     let plans = schedule(&program.graph, &program.machine, &costs, &options).expect("schedulable");
-    let mut tail = plans.into_iter().next().expect("one plan");
-    tail.name = "tail".to_owned();
-    program.plans.push(tail);
+    let mut plan = plans.into_iter().next().expect("one plan");
+    plan.name = name.to_owned();
+    plan
+}
+
+/// Adds a plan `tail` with blocks of one iteration, made by the scheduler.
+pub(crate) fn with_tail(mut program: Program) -> Program {
+    program.plans.push(planned(&program, 1, "tail"));
     program
 }
 
+/// `in` -> an actor that takes 3 tokens and gives 2 -> `out`, in blocks of 4 iterations, with a tail.
+pub(crate) fn three_to_two() -> Program {
+    let mut program = zbmd_ir::testing::programs::window();
+    let fir = program.graph.find("fir").expect("its filter");
+    let actor = &mut program.graph.actors[fir];
+    (actor.inputs[0].rate, actor.outputs[0].rate) = (3, 2);
+    program.graph.channels[ChannelId(0)].readers[0].delay = 0;
+    program.graph.channels[ChannelId(0)].initial.clear();
+    let main = planned(&program, 4, "main");
+    program.plans = vec![main].into();
+    with_tail(program)
+}
+
 /// Bytes of `tokens` f32 tokens for each source, different for each.
-pub fn inputs(program: &Program, tokens: u64) -> Streams {
+pub(crate) fn inputs(program: &Program, tokens: u64) -> Streams {
     let source = |(id, actor): (zbmd_ir::ActorId, &Actor)| {
         let value = |i: u64| ((i * 7 + id.0 as u64 * 13) % 31) as f32 - 15.0;
         (actor.name.clone(), (0..tokens).flat_map(|i| value(i).to_le_bytes()).collect())
@@ -134,11 +148,7 @@ pub fn inputs(program: &Program, tokens: u64) -> Streams {
 }
 
 /// Pushes all input in odd pieces, pulls all output, and waits for the end.
-pub fn drive(
-    mut session: Session,
-    inputs: &Streams,
-    sinks: &[String],
-) -> (Streams, Result<Outcome, RunError>) {
+pub(crate) fn drive(mut session: Session, inputs: &Streams, sinks: &[String]) -> (Streams, Result<Outcome, RunError>) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");
@@ -170,19 +180,15 @@ pub fn drive(
     })
 }
 
-pub fn sinks(program: &Program) -> Vec<String> {
+pub(crate) fn sinks(program: &Program) -> Vec<String> {
     program.graph.sinks().map(|(_, a)| a.name.clone()).collect()
 }
 
-pub fn run(
-    engine: &Engine,
-    options: RunOptions,
-    inputs: &Streams,
-) -> (Streams, Result<Outcome, RunError>) {
+pub(crate) fn run(engine: &Engine, options: RunOptions, inputs: &Streams) -> (Streams, Result<Outcome, RunError>) {
     let session = engine.start(options).expect("starts");
     drive(session, inputs, &sinks(engine.program()))
 }
 
-pub fn interpreter(program: &Program) -> Interpreter {
+pub(crate) fn interpreter(program: &Program) -> Interpreter {
     Interpreter::new(&program.graph, &program.blobs, &registry()).expect("a valid graph")
 }

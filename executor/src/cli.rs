@@ -1,0 +1,482 @@
+//! The command `zbmd-run` as a function, so that a program with actors of its own is a runner in a few lines:
+//!
+//! ```no_run
+//! fn main() -> std::process::ExitCode {
+//!     let mut registry = zbmd_backends::op::Registry::standard();
+//!     // registry.register("my_actor", |params| MyActor::new(params));
+//!     zbmd_executor::cli::main_with(registry)
+//! }
+//! ```
+//!
+//! Standard output carries data only; everything said goes to standard error. Exit codes are [`exit`]'s.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use zbmd_backends::op::Registry;
+use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::{Actor, Program, State, Value, state};
+
+use crate::error::{EngineError, RunError};
+use crate::io::pump::{self, PumpEnd};
+use crate::io::{FileError, Port, create_sink, is_standard, open_source};
+use crate::session::{Engine, RunOptions, Session, Stopper};
+
+/// Exit codes of the command.
+pub mod exit {
+    /// All went well; also when the reader of standard output went away.
+    pub const OK: u8 = 0;
+    /// The command line makes no sense.
+    pub const USAGE: u8 = 2;
+    /// A file cannot be read or written, or its content does not fit its stream.
+    pub const FILE: u8 = 4;
+    /// The bundle is refused.
+    pub const REFUSED: u8 = 5;
+    /// A fault at run time: a kernel's, or too little memory.
+    pub const FAULT: u8 = 6;
+    /// A bug of ours.
+    pub const BUG: u8 = 70;
+    /// Interrupted; everything up to the last whole block was written.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// Runs a bundle: tokens from files through its calendars into files.
+#[derive(Debug, Parser)]
+#[command(name = "zbmd-run", version, after_help = AFTER_HELP)]
+struct Args {
+    /// The bundle, made by `zbmdc build`.
+    bundle: PathBuf,
+    /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says.
+    #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
+    inputs: Vec<(String, PathBuf)>,
+    /// Write a sink to a file; `-` is standard output. Without it, the sink's parameter `file` says.
+    #[arg(short, long = "output", value_name = "NAME=FILE", value_parser = binding)]
+    outputs: Vec<(String, PathBuf)>,
+    /// Stop after so many iterations of the graph.
+    #[arg(short = 'n', long)]
+    iterations: Option<u64>,
+    /// Stop after so long: `500ms`, `5s`, `2m`, `1h`.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Report what was measured, on standard error.
+    #[arg(long, value_name = "FORMAT")]
+    report: Option<ReportFormat>,
+    /// Write the report to a file instead; JSON unless --report says otherwise.
+    #[arg(long, value_name = "FILE")]
+    report_file: Option<PathBuf>,
+    /// Go on where a run that saved its state ended.
+    #[arg(long, value_name = "FILE")]
+    load_state: Option<PathBuf>,
+    /// Save the state at the end, for a run that goes on.
+    #[arg(long, value_name = "FILE")]
+    save_state: Option<PathBuf>,
+    /// Fill up an incomplete last iteration with zero tokens.
+    #[arg(long)]
+    pad: bool,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+const AFTER_HELP: &str = "\
+Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
+
+Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time, 70 our bug, 130 interrupted.";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ReportFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+fn binding(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
+        _ => Err("write it as NAME=FILE, such as iq=capture.cf32".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let found = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
+    let seconds = found.and_then(|(number, s)| Some(number.trim().parse::<f64>().ok()? * s));
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| "write a number and a unit: 500ms, 5s, 2m or 1h".to_owned())
+}
+
+/// Why the command ends without having run to its end.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{}: {source}", path.display())]
+    Bundle { path: PathBuf, source: OpenError },
+    #[error("{}: {source}", path.display())]
+    State { path: PathBuf, source: state::StateError },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl CliError {
+    fn code(&self) -> u8 {
+        match self {
+            CliError::Usage(_) => exit::USAGE,
+            CliError::File(_) | CliError::State { .. } | CliError::Engine(EngineError::State { .. }) => exit::FILE,
+            CliError::Bundle { source: OpenError::Io(_), .. } => exit::FILE,
+            CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
+            CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
+            CliError::Run(_) => exit::FAULT,
+        }
+    }
+}
+
+/// Runs the command line with the ops of `registry`; the process's exit code.
+pub fn main_with(registry: Registry) -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help goes to standard output, mistakes to standard error; a closed one is no concern of ours.
+            drop(error.print());
+            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::OK });
+        }
+    };
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
+    ExitCode::from(match outcome {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
+            say(format_args!("zbmd-run: error: {error}"));
+            error.code()
+        }
+        Err(_) => {
+            say(format_args!("zbmd-run: this is a bug of zbmd; please report it with the lines above"));
+            exit::BUG
+        }
+    })
+}
+
+/// A line on standard error; if that is closed, nobody wants to know.
+fn say(line: std::fmt::Arguments<'_>) {
+    drop(writeln!(io::stderr(), "{line}"));
+}
+
+fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
+    let program = bundle::open(&args.bundle)
+        .map_err(|source| CliError::Bundle { path: args.bundle.clone(), source })?;
+    let files = Files::of(args, &program)?;
+    let state = args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
+    let engine = Engine::new(program, registry)?;
+    let options = RunOptions {
+        state,
+        iterations: args.iterations,
+        pad: args.pad,
+        ..RunOptions::default()
+    };
+    let sources = files.open_sources(engine.program())?;
+    let sinks = files.create_sinks(engine.program())?;
+    let mut session = engine.start(options)?;
+    let interrupted = stop_on_signal(session.stopper());
+    let (ends, ended) = mpsc::channel();
+    let pumps = start_pumps(&mut session, sources, sinks, &ends)?;
+    let watch = Watch::start(args, session.stopper(), ended, pumps);
+    let outcome = session.join();
+    drop(ends);
+    let watched = watch.finish();
+
+    let outcome = outcome?;
+    if let Some(error) = watched.failure {
+        return Err(error.into());
+    }
+    if let Some(path) = &args.save_state {
+        let bytes = state::encode(&outcome.state, &engine.program().graph);
+        let failed = |source| FileError::Io { path: path.clone(), source };
+        std::fs::write(path, bytes).map_err(failed)?;
+    }
+    let mut report = outcome.report;
+    report.notes.extend(watched.notes);
+    print_report(args, &report)?;
+    Ok(if interrupted.load(Ordering::Relaxed) { exit::INTERRUPTED } else { exit::OK })
+}
+
+fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
+    if let Some(path) = &args.report_file {
+        let text = match args.report {
+            Some(ReportFormat::Text) => report.to_string(),
+            Some(ReportFormat::Json) | None => report.to_json(),
+        };
+        let failed = |source| FileError::Io { path: path.clone(), source };
+        return Ok(std::fs::write(path, text).map_err(failed)?);
+    }
+    match args.report {
+        Some(ReportFormat::Text) => say(format_args!("{}", report.to_string().trim_end())),
+        Some(ReportFormat::Json) => say(format_args!("{}", report.to_json())),
+        None if !args.quiet => say(format_args!("{}", report.summary().trim_end())),
+        None => {}
+    }
+    Ok(())
+}
+
+fn load_state(path: &Path, program: &Program) -> Result<State, CliError> {
+    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    let bytes = std::fs::read(path).map_err(failed)?;
+    state::decode(&bytes, &program.graph)
+        .map_err(|source| CliError::State { path: path.to_owned(), source })
+}
+
+/// Ends the run at a border on an interrupt or termination signal; the second one ends the process.
+fn stop_on_signal(stopper: Stopper) -> Arc<AtomicBool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    let handler = move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(exit::INTERRUPTED));
+        }
+        stopper.stop();
+    };
+    if let Err(error) = ctrlc::set_handler(handler) {
+        say(format_args!("zbmd-run: note: an interrupt will not end the run in good order: {error}"));
+    }
+    interrupted
+}
+
+/// Which file each stream has.
+struct Files {
+    inputs: BTreeMap<String, PathBuf>,
+    outputs: BTreeMap<String, PathBuf>,
+}
+
+type Opened<T> = Vec<(String, PathBuf, T)>;
+
+impl Files {
+    fn of(args: &Args, program: &Program) -> Result<Self, CliError> {
+        let sources: Vec<&Actor> = program.graph.sources().map(|(_, a)| a).collect();
+        let sinks: Vec<&Actor> = program.graph.sinks().map(|(_, a)| a).collect();
+        let inputs = bind("source", "--input", &sources, &args.inputs)?;
+        let outputs = bind("sink", "--output", &sinks, &args.outputs)?;
+        Ok(Self { inputs, outputs })
+    }
+
+    fn open_sources(&self, program: &Program) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
+        let open = |actor: &Actor| {
+            let path = &self.inputs[&actor.name];
+            let port = Port { stream: &actor.name, token: &actor.outputs[0].token, params: &actor.params };
+            Ok((actor.name.clone(), path.clone(), open_source(path, port)?))
+        };
+        program.graph.sources().map(|(_, actor)| open(actor)).collect()
+    }
+
+    fn create_sinks(&self, program: &Program) -> Result<Opened<Box<dyn crate::io::TokenWrite>>, FileError> {
+        let create = |actor: &Actor| {
+            let path = &self.outputs[&actor.name];
+            let port = Port { stream: &actor.name, token: &actor.inputs[0].token, params: &actor.params };
+            Ok((actor.name.clone(), path.clone(), create_sink(path, port)?))
+        };
+        program.graph.sinks().map(|(_, actor)| create(actor)).collect()
+    }
+}
+
+/// A file for each actor: from the command line, else from its parameter `file`.
+fn bind(
+    kind: &str,
+    option: &str,
+    actors: &[&Actor],
+    given: &[(String, PathBuf)],
+) -> Result<BTreeMap<String, PathBuf>, CliError> {
+    let mut files = BTreeMap::new();
+    for (name, path) in given {
+        if !actors.iter().any(|a| a.name == *name) {
+            let known: Vec<&str> = actors.iter().map(|a| a.name.as_str()).collect();
+            return Err(CliError::Usage(format!("{option} {name}=…: the bundle has no {kind} `{name}`; it has: {}", known.join(", "))));
+        }
+        if files.insert(name.clone(), path.clone()).is_some() {
+            return Err(CliError::Usage(format!("{option} {name}=…: the {kind} `{name}` is given twice; one file each")));
+        }
+    }
+    for actor in actors {
+        let default = actor.params.get("file").and_then(Value::as_str);
+        if let (Some(default), false) = (default, files.contains_key(&actor.name)) {
+            files.insert(actor.name.clone(), default.into());
+        }
+        if !files.contains_key(&actor.name) {
+            let name = &actor.name;
+            return Err(CliError::Usage(format!("{kind} `{name}` has no file: say {option} {name}=FILE, or {option} {name}=- for a standard stream")));
+        }
+    }
+    let standard: Vec<&String> = files.iter().filter(|(_, p)| is_standard(p)).map(|(n, _)| n).collect();
+    if let [first, second, ..] = standard[..] {
+        return Err(CliError::Usage(format!("{kind}s `{first}` and `{second}` both have the file `-`; one can")));
+    }
+    Ok(files)
+}
+
+/// Starts a thread for each file; the number of sinks, whose ends the command waits for.
+fn start_pumps(
+    session: &mut Session,
+    sources: Opened<Box<dyn io::Read + Send>>,
+    sinks: Opened<Box<dyn crate::io::TokenWrite>>,
+    ends: &mpsc::Sender<PumpEnd>,
+) -> Result<usize, CliError> {
+    let count = sinks.len();
+    let no_thread = |e| CliError::Engine(EngineError::Thread(e));
+    for (name, path, file) in sinks {
+        let Ok(sink) = session.sink(&name) else { continue };
+        let stream = name.clone();
+        pump::spawn(&name, ends.clone(), move || pump::drain(&stream, &path, sink, file)).map_err(no_thread)?;
+    }
+    for (name, path, file) in sources {
+        let Ok(source) = session.source(&name) else { continue };
+        let stream = name.clone();
+        pump::spawn(&name, ends.clone(), move || pump::fill(&stream, &path, file, source)).map_err(no_thread)?;
+    }
+    Ok(count)
+}
+
+/// What the watching thread saw.
+#[derive(Default)]
+struct Watched {
+    failure: Option<FileError>,
+    notes: Vec<String>,
+}
+
+/// Watches the files, the clock and the progress while the run is on.
+struct Watch {
+    thread: std::thread::JoinHandle<Watched>,
+    over: mpsc::Sender<()>,
+}
+
+impl Watch {
+    fn start(args: &Args, stopper: Stopper, ended: mpsc::Receiver<PumpEnd>, sinks: usize) -> Self {
+        let (over, is_over) = mpsc::channel();
+        let bar = progress_bar(args);
+        let until = args.duration.map(|d| std::time::Instant::now() + d);
+        let thread = std::thread::spawn(move || {
+            let mut watched = Watched::default();
+            let mut open_sinks = sinks;
+            let mut timed_out = false;
+            let mut run_is_over = false;
+            while !(run_is_over && open_sinks == 0) {
+                match ended.recv_timeout(Duration::from_millis(50)) {
+                    Ok(end) => watched.see(end, &mut open_sinks, &stopper),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                }
+                run_is_over = run_is_over || is_over.try_recv().is_ok();
+                bar.set_position(stopper.iterations());
+                if !timed_out && until.is_some_and(|t| std::time::Instant::now() >= t) {
+                    timed_out = true;
+                    stopper.stop();
+                }
+            }
+            // Sources that had ended before the sinks did.
+            while let Ok(end) = ended.try_recv() {
+                watched.see(end, &mut open_sinks, &stopper);
+            }
+            bar.finish_and_clear();
+            watched
+        });
+        Self { thread, over }
+    }
+
+    /// Waits until every sink's file is complete.
+    fn finish(self) -> Watched {
+        // If the watch has ended already, there is nobody to tell.
+        let _ = self.over.send(());
+        match self.thread.join() {
+            Ok(watched) => watched,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Watched {
+    fn see(&mut self, end: PumpEnd, open_sinks: &mut usize, stopper: &Stopper) {
+        match end {
+            PumpEnd::SourceEnded { stream, partial_bytes } if partial_bytes > 0 => {
+                self.notes.push(format!("the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"));
+            }
+            PumpEnd::SourceEnded { .. } | PumpEnd::SourceRefused { .. } => {}
+            PumpEnd::SinkEnded { .. } => *open_sinks -= 1,
+            PumpEnd::PipeClosed { stream } => {
+                *open_sinks -= 1;
+                self.notes.push(format!("the reader of `{stream}` went away"));
+                stopper.stop();
+            }
+            PumpEnd::SourceFailed(error) => {
+                self.failure.get_or_insert(error);
+                stopper.stop();
+            }
+            PumpEnd::SinkFailed(error) => {
+                self.failure.get_or_insert(error);
+                *open_sinks -= 1;
+                stopper.stop();
+            }
+        }
+    }
+}
+
+fn progress_bar(args: &Args) -> indicatif::ProgressBar {
+    if args.quiet || !io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let bar = match args.iterations {
+        Some(all) => indicatif::ProgressBar::new(all),
+        None => indicatif::ProgressBar::new_spinner(),
+    };
+    let template = match args.iterations {
+        Some(_) => "{elapsed} {wide_bar} {pos}/{len} iterations, {per_sec}",
+        None => "{elapsed} {spinner} {pos} iterations, {per_sec}",
+    };
+    match indicatif::ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        for (text, expect) in [
+            ("500ms", Some(500)),
+            ("5s", Some(5000)),
+            ("0.5s", Some(500)),
+            ("2m", Some(120_000)),
+            ("1h", Some(3_600_000)),
+            ("5", None),
+            ("s", None),
+            ("-1s", None),
+            ("infs", None),
+            ("5d", None),
+        ] {
+            assert_eq!(duration(text).ok().map(|d| d.as_millis()), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn bindings_have_a_name_and_a_file() {
+        assert_eq!(binding("iq=a=b.cf32"), Ok(("iq".into(), "a=b.cf32".into())));
+        for text in ["iq", "=x", "iq=", ""] {
+            assert!(binding(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,212 @@
+//! Streams that are files: formats by extension, `-` for the standard streams. Knows token types, not runs; `pump`
+//! joins files to a session.
+//!
+//! | name | content |
+//! |---|---|
+//! | `x.npy` | NumPy array; its first axis counts tokens |
+//! | `x.wav` | sound; s16 becomes f32 by 1/32768 where tokens are floats |
+//! | `x.u8 .s16 .f32` | raw elements of that dtype |
+//! | `x.cu8 .cs16 .cf32` | raw pairs: u8, i16 elements, or f32 elements or c32 |
+//! | `x.bin`, no extension, `-` | raw bytes of the tokens, in the machine's byte order |
+
+mod npy;
+pub mod pump;
+mod wav;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use zbmd_ir::{DType, Params, TokenType};
+
+/// Why a file cannot be a stream. Every variant names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system refuses.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file's content is not what its name says.
+    #[error("{}: {message}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// The file holds other elements than the tokens.
+    #[error("{}: holds {found}, stream `{stream}` carries {token}: {help}", path.display())]
+    Type {
+        /// The file.
+        path: PathBuf,
+        /// The source or sink.
+        stream: String,
+        /// Type of its tokens.
+        token: TokenType,
+        /// What the file holds.
+        found: String,
+        /// How to mend it.
+        help: String,
+    },
+    /// No format has that extension.
+    #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens", path.display())]
+    Extension {
+        /// The file.
+        path: PathBuf,
+        /// Its extension.
+        extension: String,
+    },
+}
+
+/// A source or a sink that is to be joined to a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Port<'a> {
+    /// The actor's name.
+    pub stream: &'a str,
+    /// Type of the tokens.
+    pub token: &'a TokenType,
+    /// The actor's parameters: `sample_rate`, `channels` and `format` matter to sound files.
+    pub params: &'a Params,
+}
+
+/// A file that tokens are written to.
+pub trait TokenWrite: Send {
+    /// Writes whole tokens.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Completes headers and flushes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Raw,
+    Npy,
+    Wav,
+}
+
+/// Whether the name stands for a standard stream.
+pub fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
+    let Some(extension) = path.extension().filter(|_| !is_standard(path)) else { return Ok(Format::Raw) };
+    let extension = extension.to_string_lossy().to_ascii_lowercase();
+    let elements: &[DType] = match extension.as_str() {
+        "npy" => return Ok(Format::Npy),
+        "wav" => return Ok(Format::Wav),
+        "bin" => return Ok(Format::Raw),
+        "u8" => &[DType::U8, DType::Bool],
+        "cu8" => &[DType::U8],
+        "s16" | "cs16" => &[DType::I16],
+        "f32" => &[DType::F32],
+        "cf32" => &[DType::C32, DType::F32],
+        _ => return Err(FileError::Extension { path: path.to_owned(), extension }),
+    };
+    if elements.contains(&port.token.dtype) {
+        return Ok(Format::Raw);
+    }
+    Err(FileError::Type {
+        path: path.to_owned(),
+        stream: port.stream.to_owned(),
+        token: port.token.clone(),
+        found: elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or "),
+        help: "convert in the model, or name the file .bin for raw tokens".to_owned(),
+    })
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError::Io { path, source }
+}
+
+/// Opens a file to read tokens from: what is read are the bytes of tokens, whatever the format.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
+    let format = format(path, port)?;
+    if is_standard(path) {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = File::open(path).map_err(io_error(path))?;
+    match format {
+        Format::Raw => Ok(Box::new(file)),
+        Format::Npy => npy::open(path, file, port),
+        Format::Wav => wav::open(path, file, port),
+    }
+}
+
+/// Creates a file to write tokens to.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn create_sink(path: &Path, port: Port<'_>) -> Result<Box<dyn TokenWrite>, FileError> {
+    let format = format(path, port)?;
+    if is_standard(path) {
+        return Ok(Box::new(Raw(io::stdout())));
+    }
+    let file = File::create(path).map_err(io_error(path))?;
+    match format {
+        Format::Raw => Ok(Box::new(Raw(file))),
+        Format::Npy => npy::create(file, port).map_err(io_error(path)),
+        Format::Wav => wav::create(path, file, port),
+    }
+}
+
+/// Bytes as they are, handed on at once: a pipe's reader waits for them.
+struct Raw<W>(W);
+
+impl<W: Write + Send> TokenWrite for Raw<W> {
+    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)?;
+        self.0.flush()
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_decide_the_format_and_must_fit_the_tokens() {
+        let params = Params::new();
+        for (name, dtype, expect) in [
+            ("a.bin", DType::F64, "raw"),
+            ("-", DType::F64, "raw"),
+            ("/dev/null", DType::I8, "raw"),
+            ("a.npy", DType::F64, "npy"),
+            ("a.WAV", DType::F32, "wav"),
+            ("a.cu8", DType::U8, "raw"),
+            ("a.cu8", DType::C32, "a.cu8: holds u8, stream `iq` carries c32: convert in the model, or name the file .bin for raw tokens"),
+            ("a.cf32", DType::C32, "raw"),
+            ("a.s16", DType::F32, "a.s16: holds i16, stream `iq` carries f32: convert in the model, or name the file .bin for raw tokens"),
+            ("a.mp3", DType::F32, "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens"),
+        ] {
+            let token = TokenType::scalar(dtype);
+            let port = Port { stream: "iq", token: &token, params: &params };
+            let found = match format(Path::new(name), port) {
+                Ok(Format::Raw) => "raw".to_owned(),
+                Ok(Format::Npy) => "npy".to_owned(),
+                Ok(Format::Wav) => "wav".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(found, expect, "{name} as {dtype}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! NumPy arrays, format versions 1 to 3, as streams: the first axis counts tokens.
+//! Source: NEP 1, "A Simple File Format for NumPy Arrays".
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use zbmd_ir::{DType, TokenType};
+
+use super::{FileError, Port, TokenWrite, io_error};
+
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+/// More than any header of an array of numbers needs.
+const MAX_HEADER_BYTES: usize = 1 << 16;
+/// Digits of the largest number of tokens: room for the final count in a header that is written first.
+const COUNT_DIGITS: usize = 20;
+
+/// NumPy's name of a dtype. NumPy knows no bfloat16; `ml_dtypes` saves it as two opaque bytes.
+fn descr(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::F16 => "<f2",
+        DType::Bf16 => "<V2",
+        DType::I8 => "|i1",
+        DType::U8 => "|u1",
+        DType::I16 => "<i2",
+        DType::I32 => "<i4",
+        DType::I64 => "<i8",
+        DType::Bool => "|b1",
+        DType::C32 => "<c8",
+    }
+}
+
+/// What a header says.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    descr: String,
+    fortran: bool,
+    shape: Vec<u64>,
+}
+
+/// Opens an array whose tokens follow its header.
+pub(super) fn open(path: &Path, mut file: File, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
+    let content = |message: String| FileError::Content { path: path.to_owned(), message };
+    let text = read_header(&mut file).map_err(io_error(path))?.map_err(content)?;
+    let header = parse(&text).map_err(content)?;
+    check(path, &header, port)?;
+    let bytes = header.shape.iter().try_fold(port.token.dtype.size_bytes(), |n, d| n.checked_mul(*d));
+    let bytes = bytes.ok_or_else(|| content(format!("its shape {:?} is too large", header.shape)))?;
+    let there = file.metadata().map_err(io_error(path))?;
+    let at = file.stream_position().unwrap_or(0);
+    if there.is_file() && there.len().saturating_sub(at) < bytes {
+        let rest = there.len().saturating_sub(at);
+        return Err(content(format!("its header promises {bytes} bytes of data, there are {rest}: it is cut short")));
+    }
+    Ok(Box::new(file.take(bytes)))
+}
+
+fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
+    let mut start = [0; 8];
+    if let Err(error) = file.read_exact(&mut start) {
+        return if error.kind() == io::ErrorKind::UnexpectedEof {
+            Ok(Err("is shorter than a NumPy header".to_owned()))
+        } else {
+            Err(error)
+        };
+    }
+    if &start[..6] != MAGIC {
+        return Ok(Err("is no NumPy array: it does not begin with \\x93NUMPY".to_owned()));
+    }
+    let length = match start[6] {
+        1 => {
+            let mut length = [0; 2];
+            file.read_exact(&mut length)?;
+            usize::from(u16::from_le_bytes(length))
+        }
+        2 | 3 => {
+            let mut length = [0; 4];
+            file.read_exact(&mut length)?;
+            u32::from_le_bytes(length) as usize
+        }
+        version => return Ok(Err(format!("NumPy format version {version}, known are 1 to 3"))),
+    };
+    if length > MAX_HEADER_BYTES {
+        return Ok(Err(format!("a header of {length} bytes; at most {MAX_HEADER_BYTES} are read")));
+    }
+    let mut header = vec![0; length];
+    file.read_exact(&mut header)?;
+    Ok(String::from_utf8(header).map_err(|_| "its header is no text".to_owned()))
+}
+
+/// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+fn parse(text: &str) -> Result<Header, String> {
+    let value = |key: &str| {
+        let quoted = [format!("'{key}'"), format!("\"{key}\"")];
+        let at = quoted.iter().find_map(|q| text.find(q.as_str()).map(|i| i + q.len()));
+        let rest = at.map(|at| text[at..].trim_start()).and_then(|r| r.strip_prefix(':'));
+        rest.map(str::trim_start).ok_or_else(|| format!("its header has no `{key}`"))
+    };
+    let descr = value("descr")?;
+    let quote = descr.chars().next().filter(|c| "'\"".contains(*c));
+    let quote = quote.ok_or("its elements are records; only plain numbers can be streamed")?;
+    let descr = descr[1..].split(quote).next().unwrap_or_default().to_owned();
+    let fortran = value("fortran_order")?.starts_with("True");
+    let shape = value("shape")?;
+    let inside = shape.strip_prefix('(').and_then(|s| s.split_once(')')).map(|(inside, _)| inside);
+    let inside = inside.ok_or("its shape is no tuple")?;
+    let sizes = inside.split(',').map(str::trim).filter(|s| !s.is_empty());
+    let shape = sizes.map(|s| s.trim_end_matches('L').parse().map_err(|_| format!("size `{s}` in its shape")));
+    Ok(Header { descr, fortran, shape: shape.collect::<Result<_, String>>()? })
+}
+
+fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> {
+    let expected = descr(port.token.dtype);
+    let mismatch = |help: String| FileError::Type {
+        path: path.to_owned(),
+        stream: port.stream.to_owned(),
+        token: port.token.clone(),
+        found: format!("an array of `{}` with shape {:?}", header.descr, header.shape),
+        help,
+    };
+    let same = |found: &str| {
+        // `=` and, for single bytes and opaque ones, `|` mean little-endian here too.
+        let order = matches!(found.chars().next(), Some('<' | '=' | '|'));
+        order && found.get(1..) == expected.get(1..)
+    };
+    if !same(&header.descr) {
+        return Err(mismatch(format!("save it with dtype `{expected}`")));
+    }
+    let token: Vec<u64> = port.token.shape.iter().map(|d| u64::from(*d)).collect();
+    let flat = header.shape.len() == 1;
+    let framed = header.shape.len() == token.len() + 1 && header.shape[1..] == token[..];
+    if !flat && !framed {
+        return Err(mismatch(format!("save it with shape [tokens, ...{token:?}], or flat")));
+    }
+    if header.fortran && !flat {
+        return Err(mismatch("save it in C order".to_owned()));
+    }
+    Ok(())
+}
+
+/// An array that grows; its header gets the number of tokens at the end.
+struct Writer {
+    file: File,
+    token: TokenType,
+    bytes: u64,
+}
+
+pub(super) fn create(mut file: File, port: Port<'_>) -> io::Result<Box<dyn TokenWrite>> {
+    file.write_all(&header(port.token, 0))?;
+    Ok(Box::new(Writer { file, token: port.token.clone(), bytes: 0 }))
+}
+
+/// A header of the same length for every number of tokens, a multiple of 64 bytes.
+fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
+    let mut sizes = format!("{tokens},");
+    for size in &token.shape {
+        sizes.push_str(&format!(" {size},"));
+    }
+    let text = format!("{{'descr': '{}', 'fortran_order': False, 'shape': ({sizes}), }}", descr(token.dtype));
+    let digits = tokens.to_string().len();
+    let longest = MAGIC.len() + 4 + text.len() + COUNT_DIGITS - digits + 1;
+    let total = longest.next_multiple_of(64);
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&[1, 0]);
+    bytes.extend_from_slice(&((total - 10) as u16).to_le_bytes());
+    bytes.extend_from_slice(text.as_bytes());
+    bytes.resize(total - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+impl TokenWrite for Writer {
+    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&header(&self.token, self.bytes / self.token.bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbmd_ir::Params;
+
+    fn round_trip(token: &TokenType, bytes: &[u8]) -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.npy");
+        let params = Params::new();
+        let port = Port { stream: "x", token, params: &params };
+        let mut writer = create(File::create(&path).expect("created"), port).expect("written");
+        for piece in bytes.chunks(token.bytes() as usize) {
+            writer.write_tokens(piece).expect("written");
+        }
+        writer.finish().expect("finished");
+        let mut back = Vec::new();
+        let file = File::open(&path).expect("there");
+        open(&path, file, port).expect("ours").read_to_end(&mut back).expect("read");
+        back
+    }
+
+    #[test]
+    fn every_dtype_and_shape_comes_back() {
+        for dtype in DType::ALL {
+            for shape in [vec![], vec![3], vec![2, 5]] {
+                let token = TokenType::new(dtype, shape);
+                let bytes: Vec<u8> = (0..token.bytes() * 7).map(|i| i as u8).collect();
+                assert_eq!(round_trip(&token, &bytes), bytes, "{token}");
+                assert!(round_trip(&token, &[]).is_empty(), "{token}");
+            }
+        }
+    }
+
+    #[test]
+    fn headers_of_other_programs_are_read() {
+        let header = |descr: &str, fortran, shape: &[u64]| Header { descr: descr.into(), fortran, shape: shape.into() };
+        for (text, expect) in [
+            ("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }", header("<f4", false, &[3, 4])),
+            ("{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", header("|u1", false, &[7])),
+            ("{\"shape\": (), \"descr\": \"<i8\", \"fortran_order\": True}", header("<i8", true, &[])),
+        ] {
+            assert_eq!(parse(text), Ok(expect), "{text}");
+        }
+        for (text, reason) in [
+            ("{'fortran_order': False, 'shape': (3,)}", "its header has no `descr`"),
+            ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", "its elements are records; only plain numbers can be streamed"),
+            ("{'descr': '<f4', 'fortran_order': False, 'shape': (x,)}", "size `x` in its shape"),
+            ("{'descr': '<f4', 'fortran_order': False, 'shape': 3}", "its shape is no tuple"),
+        ] {
+            assert_eq!(parse(text), Err(reason.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_of_other_tokens_are_refused() {
+        let params = Params::new();
+        for (token, descr, shape, fortran, expect) in [
+            (TokenType::scalar(DType::F32), "<f4", vec![9], false, ""),
+            (TokenType::new(DType::F32, [3]), "<f4", vec![9], false, ""),
+            (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], false, ""),
+            (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], true, "save it in C order"),
+            (TokenType::new(DType::F32, [3]), "<f4", vec![9, 4], false, "save it with shape [tokens, ...[3]], or flat"),
+            (TokenType::scalar(DType::F32), "<f8", vec![9], false, "save it with dtype `<f4`"),
+            (TokenType::scalar(DType::F32), ">f4", vec![9], false, "save it with dtype `<f4`"),
+        ] {
+            let header = Header { descr: descr.into(), fortran, shape };
+            let port = Port { stream: "x", token: &token, params: &params };
+            let found = check(Path::new("a.npy"), &header, port).map_or_else(|e| e.to_string(), |()| String::new());
+            assert!(found.ends_with(expect) && found.is_empty() == expect.is_empty(), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_array_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.npy");
+        let token = TokenType::scalar(DType::F32);
+        let params = Params::new();
+        let port = Port { stream: "x", token: &token, params: &params };
+        for (bytes, expect) in [
+            (header(&token, 5), "its header promises 20 bytes of data, there are 0: it is cut short"),
+            (b"\x93NUM".to_vec(), "is shorter than a NumPy header"),
+            (b"RIFF12345678".to_vec(), "is no NumPy array: it does not begin with \\x93NUMPY"),
+            (b"\x93NUMPY\x09\0\0\0".to_vec(), "NumPy format version 9, known are 1 to 3"),
+        ] {
+            std::fs::write(&path, bytes).expect("written");
+            let error = open(&path, File::open(&path).expect("there"), port).err().expect("refused");
+            assert!(error.to_string().ends_with(expect), "{error}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The actor `adsb.decode`: from magnitudes and a preamble score to Mode S frames with a clean checksum.
+//!
+//! Knows nothing of files, calendars or devices: it is a pure function of its windows, as every actor is. A frame is
+//! a preamble of 16 samples (2 MS/s: 8 us) and 56 or 112 bits of two samples each; a bit is 1 where the first half
+//! is the stronger one. Only formats whose parity is not overlaid with an unknown address can be checked: DF 11
+//! (interrogator 0), 17 and 18.
+//!
+//! The transponder's clock is not ours, so a sample may straddle two half bits and lend its neighbour energy. The
+//! slicer therefore tries a frame three times: as it is; from the first bit on, with each bit's first half weighed
+//! by the bit before (the receiver samples early); and from the last bit back, with each bit's second half weighed
+//! by the bit after (it samples late). The checksum tells which was right.
+
+use zbmd_backends::kernel::{Io, Kernel, KernelFault};
+use zbmd_backends::op::{CustomActor, OpError, Registry, Signature, Work};
+use zbmd_ir::{DType, InPort, OutPort, Params, TokenType, Value};
+
+/// Name under which models call the actor.
+const NAME: &str = "adsb.decode";
+/// Samples of new data in one firing: about a millisecond.
+const HOP: usize = 2048;
+/// Samples of preamble.
+const PREAMBLE: usize = 16;
+/// Bits of a long and of a short frame.
+const LONG_BITS: usize = 112;
+const SHORT_BITS: usize = 56;
+/// Samples that a start in the hop may need beyond it: a whole long frame, rounded up.
+const LOOKAHEAD: usize = 256;
+/// Bytes of one record: the frame's length (0, 7 or 14), then the frame, then zeros.
+const RECORD: usize = 16;
+/// Records of one firing. Frames do not overlap and take at least 128 samples, so there are never more.
+const RECORDS: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
+/// Generator of the Mode S checksum without its leading term (ICAO Annex 10, volume IV, 3.1.2.3.3).
+const POLYNOMIAL: u32 = 0xff_f409;
+
+/// The actor. `tilt` is the weight of the neighbouring bit in the two corrected attempts.
+pub(crate) struct Decode {
+    tilt: f32,
+}
+
+/// Adds the actor to a registry.
+pub(crate) fn register(registry: &mut Registry) {
+    registry.register(NAME, Decode::new);
+}
+
+/// Silence to append to `bytes` of u8 I/Q: it pushes the last samples through the decoder's window and completes the
+/// last iteration.
+pub(crate) fn silence(bytes: usize) -> Vec<u8> {
+    let samples = bytes / 2;
+    let padded = (samples + LOOKAHEAD).next_multiple_of(HOP);
+    // 127 and 128 by turns, because 127.5 is what stands for 0.
+    [127, 128].repeat(padded - samples)
+}
+
+/// The frames in a sink's records, in hex.
+pub(crate) fn frames(records: &[u8]) -> Vec<String> {
+    let (records, rest) = records.as_chunks::<RECORD>();
+    debug_assert!(rest.is_empty(), "sinks give whole tokens");
+    let frame = |record: &[u8; RECORD]| {
+        let frame = record.get(1..=usize::from(record[0])).filter(|frame| !frame.is_empty())?;
+        Some(frame.iter().map(|byte| format!("{byte:02x}")).collect())
+    };
+    records.iter().filter_map(frame).collect()
+}
+
+impl Decode {
+    /// The actor for a model's `params: {"tilt": 1.5}`.
+    ///
+    /// # Errors
+    /// [`OpError::Param`] where `tilt` is not a number of at least 1.
+    pub(crate) fn new(params: &Params) -> Result<Self, OpError> {
+        match params.get("tilt").map_or(Some(1.5), Value::as_float) {
+            Some(tilt) if (1.0..=4.0).contains(&tilt) => Ok(Self { tilt: tilt as f32 }),
+            _ => Err(OpError::Param {
+                name: "tilt".to_owned(),
+                message: "is no number between 1 and 4".to_owned(),
+                help: "1.5 is good for 2 samples a bit".to_owned(),
+            }),
+        }
+    }
+
+    /// Looks for frames that start in the hop. `gate[i]` above 0 says that a preamble ends at sample i.
+    fn hop(&self, magnitude: &[f32], gate: &[f32], records: &mut [u8]) {
+        records.fill(0);
+        let mut records = records.chunks_exact_mut(RECORD);
+        let mut start = 0;
+        while start < HOP {
+            let decoded = (gate[start + PREAMBLE - 1] > 0.0)
+                .then(|| self.attempts(&magnitude[start + PREAMBLE..][..2 * LONG_BITS]))
+                .flatten();
+            let Some((frame, length)) = decoded else {
+                start += 1;
+                continue;
+            };
+            if let Some(record) = records.next() {
+                record[0] = length as u8;
+                record[1..=length].copy_from_slice(&frame[..length]);
+            }
+            start += PREAMBLE + 16 * length;
+        }
+    }
+
+    /// A clean frame and its length in bytes, from the samples behind a preamble.
+    fn attempts(&self, samples: &[f32]) -> Option<([u8; 14], usize)> {
+        forward(samples, 1.0)
+            .and_then(|frame| clean(&frame))
+            .or_else(|| forward(samples, self.tilt).and_then(|frame| clean(&frame)))
+            .or_else(|| clean(&backward(samples, self.tilt)))
+            .or_else(|| clean(&backward(&samples[..2 * SHORT_BITS], self.tilt)))
+    }
+}
+
+/// Slices from the first bit on; after a 1 the next first half counts `tilt` times as much, else as much less. `None`
+/// once the format shows to be one without a plain checksum: so most starts cost five bits.
+fn forward(samples: &[f32], tilt: f32) -> Option<[u8; 14]> {
+    let mut frame = [0; 14];
+    let mut weight = 1.0;
+    for (bit, pair) in samples.chunks_exact(2).enumerate() {
+        let one = pair[0] * weight > pair[1];
+        frame[bit / 8] |= u8::from(one) << (7 - bit % 8);
+        if bit == 4 {
+            length(&frame)?;
+        }
+        weight = if one { tilt } else { tilt.recip() };
+    }
+    Some(frame)
+}
+
+/// Slices from the last bit back; before a 1 the second half counts `tilt` times less, else as much more.
+fn backward(samples: &[f32], tilt: f32) -> [u8; 14] {
+    let mut frame = [0; 14];
+    let mut weight = 1.0;
+    for (bit, pair) in samples.chunks_exact(2).enumerate().rev() {
+        let one = pair[0] > pair[1] * weight;
+        frame[bit / 8] |= u8::from(one) << (7 - bit % 8);
+        weight = if one { tilt.recip() } else { tilt };
+    }
+    frame
+}
+
+/// Bytes of a frame whose format, in its first five bits, has a plain checksum.
+fn length(frame: &[u8; 14]) -> Option<usize> {
+    match frame[0] >> 3 {
+        11 => Some(SHORT_BITS / 8),
+        17 | 18 => Some(LONG_BITS / 8),
+        _ => None,
+    }
+}
+
+/// The frame and its length, if its format has a plain checksum and that is right.
+fn clean(frame: &[u8; 14]) -> Option<([u8; 14], usize)> {
+    let length = length(frame)?;
+    (checksum(&frame[..length]) == 0).then_some((*frame, length))
+}
+
+/// Remainder of the frame, parity included, by the generator: 0 for a clean one.
+fn checksum(frame: &[u8]) -> u32 {
+    frame.iter().fold(0, |remainder, &byte| {
+        (0..8).fold(remainder ^ (u32::from(byte) << 16), |r, _| {
+            let shifted = (r << 1) & 0xff_ffff;
+            if r & 0x80_0000 != 0 { shifted ^ POLYNOMIAL } else { shifted }
+        })
+    })
+}
+
+impl Kernel for Decode {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let (gate, magnitude) = (io.input::<f32>(0), io.input::<f32>(1));
+        let records = io.output::<u8>(0);
+        for (firing, records) in records.chunks_exact_mut(RECORDS * RECORD).enumerate() {
+            let window = firing * HOP..firing * HOP + HOP + LOOKAHEAD;
+            self.hop(&magnitude[window.clone()], &gate[window], records);
+        }
+        Ok(())
+    }
+}
+
+impl CustomActor for Decode {
+    fn ports(&self) -> Signature {
+        let samples = |name: &str| InPort {
+            name: name.to_owned(),
+            token: TokenType::scalar(DType::F32),
+            rate: HOP as u64,
+            window: (HOP + LOOKAHEAD) as u64,
+        };
+        let frames = OutPort {
+            name: "frames".to_owned(),
+            token: TokenType::new(DType::U8, [RECORD as u32]),
+            rate: RECORDS as u64,
+        };
+        Signature {
+            // In the order of their names, as models declare them.
+            inputs: vec![samples("gate"), samples("magnitude")],
+            outputs: vec![frames],
+            states: vec![],
+        }
+    }
+
+    fn work(&self) -> Option<Work> {
+        // In noise one start in five passes the gate and costs two long slicings. A bit is decided after its
+        // neighbour, which takes as long as some fifteen operations on wide vectors.
+        let flops = (HOP / 5 * 2 * LONG_BITS * 15) as f64;
+        Some(Work { flops, bytes: (HOP * 8 + RECORDS * RECORD) as f64 })
+    }
+}

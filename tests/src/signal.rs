@@ -1,0 +1,99 @@
+//! Plain-loop signal processing in f64 for tests: what kernels are held against. Slow on purpose, and clear.
+
+use std::f64::consts::{PI, TAU};
+
+/// Modified Bessel function of the first kind, order 0, by its power series.
+fn bessel_i0(x: f64) -> f64 {
+    let (mut term, mut sum) = (1.0, 1.0);
+    for k in 1..200 {
+        term *= (x / (2.0 * f64::from(k))).powi(2);
+        sum += term;
+    }
+    sum
+}
+
+/// Taps of a low pass by the Kaiser window method, scaled to `gain` at 0 Hz.
+pub fn kaiser_lowpass(cutoff: f64, rate: f64, taps: usize, beta: f64, gain: f64) -> Vec<f64> {
+    let middle = (taps as f64 - 1.0) / 2.0;
+    let tap = |i: usize| {
+        let t = i as f64 - middle;
+        let angle = TAU * cutoff / rate * t;
+        let sinc = if t == 0.0 { 2.0 * cutoff / rate } else { angle.sin() / (PI * t) };
+        let x = t / middle;
+        sinc * bessel_i0(beta * (1.0 - x * x).max(0.0).sqrt())
+    };
+    let taps: Vec<f64> = (0..taps).map(tap).collect();
+    let sum: f64 = taps.iter().sum();
+    taps.iter().map(|t| t * gain / sum).collect()
+}
+
+/// y[m] = Σ h[k] u[m M − k] for u = x with `up − 1` zeros after each sample; as many outputs as x covers.
+pub fn resample(x: &[f64], taps: &[f64], up: usize, down: usize) -> Vec<f64> {
+    let output = |m: usize| {
+        let at = m * down;
+        let first = at % up;
+        let products = (first..taps.len()).step_by(up).zip((0..=at / up).rev());
+        products.map(|(k, n)| taps[k] * x.get(n).copied().unwrap_or(0.0)).sum()
+    };
+    (0..x.len() * up / down).map(output).collect()
+}
+
+/// 10 log10 of the power of `reference` over the power of the difference.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn snr_db(reference: &[f64], signal: &[f64]) -> f64 {
+    assert_eq!(reference.len(), signal.len());
+    let power: f64 = reference.iter().map(|r| r * r).sum();
+    let error: f64 = reference.iter().zip(signal).map(|(r, s)| (r - s) * (r - s)).sum();
+    10.0 * (power / error).log10()
+}
+
+/// Sum of equally strong sines with the given frequencies, phases spread by the golden angle; peak at most 1.
+pub fn tones(frequencies: &[f64], rate: f64, samples: usize) -> Vec<f64> {
+    let amplitude = 1.0 / frequencies.len() as f64;
+    let sample = |n: usize| {
+        let sine =
+            |(i, f): (usize, &f64)| (TAU * (f * n as f64 / rate + 0.381_966 * i as f64)).sin();
+        amplitude * frequencies.iter().enumerate().map(sine).sum::<f64>()
+    };
+    (0..samples).map(sample).collect()
+}
+
+/// A linear sweep of amplitude 1.
+pub fn sweep(from: f64, to: f64, rate: f64, samples: usize) -> Vec<f64> {
+    let seconds = samples as f64 / rate;
+    let sample = |n: usize| {
+        let t = n as f64 / rate;
+        (TAU * (from * t + (to - from) * t * t / (2.0 * seconds))).sin()
+    };
+    (0..samples).map(sample).collect()
+}
+
+/// Samples as f32 bytes, for a source.
+pub fn to_f32_bytes(samples: &[f64]) -> Vec<u8> {
+    samples.iter().flat_map(|&s| (s as f32).to_ne_bytes()).collect()
+}
+
+/// Samples of a sink of f32 (or c32: pairs).
+pub fn from_f32_bytes(bytes: &[u8]) -> Vec<f64> {
+    let (chunks, rest) = bytes.as_chunks::<4>();
+    assert!(rest.is_empty(), "{} bytes are no f32 samples", bytes.len());
+    chunks.iter().map(|c| f64::from(f32::from_ne_bytes(*c))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resampled_tone_is_the_tone_at_the_new_rate() {
+        let taps = kaiser_lowpass(0.25, 3.0, 121, 12.0, 3.0);
+        let x = tones(&[0.1], 1.0, 400);
+        let y = resample(&x, &taps, 3, 2);
+        assert_eq!(y.len(), 600);
+        // 60 samples of delay at 3 per unit of time are 30 output samples.
+        let expect = tones(&[0.1], 1.5, 570);
+        assert!(snr_db(&expect[100..400], &y[130..430]) > 80.0);
+    }
+}
