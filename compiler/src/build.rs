@@ -1,6 +1,6 @@
 //! From the net and its signatures to the graph: ports get numbers, channels their initial tokens, states their loops.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_backends::op::{Registry, ResolveCx, Signature};
 use zbmd_ir::{
@@ -250,22 +250,27 @@ impl<'a> Builder<'a> {
 
     /// The channel of one output; readers whose first tokens contradict each other get a fork of their own.
     fn channel(&mut self, actor: usize, port: u32, readers: &[Placed<'_>]) {
-        let mut groups: Vec<Vec<&Placed<'_>>> = Vec::new();
-        for reader in readers {
-            let fits = |group: &&mut Vec<&Placed<'_>>| {
-                group
-                    .iter()
-                    .all(|p| p.first.ends_with(&reader.first) || reader.first.ends_with(&p.first))
+        let mut groups: Vec<(usize, Vec<&Placed<'_>>)> = Vec::new();
+        for (index, reader) in readers.iter().enumerate() {
+            // What agrees with the longest start of a group agrees with all of them.
+            let fits = |group: &&mut (usize, Vec<&Placed<'_>>)| {
+                let longest = &readers[group.0].first;
+                longest.ends_with(&reader.first) || reader.first.ends_with(longest)
             };
             match groups.iter_mut().find(fits) {
-                Some(group) => group.push(reader),
-                None => groups.push(vec![reader]),
+                Some((longest, group)) => {
+                    if reader.first.len() > readers[*longest].first.len() {
+                        *longest = index;
+                    }
+                    group.push(reader);
+                }
+                None => groups.push((index, vec![reader])),
             }
         }
         let from = Endpoint { actor: ActorId::from(actor), port };
-        let main = self.add_channel(from, &groups[0]);
+        let main = self.add_channel(from, &groups[0].1);
         let alone = groups.len() == 2;
-        for (index, group) in groups[1..].iter().enumerate() {
+        for (index, (_, group)) in groups[1..].iter().enumerate() {
             let number = if alone { String::new() } else { (index + 1).to_string() };
             let Some(fork) = self.fork(from, &number, group[0].link.from.span) else { return };
             let to = Endpoint { actor: fork, port: 0 };
@@ -347,10 +352,16 @@ impl<'a> Builder<'a> {
 
     /// Outputs that nobody reads: a channel without readers, and a warning unless that is stated.
     fn unread(&mut self, by_writer: &ByWriter<'_>) {
+        let mut dropped = BTreeSet::new();
         for end in &self.net.dropped {
             let Some(signature) = &self.signatures[end.actor] else { continue };
-            if output_port(signature, end.port.as_deref()).is_none() {
-                self.sink.push(unknown_port(&self.net.actors[end.actor], end, signature, true));
+            match output_port(signature, end.port.as_deref()) {
+                Some(port) => {
+                    dropped.insert((end.actor, port));
+                }
+                None => {
+                    self.sink.push(unknown_port(&self.net.actors[end.actor], end, signature, true))
+                }
             }
         }
         for (id, signature) in self.signatures.iter().enumerate() {
@@ -361,11 +372,8 @@ impl<'a> Builder<'a> {
                 }
                 let from = Endpoint { actor: ActorId::from(id), port: port as u32 };
                 self.add_channel(from, &[]);
-                let stated = self.net.dropped.iter().any(|end| {
-                    end.actor == id && output_port(signature, end.port.as_deref()) == Some(port)
-                });
                 let actor = &self.net.actors[id];
-                if !stated && self.sink.errors() == 0 {
+                if !dropped.contains(&(id, port)) && self.sink.errors() == 0 {
                     self.sink.push(
                         Diagnostic::new(
                             Code::W0201,

@@ -106,6 +106,7 @@ impl Diagnostic {
 pub(crate) struct Sink {
     list: Vec<Diagnostic>,
     errors: usize,
+    full: bool,
 }
 
 impl Sink {
@@ -119,7 +120,11 @@ impl Sink {
                 && d.span() == diagnostic.span()
                 && (d.span().is_some() || d.message == diagnostic.message)
         };
-        if self.list.len() >= Self::MAX || self.list.iter().any(same) {
+        if self.list.iter().any(same) {
+            return;
+        }
+        if self.list.len() >= Self::MAX {
+            self.full = true;
             return;
         }
         if diagnostic.severity == Severity::Error {
@@ -143,7 +148,7 @@ impl Sink {
         let mut list = self.list;
         // Text order is what a reader follows; stages find things in another.
         list.sort_by_key(|d| (d.severity, d.span()));
-        Diagnostics { sources, list }
+        Diagnostics { sources, list, more: self.full }
     }
 }
 
@@ -154,6 +159,8 @@ pub struct Diagnostics {
     pub sources: SourceMap,
     /// Errors first, each kind in the order of the text.
     pub list: Vec<Diagnostic>,
+    /// Whether there was more to say than is kept.
+    pub more: bool,
 }
 
 impl Diagnostics {

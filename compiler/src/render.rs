@@ -1,7 +1,11 @@
 //! Draws diagnostics: on the model's text for people, one JSON object a line for programs.
 
+use std::ops::Range;
+
 use annotate_snippets::renderer::DecorStyle;
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str};
+use annotate_snippets::{
+    AnnotationKind, Group, Level, Origin, Renderer, Snippet, normalize_untrusted_str,
+};
 use serde::Serialize;
 
 use crate::diag::{Diagnostic, Diagnostics, Label, Severity};
@@ -51,7 +55,19 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
         }
     }
     for file in files {
-        group = group.element(snippet(diagnostic, sources, file));
+        let labels: Vec<&Label> =
+            diagnostic.labels.iter().filter(|l| l.span.file() == Some(file)).collect();
+        if window(&labels, sources, file).len() <= MAX_DRAWN_BYTES {
+            group = group.element(snippet(&labels, sources, file));
+            continue;
+        }
+        for label in labels {
+            let at = sources.position(file, label.span.start);
+            let place = Origin::path(&sources.get(file).name).line(at.line).char_column(at.column);
+            group = group
+                .element(place)
+                .element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
+        }
     }
     for label in diagnostic.labels.iter().filter(|l| !l.span.is_some() && !l.text.is_empty()) {
         group = group.element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
@@ -62,21 +78,27 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
     group
 }
 
-/// The lines of one file from the first label to the last; the renderer folds what lies between.
+/// Most text drawn for one diagnostic; places further apart, or on longer lines, are named without their text.
+const MAX_DRAWN_BYTES: usize = 1 << 16;
+
+/// The bytes of the lines from the first label to the last; the renderer folds what lies between.
+fn window(labels: &[&Label], sources: &SourceMap, file: FileId) -> Range<usize> {
+    let text: &str = &sources.get(file).text;
+    let first = labels.iter().map(|l| l.span.start as usize).min().unwrap_or(0).min(text.len());
+    let last = labels.iter().map(|l| l.span.end as usize).max().unwrap_or(0).min(text.len());
+    let start = text[..first].rfind('\n').map_or(0, |i| i + 1);
+    start..text[last..].find('\n').map_or(text.len(), |i| last + i)
+}
+
 fn snippet<'a>(
-    diagnostic: &'a Diagnostic,
+    labels: &[&'a Label],
     sources: &'a SourceMap,
     file: FileId,
 ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
     let source = sources.get(file);
     let text: &str = &source.text;
-    let labels: Vec<&Label> =
-        diagnostic.labels.iter().filter(|l| l.span.file() == Some(file)).collect();
-    let first = labels.iter().map(|l| l.span.start as usize).min().unwrap_or(0).min(text.len());
-    let last = labels.iter().map(|l| l.span.end as usize).max().unwrap_or(0).min(text.len());
-    let start = text[..first].rfind('\n').map_or(0, |i| i + 1);
-    let end = text[last..].find('\n').map_or(text.len(), |i| last + i);
-    let annotations = labels.into_iter().map(|label| {
+    let Range { start, end } = window(labels, sources, file);
+    let annotations = labels.iter().map(|label| {
         let kind = if label.primary { AnnotationKind::Primary } else { AnnotationKind::Context };
         let (from, to) = (label.span.start as usize, (label.span.end as usize).min(text.len()));
         // A long value is marked by its first line: a frame around a whole model hides the model.

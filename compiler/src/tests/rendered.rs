@@ -99,3 +99,10 @@ fn a_model_and_its_machine_are_reported_together() {
     let codes: Vec<&str> = errors.list.iter().map(|d| d.code.name()).collect();
     assert_eq!(codes, ["E0507"], "the model's analysis comes after the machine");
 }
+
+#[test]
+fn endless_lines_are_named_and_not_drawn() {
+    let text = format!("Model({}sinks: 5)", " ".repeat(100_000));
+    let drawn = drawn(&text);
+    assert!(drawn.contains("--> model.ron:1:100014") && drawn.len() < 1000, "{drawn:.500}");
+}

@@ -41,7 +41,7 @@ fn is_stdin(path: &Path) -> bool {
 /// One error without a place in a text.
 fn lone(code: Code, message: String, help: &str) -> Diagnostics {
     let diagnostic = Diagnostic::new(code, message).help(help);
-    Diagnostics { sources: SourceMap::default(), list: vec![diagnostic] }
+    Diagnostics { sources: SourceMap::default(), list: vec![diagnostic], more: false }
 }
 
 fn stdin() -> Result<String, Diagnostics> {

@@ -82,7 +82,8 @@ fn summary(diagnostics: &Diagnostics) -> String {
     match diagnostics.list.first() {
         None => String::new(),
         Some(first) => {
-            format!("{}; `zbmdc explain {}` says more\n", counts.join(" and "), first.code)
+            let more = if diagnostics.more { ", more are not shown" } else { "" };
+            format!("{}{more}; `zbmdc explain {}` says more\n", counts.join(" and "), first.code)
         }
     }
 }
