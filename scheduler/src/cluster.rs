@@ -114,11 +114,11 @@ fn interleave(
     let once = sequence(run, members, q, 1, max_executions)?;
     let repeated = (once.len() as u64).checked_mul(block).filter(|&n| n <= max_executions);
     let cap = repeated.map_or(max_executions, |n| (n / 2).min(max_executions));
-    if block > 1 {
-        if let Some(whole) = sequence(run, members, q, block, cap) {
-            let executions = whole.len() as u64;
-            return Some((compress(&whole), executions));
-        }
+    if block > 1
+        && let Some(whole) = sequence(run, members, q, block, cap)
+    {
+        let executions = whole.len() as u64;
+        return Some((compress(&whole), executions));
     }
     let executions = repeated?;
     let body = compress(&once);

@@ -142,11 +142,11 @@ struct Free {
 
 impl Free {
     fn insert(&mut self, mut offset: u64, mut size: u64) {
-        if let Some((&before, &len)) = self.by_offset.range(..offset).next_back() {
-            if before + len == offset {
-                self.remove(before, len);
-                (offset, size) = (before, size + len);
-            }
+        if let Some((&before, &len)) = self.by_offset.range(..offset).next_back()
+            && before + len == offset
+        {
+            self.remove(before, len);
+            (offset, size) = (before, size + len);
         }
         if let Some(&len) = self.by_offset.get(&(offset + size)) {
             self.remove(offset + size, len);
