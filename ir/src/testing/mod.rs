@@ -2,3 +2,6 @@
 
 pub mod mutate;
 pub mod programs;
+mod reseal;
+
+pub use reseal::reseal;
