@@ -7,7 +7,7 @@ use zbmd_ir::{Device, DeviceId, Link, Machine};
 /// Memory assumed where the system does not tell: 4 GiB.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
 /// Bandwidth of one core to its caches and memory mixed, as kernels in a calendar see it.
-const BYTES_PER_S: u64 = 50_000_000_000;
+const BYTES_PER_S: u64 = 60_000_000_000;
 /// Between cores by way of the shared cache.
 const LINK_BYTES_PER_S: u64 = 10_000_000_000;
 const LINK_LATENCY_NS: u64 = 200;

@@ -7,7 +7,7 @@ use std::f32::consts::{FRAC_PI_2, FRAC_PI_4, LOG2_E, PI};
 
 use num_complex::Complex32;
 
-use crate::simd::fma;
+use crate::simd::{fma, round_i32, round_i32_wide};
 
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -30,7 +30,7 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     );
     let y = fma::<FMA>(p, r * r, r) + 1.0;
     // 2^n in two factors: n reaches beyond the exponents of normal numbers.
-    let n = n as i32;
+    let n = round_i32(n);
     let half = n >> 1;
     let scale = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
     y * scale(half) * scale(n - half)
@@ -89,7 +89,7 @@ fn sin_cos_reduced<const FMA: bool>(r: f32, quadrant: i32) -> (f32, f32) {
 }
 
 /// Sine and cosine. Exact to the last places for |x| up to 10^6; beyond, the reduction loses bits slowly, and from
-/// 3·10^9 on the result is meaningless, as is such a phase in an f32.
+/// 10^9 on the result is meaningless, as is such a phase in an f32.
 #[inline(always)]
 pub(crate) fn sin_cos<const FMA: bool>(x: f32) -> (f32, f32) {
     const HIGH: f64 = 1.570_796_326_734_125_6;
@@ -97,7 +97,7 @@ pub(crate) fn sin_cos<const FMA: bool>(x: f32) -> (f32, f32) {
     let wide = f64::from(x);
     let n = (wide * std::f64::consts::FRAC_2_PI).round_ties_even();
     let r = (wide - n * HIGH) - n * LOW;
-    sin_cos_reduced::<FMA>(r as f32, n as i32)
+    sin_cos_reduced::<FMA>(r as f32, round_i32_wide(n))
 }
 
 /// e^{jφ} for a phase in turns times 2^64.

@@ -167,6 +167,9 @@ pub fn default_work(actor: &Actor) -> Work {
 /// `Custom("name", inputs: {...}, outputs: {...})`. Pure by contract, like every [`Kernel`].
 pub trait CustomActor: Kernel {
     /// The ports, compared with those that the model declares, at compile time and at load.
+    ///
+    /// A model's declaration has no order. Ports sorted by name let a program be compiled without the actor, which
+    /// then takes the declaration's ports in that order.
     fn ports(&self) -> Signature;
 
     /// Work of one firing, if known.

@@ -41,7 +41,7 @@ impl<const FMA: bool> Isa<FMA> {
         #[cfg(target_arch = "x86_64")]
         if FMA {
             // SAFETY: `Isa<true>` is made in `wide` only, whose caller checked for the same features.
-            return unsafe { wide(code) };
+            return unsafe { apart_wide(code) };
         }
         apart(self, code)
     }
@@ -52,10 +52,19 @@ fn apart<const FMA: bool, L: Loop>(isa: Isa<FMA>, code: L) -> L::Out {
     code.run(isa)
 }
 
-/// Never inlined into itself: loops run [`Isa::apart`] would pile up in their caller.
+/// A step between that is not inlined: the compiler drops `inline(never)` from functions with target features.
+///
+/// # Safety
+/// The processor has AVX2 and FMA.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+unsafe fn apart_wide<L: Loop>(code: L) -> L::Out {
+    // SAFETY: the caller promises what `wide` needs.
+    unsafe { wide(code) }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-#[inline(never)]
 fn wide<L: Loop>(code: L) -> L::Out {
     code.run(Isa::<true>(()))
 }
@@ -64,6 +73,28 @@ fn wide<L: Loop>(code: L) -> L::Out {
 #[inline(always)]
 pub(crate) fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// The integer nearest to v, ties to even; bounded to ±2^30, and some number for a NaN.
+///
+/// A plain cast saturates at the type's bounds, which the compiler does not turn into vector code.
+#[inline(always)]
+pub(crate) fn round_i32(v: f32) -> i32 {
+    const BOUND: f32 = 1_073_741_824.0;
+    let v = if v > -BOUND { v } else { -BOUND };
+    let v = if v < BOUND { v } else { BOUND };
+    // SAFETY: v is no NaN and within ±2^30.
+    unsafe { v.round_ties_even().to_int_unchecked() }
+}
+
+/// Like [`round_i32`].
+#[inline(always)]
+pub(crate) fn round_i32_wide(v: f64) -> i32 {
+    const BOUND: f64 = 1_073_741_824.0;
+    let v = if v > -BOUND { v } else { -BOUND };
+    let v = if v < BOUND { v } else { BOUND };
+    // SAFETY: v is no NaN and within ±2^30.
+    unsafe { v.round_ties_even().to_int_unchecked() }
 }
 
 /// Elements of one vector in dot products, on every processor.
@@ -78,6 +109,8 @@ trait Vector: Copy {
     /// `a * b + self`, rounded once where the instruction set can.
     fn add_product(self, a: Self, b: Self) -> Self;
     fn add(self, other: Self) -> Self;
+    /// `a * b + c` of single floats, rounded as in [`Self::add_product`].
+    fn scalar(a: f32, b: f32, c: f32) -> f32;
     /// Sums of the even and of the odd lanes: (0 + 4) + (2 + 6), (1 + 5) + (3 + 7).
     fn sum_pairs(self) -> (f32, f32);
 }
@@ -106,6 +139,11 @@ impl<const FMA: bool> Vector for Plain<FMA> {
     #[inline(always)]
     fn add(self, other: Self) -> Self {
         Self(std::array::from_fn(|l| self.0[l] + other.0[l]))
+    }
+
+    #[inline(always)]
+    fn scalar(a: f32, b: f32, c: f32) -> f32 {
+        fma::<FMA>(a, b, c)
     }
 
     #[inline(always)]
@@ -148,6 +186,11 @@ mod avx {
         fn add(self, other: Self) -> Self {
             // SAFETY: see above.
             Self(unsafe { _mm256_add_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn scalar(a: f32, b: f32, c: f32) -> f32 {
+            super::fma::<true>(a, b, c)
         }
 
         #[inline(always)]
@@ -216,44 +259,72 @@ pub(crate) fn dot<const FMA: bool, const R: usize>(
 #[inline(always)]
 fn dot_with<V: Vector, const R: usize>(x: &[f32], stride: usize, taps: &Taps) -> [(f32, f32); R] {
     let len = taps.len();
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &x[r * stride..r * stride + len]);
+    let mut rows: [&[f32]; R] = [&[]; R];
+    for r in 0..R {
+        rows[r] = &x[r * stride..r * stride + len];
+    }
     let tail = taps.tail.as_ptr();
     if len < LANES {
-        return std::array::from_fn(|r| {
-            let mut short = [0.0; LANES];
-            short[..len].copy_from_slice(rows[r]);
-            // SAFETY: both arrays have eight elements.
-            let (x, h) = unsafe { (V::load(short.as_ptr()), V::load(tail)) };
-            V::zero().add_product(x, h).sum_pairs()
-        });
-    }
-    let rows = rows.map(<[f32]>::as_ptr);
-    // The first eight of the taps at `h` meet the samples from `at` on.
-    let step = |sums: &mut [V; R], h: *const f32, at: usize| {
-        // SAFETY: `h` is the tail of eight taps, or eight taps are left after it: at + 8 <= len.
-        let h = unsafe { V::load(h) };
-        for (sum, row) in sums.iter_mut().zip(rows) {
-            // SAFETY: every row has `len` samples and at + 8 <= len.
-            *sum = sum.add_product(unsafe { V::load(row.add(at)) }, h);
+        // Too few for a vector: one chain for the even and one for the odd.
+        let mut sums = [(0.0, 0.0); R];
+        for (i, &h) in taps.all.iter().enumerate() {
+            for r in 0..R {
+                let sum = if i % 2 == 0 { &mut sums[r].0 } else { &mut sums[r].1 };
+                *sum = V::scalar(rows[r][i], h, *sum);
+            }
         }
-    };
+        return sums;
+    }
+    let mut starts = [std::ptr::null(); R];
+    for r in 0..R {
+        starts[r] = rows[r].as_ptr();
+    }
     let mut even = [V::zero(); R];
     let mut odd = [V::zero(); R];
-    let all = &taps.all;
+    let all = taps.all.as_ptr();
     let mut at = 0;
+    // SAFETY of all steps: rows and taps have `len` elements and at + 8 <= len; the tail has eight.
     while at + 2 * LANES <= len {
-        step(&mut even, all[at..].as_ptr(), at);
-        step(&mut odd, all[at + LANES..].as_ptr(), at + LANES);
+        // SAFETY: see above.
+        unsafe {
+            step(&mut even, &starts, at, all.add(at));
+            step(&mut odd, &starts, at + LANES, all.add(at + LANES));
+        }
         at += 2 * LANES;
     }
     if at + LANES <= len {
-        step(&mut even, all[at..].as_ptr(), at);
+        // SAFETY: see above.
+        unsafe { step(&mut even, &starts, at, all.add(at)) };
         at += LANES;
     }
     if at < len {
-        step(&mut odd, tail, len - LANES);
+        // SAFETY: see above.
+        unsafe { step(&mut odd, &starts, len - LANES, tail) };
     }
-    std::array::from_fn(|r| even[r].add(odd[r]).sum_pairs())
+    let mut sums = [(0.0, 0.0); R];
+    for r in 0..R {
+        sums[r] = even[r].add(odd[r]).sum_pairs();
+    }
+    sums
+}
+
+/// Adds the products of the eight taps at `h` with the eight samples of each row from `at` on.
+///
+/// # Safety
+/// Eight floats can be read there.
+#[inline(always)]
+unsafe fn step<V: Vector, const R: usize>(
+    sums: &mut [V; R],
+    rows: &[*const f32; R],
+    at: usize,
+    h: *const f32,
+) {
+    // SAFETY: the caller promises eight floats at `h`.
+    let h = unsafe { V::load(h) };
+    for r in 0..R {
+        // SAFETY: the caller promises eight floats from `at` on in each row.
+        sums[r] = sums[r].add_product(unsafe { V::load(rows[r].add(at)) }, h);
+    }
 }
 
 /// `f` of every element: the loop of most elementwise kernels.

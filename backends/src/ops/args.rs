@@ -72,7 +72,7 @@ impl<'a> Args<'a> {
     /// The parameter, which must be given.
     pub(crate) fn need(&self, name: &str, want: &str) -> Result<&'a Value, OpError> {
         self.get(name)
-            .ok_or_else(|| self.error(name, "is missing", format!("write `{name}: `{want}")))
+            .ok_or_else(|| self.error(name, "is missing", format!("write `{name}: …`, {want}")))
     }
 
     /// A finite number.
@@ -407,20 +407,26 @@ pub(crate) fn nearest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> O
         .map(|(_, w)| w)
 }
 
-/// Levenshtein distance, upper and lower case being equal. O(|a| |b|).
+/// Edit distance, a swap of neighbours counting once and upper and lower case being equal. O(|a| |b|).
+///
+/// Source: optimal string alignment, a restriction of Damerau 1964.
 fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().take(64).flat_map(char::to_lowercase).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &cb) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(ca != cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(row[j + 1] + 1);
+    let letters = |s: &str| s.chars().take(64).flat_map(char::to_lowercase).collect::<Vec<char>>();
+    let (a, b) = (letters(a), letters(b));
+    let mut before = vec![0; b.len() + 1];
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 0..a.len() {
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let mut cost = (above[j] + usize::from(a[i] != b[j])).min(above[j + 1] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                cost = cost.min(before[j - 1] + 1);
+            }
+            row.push(cost.min(row[j] + 1));
         }
+        before = std::mem::replace(&mut above, row);
     }
-    row[b.len()]
+    above[b.len()]
 }
 
 #[cfg(test)]
@@ -432,6 +438,7 @@ mod tests {
         let words = ["taps", "decimate", "interpolate"];
         for (word, expect) in [
             ("tap", Some("taps")),
+            ("tasp", Some("taps")),
             ("Taps", Some("taps")),
             ("decimation", Some("decimate")),
             ("interp", None),

@@ -106,8 +106,12 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
         return Err(input_error("x", format!("is {x}, which has no {to} value"), help));
     }
     let from = x.dtype;
-    let half = |d| matches!(d, DType::F16 | DType::Bf16);
-    let flops = x.elements() as f64 * if half(from) || half(to) { 60.0 } else { 15.0 };
+    let each = match (from, to) {
+        (DType::F16 | DType::Bf16, _) | (_, DType::F16 | DType::Bf16) => 60.0,
+        (_, DType::I32 | DType::I64) => 36.0,
+        _ => 12.0,
+    };
+    let flops = x.elements() as f64 * each;
     let y = TokenType::new(to, x.shape.clone());
     Ok(Made::map(x, y, move || Ok(Cast { from, to })).flops(flops))
 }
@@ -142,9 +146,10 @@ impl Kernel for Encode {
         };
         let level = move |v: f32, low: f32, high: f32| {
             let v = v * scale + bias;
+            let v = if v.is_nan() { 0.0 } else { v };
             let v = if v < low { low } else { v };
             let v = if v > high { high } else { v };
-            v.round_ties_even() as i32
+            simd::round_i32(v)
         };
         match raw {
             DType::U8 => simd::map(x, io.output::<u8>(0), |v| level(v, 0.0, 255.0) as u8),
@@ -163,12 +168,13 @@ struct Cast {
     to: DType,
 }
 
-/// The nearest integer in `[low, high]`, 0 for a NaN. Bounding before the cast to i32 keeps the loop vector code.
+/// The nearest integer in `[low, high]`, bounds within ±2^30; 0 for a NaN.
 #[inline(always)]
 fn within(v: f64, low: f64, high: f64) -> i32 {
+    let v = if v.is_nan() { 0.0 } else { v };
     let v = if v < low { low } else { v };
     let v = if v > high { high } else { v };
-    v.round_ties_even() as i32
+    simd::round_i32_wide(v)
 }
 
 /// A real element.
@@ -199,7 +205,7 @@ real! {
     i8: f64::from, |v: f64| within(v, i8::MIN.into(), i8::MAX.into()) as i8;
     u8: f64::from, |v: f64| within(v, u8::MIN.into(), u8::MAX.into()) as u8;
     i16: f64::from, |v: f64| within(v, i16::MIN.into(), i16::MAX.into()) as i16;
-    i32: f64::from, |v: f64| within(v, i32::MIN.into(), i32::MAX.into());
+    i32: f64::from, |v: f64| v.round_ties_even() as i32;
     i64: |v| v as f64, |v: f64| v.round_ties_even() as i64;
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::{DType, TokenType, Value};
 
-use super::args::{Args, input_error};
+use super::args::{Args, input_error, nearest};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::expr::Ty;
 use crate::expr::lower::{Meaning, lower};
@@ -168,7 +168,9 @@ fn expr(args: &Args<'_>) -> Result<Made, OpError> {
     for (name, value) in args.map_opt("params")?.into_iter().flatten() {
         if !used.contains(name) {
             let message = format!("`{name}` does not occur in \"{text}\"");
-            return Err(args.error("params", message, "leave it out"));
+            let near = nearest(name, used.iter().map(String::as_str));
+            let help = near.map_or("leave it out".to_owned(), |n| format!("did you mean `{n}`?"));
+            return Err(args.error("params", message, help));
         }
         let meaning = match value {
             Value::Bool(b) => Meaning::Bool(*b),

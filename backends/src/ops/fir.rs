@@ -108,7 +108,7 @@ fn fir(args: &Args<'_>) -> Result<Made, OpError> {
     })
 }
 
-/// h[p], h[p + L], h[p + 2L], … the other way round, as the samples lie; zeros where there are no taps.
+/// `h[p], h[p + L], h[p + 2L]`, … the other way round, as the samples lie; zeros where there are no taps.
 fn phase_taps(h: &[f64], p: usize, interpolate: usize) -> Vec<f32> {
     let len = h.len().div_ceil(interpolate);
     (0..len).rev().map(|i| h.get(p + i * interpolate).map_or(0.0, |&t| t as f32)).collect()

@@ -98,6 +98,9 @@ pub(super) const OPS: [Entry; 8] = [
     },
 ];
 
+/// Operations that moving one small piece is worth.
+const PIECE: f64 = 18.0;
+
 fn x_in(token: &TokenType, rate: u64, window: u64) -> Vec<InPort> {
     vec![in_port("x", token.clone(), rate, window)]
 }
@@ -169,7 +172,7 @@ fn split(args: &Args<'_>) -> Result<Made, OpError> {
     let outputs = outputs(args, x)?;
     let (count, token) = (outputs.len(), x.bytes() as usize);
     let inputs = x_in(x, count as u64, count as u64);
-    Ok(Made::new(inputs, outputs, move || Ok(Split { token })))
+    Ok(Made::new(inputs, outputs, move || Ok(Split { token })).flops(PIECE * count as f64))
 }
 
 struct Split {
@@ -204,7 +207,7 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let y = inputs[0].token.clone();
     let token = y.bytes() as usize;
-    Ok(Made::new(inputs, y_out(&y, count), move || Ok(Merge { token })))
+    Ok(Made::new(inputs, y_out(&y, count), move || Ok(Merge { token })).flops(PIECE * count as f64))
 }
 
 struct Merge {
@@ -246,7 +249,7 @@ fn hold(args: &Args<'_>) -> Result<Made, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
     let token = x.bytes() as usize;
     let make = move || Ok(Hold { token, factor: factor as usize });
-    Ok(Made::new(x_in(x, 1, 1), y_out(x, factor), make))
+    Ok(Made::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64))
 }
 
 struct Hold {
