@@ -250,7 +250,8 @@ impl Builder {
         let channel = self.first_channel[from.index()]?;
         let tokens = self.graph.actors[from].outputs[0].rate * self.q[from.index()];
         let rate = tokens / self.q[to.index()];
-        (tokens.is_multiple_of(self.q[to.index()]) && rate <= self.shape.max_rate).then_some((channel, rate))
+        (tokens.is_multiple_of(self.q[to.index()]) && rate <= self.shape.max_rate)
+            .then_some((channel, rate))
     }
 
     fn join(&mut self, from: ActorId, to: ActorId) {

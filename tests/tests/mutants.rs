@@ -45,7 +45,10 @@ fn every_mutant_is_refused_or_equivalent() {
             for plan in &verified.plans {
                 let blocks = u64::from(plan.stages) + 3;
                 if let Err(violation) = stepper::step(&verified.graph, plan, blocks, seed) {
-                    panic!("{what}: the verifier accepts what the slow checker refuses: {}", violation.0);
+                    panic!(
+                        "{what}: the verifier accepts what the slow checker refuses: {}",
+                        violation.0
+                    );
                 }
             }
             let main = &verified.plans[PlanId(0)];

@@ -101,7 +101,9 @@ pub fn is_standard(path: &Path) -> bool {
 }
 
 fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
-    let Some(extension) = path.extension().filter(|_| !is_standard(path)) else { return Ok(Format::Raw) };
+    let Some(extension) = path.extension().filter(|_| !is_standard(path)) else {
+        return Ok(Format::Raw);
+    };
     let extension = extension.to_string_lossy().to_ascii_lowercase();
     let elements: &[DType] = match extension.as_str() {
         "npy" => return Ok(Format::Npy),
@@ -193,10 +195,22 @@ mod tests {
             ("a.npy", DType::F64, "npy"),
             ("a.WAV", DType::F32, "wav"),
             ("a.cu8", DType::U8, "raw"),
-            ("a.cu8", DType::C32, "a.cu8: holds u8, stream `iq` carries c32: convert in the model, or name the file .bin for raw tokens"),
+            (
+                "a.cu8",
+                DType::C32,
+                "a.cu8: holds u8, stream `iq` carries c32: convert in the model, or name the file .bin for raw tokens",
+            ),
             ("a.cf32", DType::C32, "raw"),
-            ("a.s16", DType::F32, "a.s16: holds i16, stream `iq` carries f32: convert in the model, or name the file .bin for raw tokens"),
-            ("a.mp3", DType::F32, "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens"),
+            (
+                "a.s16",
+                DType::F32,
+                "a.s16: holds i16, stream `iq` carries f32: convert in the model, or name the file .bin for raw tokens",
+            ),
+            (
+                "a.mp3",
+                DType::F32,
+                "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens",
+            ),
         ] {
             let token = TokenType::scalar(dtype);
             let port = Port { stream: "iq", token: &token, params: &params };

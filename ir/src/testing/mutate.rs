@@ -28,7 +28,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -37,7 +37,7 @@ impl Random {
 
     /// A number below `n`, which is at least 1. The bias is below n / 2^64.
     pub fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n as u128) >> 64) as usize
+        ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
     fn index(&mut self, len: usize) -> Option<usize> {
@@ -46,7 +46,7 @@ impl Random {
 
     /// 1 up or down, around zero too.
     fn step(&mut self, value: u64) -> u64 {
-        if self.next().is_multiple_of(2) { value.wrapping_add(1) } else { value.wrapping_sub(1) }
+        if self.bits().is_multiple_of(2) { value.wrapping_add(1) } else { value.wrapping_sub(1) }
     }
 }
 
@@ -154,8 +154,8 @@ fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
             ("block tokens", true)
         }
         2 => {
-            let other = |r| if r == Region::Arena { Region::Exchange } else { Region::Arena };
-            buffer.region = other(buffer.region);
+            let arena = buffer.region == Region::Arena;
+            buffer.region = if arena { Region::Exchange } else { Region::Arena };
             ("region", true)
         }
         3 => {
@@ -176,7 +176,7 @@ fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
         }
         _ => {
             let step = ALIGN_BYTES * (1 + random.below(3) as u64);
-            let up = random.next().is_multiple_of(2);
+            let up = random.bits().is_multiple_of(2);
             let offset = buffer.offset_bytes;
             buffer.offset_bytes = if up { offset + step } else { offset.saturating_sub(step) };
             ("offset", false)
@@ -227,10 +227,10 @@ fn change_calendar(plan: &mut Plan, index: usize, random: &mut Random) -> Change
 fn change_entries(entries: &mut Vec<Entry>, random: &mut Random) -> Change {
     let i = random.index(entries.len())?;
     if let Entry::Loop { count, body } = &mut entries[i] {
-        if !random.next().is_multiple_of(4) {
+        if !random.bits().is_multiple_of(4) {
             return change_entries(body, random);
         }
-        if random.next().is_multiple_of(2) {
+        if random.bits().is_multiple_of(2) {
             *count = random.step(*count);
             return Some(("repetitions of a loop".to_owned(), true));
         }

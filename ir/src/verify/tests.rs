@@ -206,7 +206,9 @@ fn buffers_and_memory() {
     run(&[
         ("V0401", chain, |p| buffer(p, 0).channel = ChannelId(7)),
         ("V0402", chain, |p| buffer(p, 1).channel = ChannelId(0)),
-        ("V0403", chain, |p| drop(main(p).buffers.pop())),
+        ("V0403", chain, |p| {
+            main(p).buffers.pop();
+        }),
         ("V0404", two_devices, |p| buffer(p, 2).device = DeviceId(0)),
         ("V0405", chain, |p| buffer(p, 0).block_tokens = 5),
         ("V0405", state, |p| buffer(p, 2).block_tokens = 3),
@@ -324,7 +326,8 @@ fn rings_deadlocks_and_times() {
 /// Changes that look odd but are right must pass: the verifier is no style check.
 #[test]
 fn harmless_changes_pass() {
-    let cases: &[(fn() -> Program, fn(&mut Program))] = &[
+    type Case = (fn() -> Program, fn(&mut Program));
+    let cases: &[Case] = &[
         // The sink may run before or after the carry.
         (window, |p| exchange(p, 0, 2, 3)),
         // More places than needed, where there is room.
