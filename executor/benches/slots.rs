@@ -11,8 +11,8 @@ use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::verify;
 use zbmd_ir::{
-    Actor, ActorCost, ActorId, BlobId, Channel, ChannelId, Costs, DType, Device, Endpoint, Graph, InPort, Machine,
-    OutPort, Params, PlanId, Program, Reader, Role, TiSlice, TiVec, TokenType,
+    Actor, ActorCost, ActorId, BlobId, Channel, ChannelId, Costs, DType, Device, Endpoint, Graph,
+    InPort, Machine, OutPort, Params, PlanId, Program, Reader, Role, TiSlice, TiVec, TokenType,
 };
 use zbmd_scheduler::{Block, Options, schedule};
 
@@ -72,7 +72,12 @@ fn chain() -> Program {
     for i in 0..=ACTORS as u32 {
         let end = |actor| Endpoint { actor: ActorId(actor), port: 0 };
         let readers = vec![Reader { to: end(i + 1), delay: 0 }];
-        graph.channels.push(Channel { from: end(i), readers, token: token.clone(), initial: vec![] });
+        graph.channels.push(Channel {
+            from: end(i),
+            readers,
+            token: token.clone(),
+            initial: vec![],
+        });
     }
     let cpu = Device {
         name: "cpu:0".into(),
@@ -94,7 +99,8 @@ fn chain() -> Program {
 }
 
 fn main() {
-    let kernels: Vec<Arc<dyn Kernel>> = (0..ACTORS).map(|_| Arc::new(Empty) as Arc<dyn Kernel>).collect();
+    let kernels: Vec<Arc<dyn Kernel>> =
+        (0..ACTORS).map(|_| Arc::new(Empty) as Arc<dyn Kernel>).collect();
     let mut best = f64::INFINITY;
     for _ in 0..5 {
         let start = Instant::now();
@@ -118,7 +124,9 @@ fn main() {
     for sample_every in [0, 64] {
         let runs = (0..5).map(|_| run(&engine, sample_every) / slots as f64);
         let best = runs.fold(f64::INFINITY, f64::min);
-        println!("calendar of {slots} slots, sampled every {sample_every:3}   {best:6.2} ns a slot");
+        println!(
+            "calendar of {slots} slots, sampled every {sample_every:3}   {best:6.2} ns a slot"
+        );
     }
 }
 

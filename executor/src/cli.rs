@@ -99,7 +99,9 @@ enum ReportFormat {
 
 fn binding(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
-        Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => {
+            Ok((name.to_owned(), file.into()))
+        }
         _ => Err("write it as NAME=FILE, such as iq=capture.cf32".to_owned()),
     }
 }
@@ -121,7 +123,7 @@ enum CliError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{}: {source}", path.display())]
-    Bundle { path: PathBuf, source: OpenError },
+    Bundle { path: PathBuf, source: Box<OpenError> },
     #[error("{}: {source}", path.display())]
     State { path: PathBuf, source: state::StateError },
     #[error(transparent)]
@@ -134,8 +136,10 @@ impl CliError {
     fn code(&self) -> u8 {
         match self {
             CliError::Usage(_) => exit::USAGE,
-            CliError::File(_) | CliError::State { .. } | CliError::Engine(EngineError::State { .. }) => exit::FILE,
-            CliError::Bundle { source: OpenError::Io(_), .. } => exit::FILE,
+            CliError::File(_)
+            | CliError::State { .. }
+            | CliError::Engine(EngineError::State { .. }) => exit::FILE,
+            CliError::Bundle { source, .. } if matches!(**source, OpenError::Io(_)) => exit::FILE,
             CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
             CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
             CliError::Run(_) => exit::FAULT,
@@ -153,7 +157,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::OK });
         }
     };
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
+    let outcome =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
     ExitCode::from(match outcome {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
@@ -161,7 +166,9 @@ pub fn main_with(registry: Registry) -> ExitCode {
             error.code()
         }
         Err(_) => {
-            say(format_args!("zbmd-run: this is a bug of zbmd; please report it with the lines above"));
+            say(format_args!(
+                "zbmd-run: this is a bug of zbmd; please report it with the lines above"
+            ));
             exit::BUG
         }
     })
@@ -174,16 +181,12 @@ fn say(line: std::fmt::Arguments<'_>) {
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let program = bundle::open(&args.bundle)
-        .map_err(|source| CliError::Bundle { path: args.bundle.clone(), source })?;
+        .map_err(|e| CliError::Bundle { path: args.bundle.clone(), source: Box::new(e) })?;
     let files = Files::of(args, &program)?;
     let state = args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
     let engine = Engine::new(program, registry)?;
-    let options = RunOptions {
-        state,
-        iterations: args.iterations,
-        pad: args.pad,
-        ..RunOptions::default()
-    };
+    let options =
+        RunOptions { state, iterations: args.iterations, pad: args.pad, ..RunOptions::default() };
     let sources = files.open_sources(engine.program())?;
     let sinks = files.create_sinks(engine.program())?;
     let mut session = engine.start(options)?;
@@ -246,7 +249,9 @@ fn stop_on_signal(stopper: Stopper) -> Arc<AtomicBool> {
         stopper.stop();
     };
     if let Err(error) = ctrlc::set_handler(handler) {
-        say(format_args!("zbmd-run: note: an interrupt will not end the run in good order: {error}"));
+        say(format_args!(
+            "zbmd-run: note: an interrupt will not end the run in good order: {error}"
+        ));
     }
     interrupted
 }
@@ -268,19 +273,27 @@ impl Files {
         Ok(Self { inputs, outputs })
     }
 
-    fn open_sources(&self, program: &Program) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
+    fn open_sources(
+        &self,
+        program: &Program,
+    ) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
         let open = |actor: &Actor| {
             let path = &self.inputs[&actor.name];
-            let port = Port { stream: &actor.name, token: &actor.outputs[0].token, params: &actor.params };
+            let port =
+                Port { stream: &actor.name, token: &actor.outputs[0].token, params: &actor.params };
             Ok((actor.name.clone(), path.clone(), open_source(path, port)?))
         };
         program.graph.sources().map(|(_, actor)| open(actor)).collect()
     }
 
-    fn create_sinks(&self, program: &Program) -> Result<Opened<Box<dyn crate::io::TokenWrite>>, FileError> {
+    fn create_sinks(
+        &self,
+        program: &Program,
+    ) -> Result<Opened<Box<dyn crate::io::TokenWrite>>, FileError> {
         let create = |actor: &Actor| {
             let path = &self.outputs[&actor.name];
-            let port = Port { stream: &actor.name, token: &actor.inputs[0].token, params: &actor.params };
+            let port =
+                Port { stream: &actor.name, token: &actor.inputs[0].token, params: &actor.params };
             Ok((actor.name.clone(), path.clone(), create_sink(path, port)?))
         };
         program.graph.sinks().map(|(_, actor)| create(actor)).collect()
@@ -298,10 +311,15 @@ fn bind(
     for (name, path) in given {
         if !actors.iter().any(|a| a.name == *name) {
             let known: Vec<&str> = actors.iter().map(|a| a.name.as_str()).collect();
-            return Err(CliError::Usage(format!("{option} {name}=…: the bundle has no {kind} `{name}`; it has: {}", known.join(", "))));
+            return Err(CliError::Usage(format!(
+                "{option} {name}=…: the bundle has no {kind} `{name}`; it has: {}",
+                known.join(", ")
+            )));
         }
         if files.insert(name.clone(), path.clone()).is_some() {
-            return Err(CliError::Usage(format!("{option} {name}=…: the {kind} `{name}` is given twice; one file each")));
+            return Err(CliError::Usage(format!(
+                "{option} {name}=…: the {kind} `{name}` is given twice; one file each"
+            )));
         }
     }
     for actor in actors {
@@ -311,12 +329,17 @@ fn bind(
         }
         if !files.contains_key(&actor.name) {
             let name = &actor.name;
-            return Err(CliError::Usage(format!("{kind} `{name}` has no file: say {option} {name}=FILE, or {option} {name}=- for a standard stream")));
+            return Err(CliError::Usage(format!(
+                "{kind} `{name}` has no file: say {option} {name}=FILE, or {option} {name}=- for a standard stream"
+            )));
         }
     }
-    let standard: Vec<&String> = files.iter().filter(|(_, p)| is_standard(p)).map(|(n, _)| n).collect();
+    let standard: Vec<&String> =
+        files.iter().filter(|(_, p)| is_standard(p)).map(|(n, _)| n).collect();
     if let [first, second, ..] = standard[..] {
-        return Err(CliError::Usage(format!("{kind}s `{first}` and `{second}` both have the file `-`; one can")));
+        return Err(CliError::Usage(format!(
+            "{kind}s `{first}` and `{second}` both have the file `-`; one can"
+        )));
     }
     Ok(files)
 }
@@ -333,12 +356,14 @@ fn start_pumps(
     for (name, path, file) in sinks {
         let Ok(sink) = session.sink(&name) else { continue };
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || pump::drain(&stream, &path, sink, file)).map_err(no_thread)?;
+        pump::spawn(&name, ends.clone(), move || pump::drain(&stream, &path, sink, file))
+            .map_err(no_thread)?;
     }
     for (name, path, file) in sources {
         let Ok(source) = session.source(&name) else { continue };
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || pump::fill(&stream, &path, file, source)).map_err(no_thread)?;
+        pump::spawn(&name, ends.clone(), move || pump::fill(&stream, &path, file, source))
+            .map_err(no_thread)?;
     }
     Ok(count)
 }
@@ -404,7 +429,9 @@ impl Watched {
     fn see(&mut self, end: PumpEnd, open_sinks: &mut usize, stopper: &Stopper) {
         match end {
             PumpEnd::SourceEnded { stream, partial_bytes } if partial_bytes > 0 => {
-                self.notes.push(format!("the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"));
+                self.notes.push(format!(
+                    "the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"
+                ));
             }
             PumpEnd::SourceEnded { .. } | PumpEnd::SourceRefused { .. } => {}
             PumpEnd::SinkEnded { .. } => *open_sinks -= 1,

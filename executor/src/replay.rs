@@ -242,7 +242,10 @@ fn run<const CHECK: bool, const TIMED: bool>(
             Instr::Fire { kernel, firings, ports, inputs, outputs, states } => {
                 // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(
-                    row + ports as usize + usize::from(inputs) + usize::from(outputs) + usize::from(states)
+                    row + ports as usize
+                        + usize::from(inputs)
+                        + usize::from(outputs)
+                        + usize::from(states)
                         <= live.table.len()
                 );
                 let first = live.table.as_ptr().wrapping_add(row + ports as usize);

@@ -75,7 +75,8 @@ impl Kernel for Halve {
 
 #[test]
 fn the_steady_state_allocates_nothing() {
-    let plans = [programs::window(), programs::pipeline(), programs::two_devices(), programs::round_trip()];
+    let plans =
+        [programs::window(), programs::pipeline(), programs::two_devices(), programs::round_trip()];
     for program in plans {
         let name = program.graph.name.clone();
         let mut registry = registry();

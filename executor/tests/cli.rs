@@ -20,7 +20,8 @@ struct Case {
 impl Case {
     fn new(program: Program) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        bundle::write(&folder.path().join("model.zbmd"), &verified(program.clone())).expect("written");
+        bundle::write(&folder.path().join("model.zbmd"), &verified(program.clone()))
+            .expect("written");
         Self { folder, program }
     }
 
@@ -153,14 +154,22 @@ fn what_is_left_is_counted_or_padded() {
     let case = Case::new(three_to_two());
     case.input("in.f32", 14);
     let output = case.run(&["-i", "in=in.f32", "-o", "out=out.f32"]);
-    assert!(text(&output.stderr).contains("2 left over (an iteration takes 3)"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("2 left over (an iteration takes 3)"),
+        "{}",
+        text(&output.stderr)
+    );
     assert_eq!(std::fs::metadata(case.path("out.f32")).expect("written").len(), 4 * 8);
     let output = case.run(&["-i", "in=in.f32", "-o", "out=out.f32", "--pad"]);
     assert!(text(&output.stderr).contains("+1 zeros"), "{}", text(&output.stderr));
     assert_eq!(std::fs::metadata(case.path("out.f32")).expect("written").len(), 4 * 10);
     std::fs::write(case.path("odd.bin"), [0; 14]).expect("written");
     let output = case.run(&["-i", "in=odd.bin", "-o", "out=out.f32"]);
-    assert!(text(&output.stderr).contains("ends with 2 bytes that are no whole token"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("ends with 2 bytes that are no whole token"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -170,7 +179,13 @@ fn iterations_and_reports() {
     let args = ["-i", "in=in.f32", "-o", "out=out.f32", "-n", "6"];
     let output = case.run(&[&args[..], &["--report", "text"]].concat());
     let said = text(&output.stderr);
-    for part in ["6 iterations in", "994 left over", "plan main   1 blocks of 4", "plan tail   2 blocks of 1", "latency in -> out"] {
+    for part in [
+        "6 iterations in",
+        "994 left over",
+        "plan main   1 blocks of 4",
+        "plan tail   2 blocks of 1",
+        "latency in -> out",
+    ] {
         assert!(said.contains(part), "{part} in {said}");
     }
     let output = case.run(&[&args[..], &["--report-file", "report.json"]].concat());
@@ -187,7 +202,11 @@ fn mistakes_have_a_code_and_a_mend() {
     std::fs::write(case.path("bad.npy"), b"nothing").expect("written");
     let files = ["-i", "in=in.f32", "-o", "out=out.f32"];
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["-o", "out=x.bin"], 2, "source `in` has no file: say --input in=FILE, or --input in=- for a standard stream"),
+        (
+            &["-o", "out=x.bin"],
+            2,
+            "source `in` has no file: say --input in=FILE, or --input in=- for a standard stream",
+        ),
         (&["-i", "iq=x.bin"], 2, "--input iq=…: the bundle has no source `iq`; it has: in"),
         (&["-i", "in"], 2, "write it as NAME=FILE"),
         (&["--duration", "5"], 2, "write a number and a unit"),

@@ -36,7 +36,11 @@ fn tokens_arrive_once_in_order_and_places_are_not_overwritten() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let shared = Arc::new((RingSync::new(), Places([UnsafeCell::new(9), UnsafeCell::new(9)]), Stop::new()));
+        let shared = Arc::new((
+            RingSync::new(),
+            Places([UnsafeCell::new(9), UnsafeCell::new(9)]),
+            Stop::new(),
+        ));
         let there = Arc::clone(&shared);
         let sender = thread::spawn(move || {
             let (sync, places, stop) = &*there;

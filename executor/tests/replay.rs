@@ -24,7 +24,8 @@ fn whole_blocks_give_what_the_interpreter_gives() {
         let name = program.graph.name.clone();
         let block = program.plans[zbmd_ir::PlanId(0)].block;
         let engine = engine(program);
-        for blocks in [0, 1, 2, 3, 7, 100] {
+        let blocks: &[u64] = if cfg!(miri) { &[3] } else { &[0, 1, 2, 3, 7, 100] };
+        for &blocks in blocks {
             for rest in [0, 1, block - 1] {
                 let given = inputs(engine.program(), blocks * block + rest);
                 let (outputs, outcome) = run(&engine, RunOptions::default(), &given);
@@ -69,7 +70,8 @@ fn a_run_cut_in_two_is_the_run_in_one() {
                 given.iter().map(|(n, b)| (n.clone(), range(b, at).to_vec())).collect()
             };
             let (first, outcome) = run(&engine, RunOptions::default(), &half(|b, at| &b[..at]));
-            let bytes = zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
+            let bytes =
+                zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
             let state = zbmd_ir::state::decode(&bytes, &engine.program().graph).expect("ours");
             let options = RunOptions { state: Some(state), ..RunOptions::default() };
             let (second, outcome) = run(&engine, options, &half(|b, at| &b[at..]));
@@ -100,13 +102,19 @@ fn iterations_are_a_limit_and_the_rest_is_counted() {
 #[test]
 fn padding_completes_the_last_iteration_with_zeros() {
     let engine = engine(three_to_two());
-    for (tokens, padded, iterations) in [(0, 0, 0), (1, 2, 1), (3, 0, 1), (12, 0, 4), (14, 1, 5), (16, 2, 6)] {
+    for (tokens, padded, iterations) in
+        [(0, 0, 0), (1, 2, 1), (3, 0, 1), (12, 0, 4), (14, 1, 5), (16, 2, 6)]
+    {
         let given = inputs(engine.program(), tokens);
         let options = RunOptions { pad: true, ..RunOptions::default() };
         let (outputs, outcome) = run(&engine, options, &given);
         let outcome = outcome.expect("runs");
         let source = &outcome.report.sources[0];
-        assert_eq!((source.padded, outcome.report.iterations), (padded, iterations), "{tokens} tokens");
+        assert_eq!(
+            (source.padded, outcome.report.iterations),
+            (padded, iterations),
+            "{tokens} tokens"
+        );
         assert_eq!((source.tokens, source.leftover), (tokens, 0), "{tokens} tokens");
         assert_eq!(outcome.state.consumed[0].1, tokens, "zeros are not input");
         let mut full = given;
@@ -172,11 +180,18 @@ impl Kernel for Broken {
 #[test]
 fn a_fault_or_panic_stops_all_and_names_the_actor() {
     for panics in [false, true] {
-        let programs = [(programs::window(), "fir"), (programs::two_devices(), "fir"), (programs::round_trip(), "gain")];
+        let programs = [
+            (programs::window(), "fir"),
+            (programs::two_devices(), "fir"),
+            (programs::round_trip(), "gain"),
+        ];
         for (program, actor) in programs {
             let mut registry = registry();
             for op in ["Fir", "Gain"] {
-                registry.add(TestOp(op, Box::new(move |_| Arc::new(Broken { panics, calls: AtomicU32::new(0) }))));
+                registry.add(TestOp(
+                    op,
+                    Box::new(move |_| Arc::new(Broken { panics, calls: AtomicU32::new(0) })),
+                ));
             }
             let engine = Engine::new(verified(program), &registry).expect("known");
             let given = inputs(engine.program(), 10_000);
@@ -247,7 +262,10 @@ fn streams_refuse_what_does_not_fit() {
     let error = source.push(&[1i16, 2]).expect_err("f32 tokens");
     assert_eq!(error.to_string(), "`in` carries f32; i16 was used: use elements of f32");
     let error = source.push_bytes(&[0; 6]).expect_err("half a token");
-    assert_eq!(error.to_string(), "`in` has tokens of 4 bytes; 6 bytes are no whole number of them");
+    assert_eq!(
+        error.to_string(),
+        "`in` has tokens of 4 bytes; 6 bytes are no whole number of them"
+    );
 }
 
 #[test]
@@ -288,6 +306,10 @@ fn reports_measure_slots_and_latencies() {
     assert_eq!((plan.blocks, plan.workers.len(), plan.latencies.len()), (1000, 2, 1));
     assert!(plan.workers.iter().all(|w| w.slots.iter().all(|s| s.samples == 100)));
     let latency = &plan.latencies[0];
-    assert!(latency.blocks > 900 && latency.min_ns <= latency.p50_ns && latency.p50_ns <= latency.max_ns);
+    assert!(
+        latency.blocks > 900
+            && latency.min_ns <= latency.p50_ns
+            && latency.p50_ns <= latency.max_ns
+    );
     assert!(report.to_json().contains("\"slot\": \"fir[0..2]\""));
 }

@@ -39,19 +39,8 @@ pub enum FileError {
         message: String,
     },
     /// The file holds other elements than the tokens.
-    #[error("{}: holds {found}, stream `{stream}` carries {token}: {help}", path.display())]
-    Type {
-        /// The file.
-        path: PathBuf,
-        /// The source or sink.
-        stream: String,
-        /// Type of its tokens.
-        token: TokenType,
-        /// What the file holds.
-        found: String,
-        /// How to mend it.
-        help: String,
-    },
+    #[error(transparent)]
+    Type(Box<TypeMismatch>),
     /// No format has that extension.
     #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens", path.display())]
     Extension {
@@ -60,6 +49,22 @@ pub enum FileError {
         /// Its extension.
         extension: String,
     },
+}
+
+/// A file and a stream that do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: holds {found}, stream `{stream}` carries {token}: {help}", path.display())]
+pub struct TypeMismatch {
+    /// The file.
+    pub path: PathBuf,
+    /// The source or sink.
+    pub stream: String,
+    /// Type of its tokens.
+    pub token: TokenType,
+    /// What the file holds.
+    pub found: String,
+    /// How to mend it.
+    pub help: String,
 }
 
 /// A source or a sink that is to be joined to a file.
@@ -101,7 +106,9 @@ pub fn is_standard(path: &Path) -> bool {
 }
 
 fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
-    let Some(extension) = path.extension().filter(|_| !is_standard(path)) else { return Ok(Format::Raw) };
+    let Some(extension) = path.extension().filter(|_| !is_standard(path)) else {
+        return Ok(Format::Raw);
+    };
     let extension = extension.to_string_lossy().to_ascii_lowercase();
     let elements: &[DType] = match extension.as_str() {
         "npy" => return Ok(Format::Npy),
@@ -117,13 +124,18 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
     if elements.contains(&port.token.dtype) {
         return Ok(Format::Raw);
     }
-    Err(FileError::Type {
+    let found = elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or ");
+    Err(mismatch(path, port, found, "convert in the model, or name the file .bin for raw tokens"))
+}
+
+fn mismatch(path: &Path, port: Port<'_>, found: String, help: &str) -> FileError {
+    FileError::Type(Box::new(TypeMismatch {
         path: path.to_owned(),
         stream: port.stream.to_owned(),
         token: port.token.clone(),
-        found: elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or "),
-        help: "convert in the model, or name the file .bin for raw tokens".to_owned(),
-    })
+        found,
+        help: help.to_owned(),
+    }))
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FileError {
@@ -193,10 +205,22 @@ mod tests {
             ("a.npy", DType::F64, "npy"),
             ("a.WAV", DType::F32, "wav"),
             ("a.cu8", DType::U8, "raw"),
-            ("a.cu8", DType::C32, "a.cu8: holds u8, stream `iq` carries c32: convert in the model, or name the file .bin for raw tokens"),
+            (
+                "a.cu8",
+                DType::C32,
+                "a.cu8: holds u8, stream `iq` carries c32: convert in the model, or name the file .bin for raw tokens",
+            ),
             ("a.cf32", DType::C32, "raw"),
-            ("a.s16", DType::F32, "a.s16: holds i16, stream `iq` carries f32: convert in the model, or name the file .bin for raw tokens"),
-            ("a.mp3", DType::F32, "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens"),
+            (
+                "a.s16",
+                DType::F32,
+                "a.s16: holds i16, stream `iq` carries f32: convert in the model, or name the file .bin for raw tokens",
+            ),
+            (
+                "a.mp3",
+                DType::F32,
+                "a.mp3: unknown extension `mp3`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens",
+            ),
         ] {
             let token = TokenType::scalar(dtype);
             let port = Port { stream: "iq", token: &token, params: &params };

@@ -41,18 +41,26 @@ struct Header {
 }
 
 /// Opens an array whose tokens follow its header.
-pub(super) fn open(path: &Path, mut file: File, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
+pub(super) fn open(
+    path: &Path,
+    mut file: File,
+    port: Port<'_>,
+) -> Result<Box<dyn Read + Send>, FileError> {
     let content = |message: String| FileError::Content { path: path.to_owned(), message };
     let text = read_header(&mut file).map_err(io_error(path))?.map_err(content)?;
     let header = parse(&text).map_err(content)?;
     check(path, &header, port)?;
-    let bytes = header.shape.iter().try_fold(port.token.dtype.size_bytes(), |n, d| n.checked_mul(*d));
-    let bytes = bytes.ok_or_else(|| content(format!("its shape {:?} is too large", header.shape)))?;
+    let bytes =
+        header.shape.iter().try_fold(port.token.dtype.size_bytes(), |n, d| n.checked_mul(*d));
+    let bytes =
+        bytes.ok_or_else(|| content(format!("its shape {:?} is too large", header.shape)))?;
     let there = file.metadata().map_err(io_error(path))?;
     let at = file.stream_position().unwrap_or(0);
     if there.is_file() && there.len().saturating_sub(at) < bytes {
         let rest = there.len().saturating_sub(at);
-        return Err(content(format!("its header promises {bytes} bytes of data, there are {rest}: it is cut short")));
+        return Err(content(format!(
+            "its header promises {bytes} bytes of data, there are {rest}: it is cut short"
+        )));
     }
     Ok(Box::new(file.take(bytes)))
 }
@@ -107,19 +115,15 @@ fn parse(text: &str) -> Result<Header, String> {
     let inside = shape.strip_prefix('(').and_then(|s| s.split_once(')')).map(|(inside, _)| inside);
     let inside = inside.ok_or("its shape is no tuple")?;
     let sizes = inside.split(',').map(str::trim).filter(|s| !s.is_empty());
-    let shape = sizes.map(|s| s.trim_end_matches('L').parse().map_err(|_| format!("size `{s}` in its shape")));
+    let shape = sizes
+        .map(|s| s.trim_end_matches('L').parse().map_err(|_| format!("size `{s}` in its shape")));
     Ok(Header { descr, fortran, shape: shape.collect::<Result<_, String>>()? })
 }
 
 fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> {
     let expected = descr(port.token.dtype);
-    let mismatch = |help: String| FileError::Type {
-        path: path.to_owned(),
-        stream: port.stream.to_owned(),
-        token: port.token.clone(),
-        found: format!("an array of `{}` with shape {:?}", header.descr, header.shape),
-        help,
-    };
+    let found = || format!("an array of `{}` with shape {:?}", header.descr, header.shape);
+    let mismatch = |help: String| super::mismatch(path, port, found(), &help);
     let same = |found: &str| {
         // `=` and, for single bytes and opaque ones, `|` mean little-endian here too.
         let order = matches!(found.chars().next(), Some('<' | '=' | '|'));
@@ -158,7 +162,10 @@ fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
     for size in &token.shape {
         sizes.push_str(&format!(" {size},"));
     }
-    let text = format!("{{'descr': '{}', 'fortran_order': False, 'shape': ({sizes}), }}", descr(token.dtype));
+    let text = format!(
+        "{{'descr': '{}', 'fortran_order': False, 'shape': ({sizes}), }}",
+        descr(token.dtype)
+    );
     let digits = tokens.to_string().len();
     let longest = MAGIC.len() + 4 + text.len() + COUNT_DIGITS - digits + 1;
     let total = longest.next_multiple_of(64);
@@ -218,17 +225,33 @@ mod tests {
 
     #[test]
     fn headers_of_other_programs_are_read() {
-        let header = |descr: &str, fortran, shape: &[u64]| Header { descr: descr.into(), fortran, shape: shape.into() };
+        let header = |descr: &str, fortran, shape: &[u64]| Header {
+            descr: descr.into(),
+            fortran,
+            shape: shape.into(),
+        };
         for (text, expect) in [
-            ("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }", header("<f4", false, &[3, 4])),
-            ("{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", header("|u1", false, &[7])),
-            ("{\"shape\": (), \"descr\": \"<i8\", \"fortran_order\": True}", header("<i8", true, &[])),
+            (
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }",
+                header("<f4", false, &[3, 4]),
+            ),
+            (
+                "{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }",
+                header("|u1", false, &[7]),
+            ),
+            (
+                "{\"shape\": (), \"descr\": \"<i8\", \"fortran_order\": True}",
+                header("<i8", true, &[]),
+            ),
         ] {
             assert_eq!(parse(text), Ok(expect), "{text}");
         }
         for (text, reason) in [
             ("{'fortran_order': False, 'shape': (3,)}", "its header has no `descr`"),
-            ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}", "its elements are records; only plain numbers can be streamed"),
+            (
+                "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}",
+                "its elements are records; only plain numbers can be streamed",
+            ),
             ("{'descr': '<f4', 'fortran_order': False, 'shape': (x,)}", "size `x` in its shape"),
             ("{'descr': '<f4', 'fortran_order': False, 'shape': 3}", "its shape is no tuple"),
         ] {
@@ -244,13 +267,20 @@ mod tests {
             (TokenType::new(DType::F32, [3]), "<f4", vec![9], false, ""),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], false, ""),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], true, "save it in C order"),
-            (TokenType::new(DType::F32, [3]), "<f4", vec![9, 4], false, "save it with shape [tokens, ...[3]], or flat"),
+            (
+                TokenType::new(DType::F32, [3]),
+                "<f4",
+                vec![9, 4],
+                false,
+                "save it with shape [tokens, ...[3]], or flat",
+            ),
             (TokenType::scalar(DType::F32), "<f8", vec![9], false, "save it with dtype `<f4`"),
             (TokenType::scalar(DType::F32), ">f4", vec![9], false, "save it with dtype `<f4`"),
         ] {
             let header = Header { descr: descr.into(), fortran, shape };
             let port = Port { stream: "x", token: &token, params: &params };
-            let found = check(Path::new("a.npy"), &header, port).map_or_else(|e| e.to_string(), |()| String::new());
+            let found = check(Path::new("a.npy"), &header, port)
+                .map_or_else(|e| e.to_string(), |()| String::new());
             assert!(found.ends_with(expect) && found.is_empty() == expect.is_empty(), "{found}");
         }
     }
@@ -263,13 +293,17 @@ mod tests {
         let params = Params::new();
         let port = Port { stream: "x", token: &token, params: &params };
         for (bytes, expect) in [
-            (header(&token, 5), "its header promises 20 bytes of data, there are 0: it is cut short"),
+            (
+                header(&token, 5),
+                "its header promises 20 bytes of data, there are 0: it is cut short",
+            ),
             (b"\x93NUM".to_vec(), "is shorter than a NumPy header"),
             (b"RIFF12345678".to_vec(), "is no NumPy array: it does not begin with \\x93NUMPY"),
             (b"\x93NUMPY\x09\0\0\0".to_vec(), "NumPy format version 9, known are 1 to 3"),
         ] {
             std::fs::write(&path, bytes).expect("written");
-            let error = open(&path, File::open(&path).expect("there"), port).err().expect("refused");
+            let error =
+                open(&path, File::open(&path).expect("there"), port).err().expect("refused");
             assert!(error.to_string().ends_with(expect), "{error}");
         }
     }

@@ -47,7 +47,12 @@ fn piece(token_bytes: u64) -> Vec<u8> {
 }
 
 /// Reads a file into a source until either ends.
-pub fn fill(stream: &str, path: &Path, mut from: Box<dyn Read + Send>, mut source: SourceHandle) -> PumpEnd {
+pub fn fill(
+    stream: &str,
+    path: &Path,
+    mut from: Box<dyn Read + Send>,
+    mut source: SourceHandle,
+) -> PumpEnd {
     let token_bytes = source.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let mut there = 0;
@@ -57,7 +62,9 @@ pub fn fill(stream: &str, path: &Path, mut from: Box<dyn Read + Send>, mut sourc
             Ok(0) => return PumpEnd::SourceEnded { stream, partial_bytes: there as u64 },
             Ok(bytes) => there += bytes,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(source) => return PumpEnd::SourceFailed(FileError::Io { path: path.to_owned(), source }),
+            Err(source) => {
+                return PumpEnd::SourceFailed(FileError::Io { path: path.to_owned(), source });
+            }
         }
         let whole = there - there % token_bytes;
         match source.push_bytes(&buffer[..whole]) {
@@ -73,7 +80,12 @@ pub fn fill(stream: &str, path: &Path, mut from: Box<dyn Read + Send>, mut sourc
 }
 
 /// Writes a sink's tokens to a file until the run ends.
-pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, mut to: Box<dyn TokenWrite>) -> PumpEnd {
+pub fn drain(
+    stream: &str,
+    path: &Path,
+    mut sink: SinkHandle,
+    mut to: Box<dyn TokenWrite>,
+) -> PumpEnd {
     let token_bytes = sink.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();

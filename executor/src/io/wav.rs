@@ -7,7 +7,7 @@ use std::path::Path;
 use hound::{SampleFormat, WavIntoSamples, WavReader, WavSpec, WavWriter};
 use zbmd_ir::{DType, Params, Value};
 
-use super::{FileError, Port, TokenWrite, io_error};
+use super::{FileError, Port, TokenWrite, io_error, mismatch};
 
 /// Full scale of 16-bit samples: what 1.0 becomes, and saturates just below.
 const FULL_SCALE: f32 = 32768.0;
@@ -19,16 +19,6 @@ fn samples(port: Port<'_>) -> Option<(u64, bool)> {
         DType::C32 => Some((2 * port.token.elements(), true)),
         DType::I16 => Some((port.token.elements(), false)),
         _ => None,
-    }
-}
-
-fn mismatch(path: &Path, port: Port<'_>, found: String, help: &str) -> FileError {
-    FileError::Type {
-        path: path.to_owned(),
-        stream: port.stream.to_owned(),
-        token: port.token.clone(),
-        found,
-        help: help.to_owned(),
     }
 }
 
@@ -44,7 +34,11 @@ struct Reader {
     samples: Samples,
 }
 
-pub(super) fn open(path: &Path, file: File, port: Port<'_>) -> Result<Box<dyn Read + Send>, FileError> {
+pub(super) fn open(
+    path: &Path,
+    file: File,
+    port: Port<'_>,
+) -> Result<Box<dyn Read + Send>, FileError> {
     let content = |e: hound::Error| match e {
         hound::Error::IoError(source) => FileError::Io { path: path.to_owned(), source },
         other => FileError::Content { path: path.to_owned(), message: other.to_string() },
@@ -59,7 +53,12 @@ pub(super) fn open(path: &Path, file: File, port: Port<'_>) -> Result<Box<dyn Re
         return Err(mismatch(path, port, found(), "sound needs tokens of f32, c32 or i16"));
     };
     if per_token % u64::from(channels.max(1)) != 0 {
-        return Err(mismatch(path, port, found(), "make a token hold whole frames of all channels"));
+        return Err(mismatch(
+            path,
+            port,
+            found(),
+            "make a token hold whole frames of all channels",
+        ));
     }
     let samples = match (sample_format, bits_per_sample, float) {
         (SampleFormat::Int, 1..=16, false) => Samples::Raw(reader.into_samples()),
@@ -121,7 +120,11 @@ fn number(params: &Params, name: &str) -> Option<u32> {
 }
 
 /// The sink's `sample_rate` (48000 without one), `channels` (2 for c32, else 1) and `format` (`s16`, or `f32`).
-pub(super) fn create(path: &Path, file: File, port: Port<'_>) -> Result<Box<dyn TokenWrite>, FileError> {
+pub(super) fn create(
+    path: &Path,
+    file: File,
+    port: Port<'_>,
+) -> Result<Box<dyn TokenWrite>, FileError> {
     let Some((per_token, floats)) = samples(port) else {
         let found = "sound".to_owned();
         return Err(mismatch(path, port, found, "sound needs tokens of f32, c32 or i16"));
@@ -134,7 +137,12 @@ pub(super) fn create(path: &Path, file: File, port: Port<'_>) -> Result<Box<dyn 
         "f32" if floats => true,
         other => {
             let found = format!("`{other}` samples by its parameter `format`");
-            return Err(mismatch(path, port, found, "s16 and, for float tokens, f32 can be written"));
+            return Err(mismatch(
+                path,
+                port,
+                found,
+                "s16 and, for float tokens, f32 can be written",
+            ));
         }
     };
     if per_token % u64::from(channels) != 0 || channels > u32::from(u16::MAX) {
@@ -147,8 +155,8 @@ pub(super) fn create(path: &Path, file: File, port: Port<'_>) -> Result<Box<dyn 
         bits_per_sample: if as_floats { 32 } else { 16 },
         sample_format: if as_floats { SampleFormat::Float } else { SampleFormat::Int },
     };
-    let writer = WavWriter::new(BufWriter::new(file), spec)
-        .map_err(|e| io_error(path)(into_io(e)))?;
+    let writer =
+        WavWriter::new(BufWriter::new(file), spec).map_err(|e| io_error(path)(into_io(e)))?;
     Ok(Box::new(Writer { writer, tokens_are_floats: floats }))
 }
 
@@ -176,7 +184,11 @@ impl TokenWrite for Writer {
         }
         for piece in bytes.as_chunks::<4>().0 {
             let x = f32::from_ne_bytes(*piece);
-            let written = if as_floats { self.writer.write_sample(x) } else { self.writer.write_sample(quantise(x)) };
+            let written = if as_floats {
+                self.writer.write_sample(x)
+            } else {
+                self.writer.write_sample(quantise(x))
+            };
             written.map_err(into_io)?;
         }
         Ok(())
@@ -213,16 +225,35 @@ mod tests {
 
     #[test]
     fn samples_come_back() {
-        let f32s: Vec<u8> = [0.0f32, 0.5, -1.0, 0.25, 32767.0 / 32768.0, -0.125].iter().flat_map(|x| x.to_ne_bytes()).collect();
-        let i16s: Vec<u8> = [0i16, 1, -1, i16::MAX, i16::MIN, 7].iter().flat_map(|x| x.to_ne_bytes()).collect();
-        let with = |pairs: &[(&str, Value)]| -> Params { pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect() };
-        let float = with(&[("format", Value::Str("f32".into())), ("sample_rate", Value::Int(16_000))]);
+        let f32s: Vec<u8> = [0.0f32, 0.5, -1.0, 0.25, 32767.0 / 32768.0, -0.125]
+            .iter()
+            .flat_map(|x| x.to_ne_bytes())
+            .collect();
+        let i16s: Vec<u8> =
+            [0i16, 1, -1, i16::MAX, i16::MIN, 7].iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let with = |pairs: &[(&str, Value)]| -> Params {
+            pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
+        };
+        let float =
+            with(&[("format", Value::Str("f32".into())), ("sample_rate", Value::Int(16_000))]);
         for (token, params, bytes, channels, rate) in [
             (TokenType::scalar(DType::F32), with(&[]), &f32s, 1, 48_000),
             (TokenType::new(DType::F32, [3]), float, &f32s, 1, 16_000),
-            (TokenType::new(DType::F32, [2]), with(&[("channels", Value::Int(2))]), &f32s, 2, 48_000),
+            (
+                TokenType::new(DType::F32, [2]),
+                with(&[("channels", Value::Int(2))]),
+                &f32s,
+                2,
+                48_000,
+            ),
             (TokenType::scalar(DType::C32), with(&[]), &f32s, 2, 48_000),
-            (TokenType::scalar(DType::I16), with(&[("sample_rate", Value::Float(8000.0))]), &i16s, 1, 8000),
+            (
+                TokenType::scalar(DType::I16),
+                with(&[("sample_rate", Value::Float(8000.0))]),
+                &i16s,
+                1,
+                8000,
+            ),
         ] {
             let (spec, back) = round_trip(&token, &params, bytes);
             assert_eq!(&back, bytes, "{token}");
@@ -232,7 +263,14 @@ mod tests {
 
     #[test]
     fn beyond_full_scale_samples_saturate() {
-        for (x, expect) in [(1.0, 32767), (7.0, 32767), (-1.0, -32768), (-9.0, -32768), (f32::NAN, 0), (0.5 / 32768.0, 1)] {
+        for (x, expect) in [
+            (1.0, 32767),
+            (7.0, 32767),
+            (-1.0, -32768),
+            (-9.0, -32768),
+            (f32::NAN, 0),
+            (0.5 / 32768.0, 1),
+        ] {
             assert_eq!(quantise(x), expect, "{x}");
         }
     }
@@ -244,7 +282,13 @@ mod tests {
         let port = Port { stream: "x", token: &token, params: &params };
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.wav");
-        let error = create(&path, File::create(&path).expect("created"), port).err().expect("refused");
-        assert!(error.to_string().ends_with("stream `x` carries i64: sound needs tokens of f32, c32 or i16"), "{error}");
+        let error =
+            create(&path, File::create(&path).expect("created"), port).err().expect("refused");
+        assert!(
+            error
+                .to_string()
+                .ends_with("stream `x` carries i64: sound needs tokens of f32, c32 or i16"),
+            "{error}"
+        );
     }
 }

@@ -10,7 +10,9 @@ use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{Actor, ActorCost, BlobId, ChannelId, Costs, DeviceId, Plan, Program, TiSlice, TiVec};
+use zbmd_ir::{
+    Actor, ActorCost, BlobId, ChannelId, Costs, DeviceId, Plan, Program, TiSlice, TiVec,
+};
 use zbmd_scheduler::{Block, Options, schedule};
 
 pub(crate) type Streams = BTreeMap<String, Vec<u8>>;
@@ -88,7 +90,11 @@ impl Op for TestOp {
         Err(OpError::Other { message, help: String::new() })
     }
 
-    fn kernel(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
+    fn kernel(
+        &self,
+        actor: &Actor,
+        _: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         Ok((self.1)(actor))
     }
 }
@@ -148,7 +154,11 @@ pub(crate) fn inputs(program: &Program, tokens: u64) -> Streams {
 }
 
 /// Pushes all input in odd pieces, pulls all output, and waits for the end.
-pub(crate) fn drive(mut session: Session, inputs: &Streams, sinks: &[String]) -> (Streams, Result<Outcome, RunError>) {
+pub(crate) fn drive(
+    mut session: Session,
+    inputs: &Streams,
+    sinks: &[String],
+) -> (Streams, Result<Outcome, RunError>) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");
@@ -184,7 +194,11 @@ pub(crate) fn sinks(program: &Program) -> Vec<String> {
     program.graph.sinks().map(|(_, a)| a.name.clone()).collect()
 }
 
-pub(crate) fn run(engine: &Engine, options: RunOptions, inputs: &Streams) -> (Streams, Result<Outcome, RunError>) {
+pub(crate) fn run(
+    engine: &Engine,
+    options: RunOptions,
+    inputs: &Streams,
+) -> (Streams, Result<Outcome, RunError>) {
     let session = engine.start(options).expect("starts");
     drive(session, inputs, &sinks(engine.program()))
 }
