@@ -50,7 +50,7 @@ pub mod exit {
 #[derive(Debug, Parser)]
 #[command(name = "zbmd-run", version, after_help = AFTER_HELP)]
 struct Args {
-    /// The bundle, made by `zbmdc build`.
+    /// The bundle, made by `zbmdc compile`.
     bundle: PathBuf,
     /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says.
     #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
@@ -123,7 +123,7 @@ enum CliError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{}: {source}", path.display())]
-    Bundle { path: PathBuf, source: OpenError },
+    Bundle { path: PathBuf, source: Box<OpenError> },
     #[error("{}: {source}", path.display())]
     State { path: PathBuf, source: state::StateError },
     #[error(transparent)]
@@ -139,7 +139,7 @@ impl CliError {
             CliError::File(_)
             | CliError::State { .. }
             | CliError::Engine(EngineError::State { .. }) => exit::FILE,
-            CliError::Bundle { source: OpenError::Io(_), .. } => exit::FILE,
+            CliError::Bundle { source, .. } if matches!(**source, OpenError::Io(_)) => exit::FILE,
             CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
             CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
             CliError::Run(_) => exit::FAULT,
@@ -181,7 +181,7 @@ fn say(line: std::fmt::Arguments<'_>) {
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let program = bundle::open(&args.bundle)
-        .map_err(|source| CliError::Bundle { path: args.bundle.clone(), source })?;
+        .map_err(|e| CliError::Bundle { path: args.bundle.clone(), source: Box::new(e) })?;
     let files = Files::of(args, &program)?;
     let state = args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
     let engine = Engine::new(program, registry)?;

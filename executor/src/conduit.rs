@@ -54,7 +54,7 @@ pub(crate) struct Consumer {
 
 impl Conduit {
     /// A queue of `capacity` tokens; the consumer waits at `data`, which queues may share.
-    pub(crate) fn new(
+    pub(crate) fn pair(
         capacity: u64,
         token_bytes: u64,
         data: Arc<CachePadded<Parker>>,
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn queue(capacity: u64, token_bytes: u64) -> (Producer, Consumer) {
-        Conduit::new(capacity, token_bytes, Arc::new(CachePadded::new(Parker::new())))
+        Conduit::pair(capacity, token_bytes, Arc::new(CachePadded::new(Parker::new())))
             .expect("small")
     }
 

@@ -247,7 +247,7 @@ impl Session {
             let capacity = engine.source_capacity(id);
             let token = &port.token;
             let (producer, consumer) =
-                Conduit::new(capacity, token.bytes(), Arc::clone(&admission))?;
+                Conduit::pair(capacity, token.bytes(), Arc::clone(&admission))?;
             ends.source_conduits.push(Arc::clone(consumer.shared()));
             ends.sources.push((id, consumer));
             let handle =
@@ -257,7 +257,8 @@ impl Session {
         for (id, actor) in engine.program.graph.sinks() {
             let token = &actor.inputs[0].token;
             let data = Arc::new(CachePadded::new(Parker::new()));
-            let (producer, consumer) = Conduit::new(engine.sink_capacity(id), token.bytes(), data)?;
+            let (producer, consumer) =
+                Conduit::pair(engine.sink_capacity(id), token.bytes(), data)?;
             ends.sink_conduits.push(Arc::clone(producer.shared()));
             ends.sinks.push((id, producer));
             let handle =

@@ -302,7 +302,7 @@ mod tests {
         let mut feeds = Vec::new();
         for &(tokens, closed) in sources {
             let (mut producer, _consumer) =
-                Conduit::new(64, 1, Arc::clone(&parker)).expect("small");
+                Conduit::pair(64, 1, Arc::clone(&parker)).expect("small");
             producer.write(&vec![0; tokens as usize]).expect("open");
             if closed {
                 producer.shared().close();

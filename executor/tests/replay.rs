@@ -24,7 +24,8 @@ fn whole_blocks_give_what_the_interpreter_gives() {
         let name = program.graph.name.clone();
         let block = program.plans[zbmd_ir::PlanId(0)].block;
         let engine = engine(program);
-        for blocks in [0, 1, 2, 3, 7, 100] {
+        let blocks: &[u64] = if cfg!(miri) { &[3] } else { &[0, 1, 2, 3, 7, 100] };
+        for &blocks in blocks {
             for rest in [0, 1, block - 1] {
                 let given = inputs(engine.program(), blocks * block + rest);
                 let (outputs, outcome) = run(&engine, RunOptions::default(), &given);

@@ -12,6 +12,8 @@ mod place;
 mod problem;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -39,19 +39,8 @@ pub enum FileError {
         message: String,
     },
     /// The file holds other elements than the tokens.
-    #[error("{}: holds {found}, stream `{stream}` carries {token}: {help}", path.display())]
-    Type {
-        /// The file.
-        path: PathBuf,
-        /// The source or sink.
-        stream: String,
-        /// Type of its tokens.
-        token: TokenType,
-        /// What the file holds.
-        found: String,
-        /// How to mend it.
-        help: String,
-    },
+    #[error(transparent)]
+    Type(Box<TypeMismatch>),
     /// No format has that extension.
     #[error("{}: unknown extension `{extension}`; known are npy, wav, u8, s16, f32, cu8, cs16, cf32, and bin for raw tokens", path.display())]
     Extension {
@@ -60,6 +49,22 @@ pub enum FileError {
         /// Its extension.
         extension: String,
     },
+}
+
+/// A file and a stream that do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: holds {found}, stream `{stream}` carries {token}: {help}", path.display())]
+pub struct TypeMismatch {
+    /// The file.
+    pub path: PathBuf,
+    /// The source or sink.
+    pub stream: String,
+    /// Type of its tokens.
+    pub token: TokenType,
+    /// What the file holds.
+    pub found: String,
+    /// How to mend it.
+    pub help: String,
 }
 
 /// A source or a sink that is to be joined to a file.
@@ -119,13 +124,18 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
     if elements.contains(&port.token.dtype) {
         return Ok(Format::Raw);
     }
-    Err(FileError::Type {
+    let found = elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or ");
+    Err(mismatch(path, port, found, "convert in the model, or name the file .bin for raw tokens"))
+}
+
+fn mismatch(path: &Path, port: Port<'_>, found: String, help: &str) -> FileError {
+    FileError::Type(Box::new(TypeMismatch {
         path: path.to_owned(),
         stream: port.stream.to_owned(),
         token: port.token.clone(),
-        found: elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or "),
-        help: "convert in the model, or name the file .bin for raw tokens".to_owned(),
-    })
+        found,
+        help: help.to_owned(),
+    }))
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> FileError {

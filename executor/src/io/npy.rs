@@ -122,13 +122,8 @@ fn parse(text: &str) -> Result<Header, String> {
 
 fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> {
     let expected = descr(port.token.dtype);
-    let mismatch = |help: String| FileError::Type {
-        path: path.to_owned(),
-        stream: port.stream.to_owned(),
-        token: port.token.clone(),
-        found: format!("an array of `{}` with shape {:?}", header.descr, header.shape),
-        help,
-    };
+    let found = || format!("an array of `{}` with shape {:?}", header.descr, header.shape);
+    let mismatch = |help: String| super::mismatch(path, port, found(), &help);
     let same = |found: &str| {
         // `=` and, for single bytes and opaque ones, `|` mean little-endian here too.
         let order = matches!(found.chars().next(), Some('<' | '=' | '|'));

@@ -7,7 +7,7 @@ use std::path::Path;
 use hound::{SampleFormat, WavIntoSamples, WavReader, WavSpec, WavWriter};
 use zbmd_ir::{DType, Params, Value};
 
-use super::{FileError, Port, TokenWrite, io_error};
+use super::{FileError, Port, TokenWrite, io_error, mismatch};
 
 /// Full scale of 16-bit samples: what 1.0 becomes, and saturates just below.
 const FULL_SCALE: f32 = 32768.0;
@@ -19,16 +19,6 @@ fn samples(port: Port<'_>) -> Option<(u64, bool)> {
         DType::C32 => Some((2 * port.token.elements(), true)),
         DType::I16 => Some((port.token.elements(), false)),
         _ => None,
-    }
-}
-
-fn mismatch(path: &Path, port: Port<'_>, found: String, help: &str) -> FileError {
-    FileError::Type {
-        path: path.to_owned(),
-        stream: port.stream.to_owned(),
-        token: port.token.clone(),
-        found,
-        help: help.to_owned(),
     }
 }
 
