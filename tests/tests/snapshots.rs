@@ -2,13 +2,15 @@
 //!
 //! Two like CPU devices of fixed size, so that the snapshots do not depend on the computer.
 
-use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
 use zbmd_ir::text::{self, TextOptions};
-use zbmd_tests::run::compile;
+use zbmd_tests::random::machine;
+use zbmd_tests::run::graph_file;
 
 fn stages(model: &str) -> String {
-    let registry = Registry::standard();
-    let program = compile(model, 2, &registry).program;
+    let machine = MachineChoice::Given(machine(2));
+    let options = CompileOptions { machine, ..CompileOptions::default() };
+    let program = compile_file(graph_file(model), &options).expect("the model compiles").program;
     let q = zbmd_scheduler::repetition(&program.graph).expect("compiled graphs are consistent");
     let mut all = text::graph(&program.graph, Some(&q));
     for plan in &program.plans {
