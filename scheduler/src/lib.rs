@@ -6,12 +6,15 @@
 mod analysis;
 mod assemble;
 mod block;
+pub mod buffers;
 mod cluster;
 mod layout;
+pub mod order;
 mod place;
 mod problem;
 #[cfg(test)]
 mod testing;
+pub mod throughput;
 
 use std::collections::BTreeMap;
 
