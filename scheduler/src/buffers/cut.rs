@@ -123,6 +123,24 @@ impl Cut {
         of.map(|u| u.first_step(room[channel])).min().unwrap_or(i64::MAX)
     }
 
+    /// Adds the first step of the channel that gives the most tokens for its weight; whether any can.
+    pub(super) fn grow(&self, room: &mut [i64], weights: &[u64]) -> bool {
+        let mut best: Option<(i128, i128, usize, i64)> = None;
+        for &channel in &self.channels {
+            let step = self.first_step(channel, room);
+            let own = || self.uses.iter().filter(|u| u.channel == channel);
+            let after: i128 = own().map(|u| u.tokens(room[channel].saturating_add(step))).sum();
+            let gain = after - own().map(|u| u.tokens(room[channel])).sum::<i128>();
+            let price = i128::from(step) * i128::from(weights[channel].max(1));
+            if best.is_none_or(|(g, p, ..)| gain.saturating_mul(p) > g.saturating_mul(price)) {
+                best = Some((gain, price, channel, step));
+            }
+        }
+        let Some((_, _, channel, step)) = best else { return false };
+        room[channel] = room[channel].saturating_add(step);
+        true
+    }
+
     /// A lower bound on the weight of the places that give it what it lacks, if only channels that are `free` to
     /// grow by a first step may.
     pub(super) fn least_weight(
