@@ -68,7 +68,10 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 fn row(instance: &str, what: &str, ours: &str, published: &str, took: Duration) {
-    println!("{instance:<14} {what:<22} {ours:>22} {published:>22} {:>10.2} ms", took.as_secs_f64() * 1e3);
+    println!(
+        "{instance:<14} {what:<22} {ours:>22} {published:>22} {:>10.2} ms",
+        took.as_secs_f64() * 1e3
+    );
 }
 
 fn points(front: &Front) -> Vec<(u64, Period)> {
@@ -95,7 +98,11 @@ fn check(name: &str, whole_front_is_published: bool) {
 
     let (front, took) = timed(|| front(&sdf, Unit::Tokens, Limits::default()).expect("it runs"));
     assert!(front.complete, "{name}: {:?}", points(&front));
-    assert_eq!(front.points.last().map(|p| p.period), Some(found.period), "{name}: the front's end");
+    assert_eq!(
+        front.points.last().map(|p| p.period),
+        Some(found.period),
+        "{name}: the front's end"
+    );
     let ours = points(&front);
     let published: Vec<(u64, Period)> =
         expected.buffer_throughput.iter().map(|p| (p.size, Period::from(p.period))).collect();
@@ -106,7 +113,11 @@ fn check(name: &str, whole_front_is_published: bool) {
     if whole_front_is_published {
         assert_eq!(ours, published, "{name}: Pareto points");
     } else {
-        println!("{name}: {} points: {:?}", ours.len(), ours.iter().map(|p| (p.0, p.1.as_f64())).collect::<Vec<_>>());
+        println!(
+            "{name}: {} points: {:?}",
+            ours.len(),
+            ours.iter().map(|p| (p.0, p.1.as_f64())).collect::<Vec<_>>()
+        );
         assert_eq!(ours.first(), published.first(), "{name}: first Pareto point");
         assert_eq!(ours.last(), published.last(), "{name}: last Pareto point");
     }

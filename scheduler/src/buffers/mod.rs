@@ -12,7 +12,8 @@ use std::str::FromStr;
 use zbmd_ir::{ChannelId, TiVec};
 
 use crate::throughput::{
-    Bound, Net, Period, ThroughputError, TimedChannel, TimedSdf, analyse, analyse_bounded,
+    Bound, Net, Period, Throughput, ThroughputError, TimedChannel, TimedSdf, analyse,
+    analyse_bounded,
 };
 use cut::Goal;
 use search::{Found, Outcome, Search};
@@ -102,7 +103,9 @@ pub enum BufferError {
     )]
     Unbounded,
     /// Not a mode.
-    #[error("`{text}` is none of `min`, `throughput`, a number of tokens, or of B, KiB, MiB or GiB")]
+    #[error(
+        "`{text}` is none of `min`, `throughput`, a number of tokens, or of B, KiB, MiB or GiB"
+    )]
     Mode {
         /// What was given.
         text: String,
@@ -127,7 +130,7 @@ pub struct Sizing {
     pub bytes: u64,
     /// Exact period with these capacities.
     pub period: Period,
-    /// The cycle that bounds it.
+    /// The cycle that bounds it: one without buffers, if that bounds it as much.
     pub bound: Option<Bound>,
     /// No capacities that do as asked have a smaller total, in the unit asked for.
     pub least: u64,
@@ -179,17 +182,29 @@ pub fn front(sdf: &TimedSdf, unit: Unit, limits: Limits) -> Result<Front, Throug
 /// grows for ever with the buffers; otherwise see [`ThroughputError`].
 pub fn size(sdf: &TimedSdf, mode: Mode, limits: Limits) -> Result<Sizing, BufferError> {
     match mode {
-        Mode::Min(unit) => Sizer::new(sdf, unit, limits)?.smallest(),
+        Mode::Min(unit) => Ok(Sizer::new(sdf, unit, limits)?.smallest()?),
         Mode::Throughput(unit) => {
             let mut sizer = Sizer::new(sdf, unit, limits)?;
             if sizer.is_unbounded() {
                 return Err(BufferError::Unbounded);
             }
-            let goal = Goal::AtMost(sizer.shortest);
-            sizer.lightest(goal)
+            let goal = Goal::AtMost(sizer.unbounded.period);
+            sizer.lightest(goal).map_err(BufferError::from)
         }
         Mode::Within(limit, unit) => Sizer::new(sdf, unit, limits)?.within(limit),
     }
+}
+
+/// Capacities of the least total that run at all.
+pub(crate) struct Live {
+    pub(crate) room: Vec<i64>,
+    /// No total below this runs.
+    pub(crate) bound: u64,
+    pub(crate) exact: bool,
+}
+
+pub(crate) fn least_live(sdf: &TimedSdf, limits: Limits) -> Result<Live, ThroughputError> {
+    Sizer::new(sdf, Unit::Tokens, limits)?.lightest_room(Goal::Live)
 }
 
 /// Why an exploration ended.
@@ -214,8 +229,7 @@ struct Sizer<'a> {
     limits: Limits,
     weights: Vec<u64>,
     least: Vec<i64>,
-    /// Period with unbounded buffers.
-    shortest: Period,
+    unbounded: Throughput,
     net: Net,
 }
 
@@ -228,8 +242,8 @@ impl<'a> Sizer<'a> {
         let weights = sdf.channels.iter().map(weight).collect();
         let places = |c| i64::try_from(sdf.least_capacity(c)).unwrap_or(i64::MAX / 4);
         let least = sdf.channels.keys().map(places).collect();
-        let shortest = analyse(sdf)?.period;
-        Ok(Sizer { sdf, unit, limits, weights, least, shortest, net: Net::new(sdf, true)? })
+        let unbounded = analyse(sdf)?;
+        Ok(Sizer { sdf, unit, limits, weights, least, unbounded, net: Net::new(sdf, true)? })
     }
 
     fn search(&mut self, goal: Goal) -> Search<'_> {
@@ -243,13 +257,13 @@ impl<'a> Sizer<'a> {
             ends.any(|a| self.sdf.actors[a].time > 0)
         };
         let mut channels = self.sdf.channels.iter_enumerated();
-        self.shortest == Period::ZERO
+        self.unbounded.period == Period::ZERO
             && channels.any(|(id, ch)| self.sdf.is_buffered(id) && takes_time(ch))
     }
 
     /// Pareto points in order of their totals, up to the heaviest allowed.
     fn explore(&mut self, heaviest: u64) -> Result<Explored, ThroughputError> {
-        let shortest = self.shortest;
+        let shortest = self.unbounded.period;
         let mut search = self.search(Goal::Live);
         search.heaviest = heaviest;
         let mut points: Vec<Point> = Vec::new();
@@ -274,22 +288,25 @@ impl<'a> Sizer<'a> {
     }
 
     /// The least total for a goal that large buffers meet.
-    fn lightest(&mut self, goal: Goal) -> Result<Sizing, BufferError> {
-        let mut search = self.search(goal);
-        let (room, least, exact) = match search.next()? {
-            Outcome::Found(found) => (found.room, found.weight, true),
-            Outcome::Stopped(bound, room) => (self.climb(room, goal)?, bound, false),
-            // Large enough buffers meet the goal, so that only a deadlock of the graph itself is left.
-            Outcome::None => {
-                let room: TiVec<ChannelId, u64> = self.least.iter().map(|&r| r as u64).collect();
-                analyse_bounded(self.sdf, &room)?;
-                (self.least.clone(), 0, false)
-            }
-        };
-        self.sizing(&room, least, exact)
+    fn lightest(&mut self, goal: Goal) -> Result<Sizing, ThroughputError> {
+        let found = self.lightest_room(goal)?;
+        self.sizing(&found.room, found.bound, found.exact)
     }
 
-    fn smallest(&mut self) -> Result<Sizing, BufferError> {
+    fn lightest_room(&mut self, goal: Goal) -> Result<Live, ThroughputError> {
+        match self.search(goal).next()? {
+            Outcome::Found(found) => {
+                Ok(Live { room: found.room, bound: found.weight, exact: true })
+            }
+            Outcome::Stopped(bound, room) => {
+                Ok(Live { room: self.climb(room, goal)?, bound, exact: false })
+            }
+            // Large enough buffers meet the goal: the graph itself was analysed before.
+            Outcome::None => Ok(Live { room: self.least.clone(), bound: 0, exact: false }),
+        }
+    }
+
+    fn smallest(&mut self) -> Result<Sizing, ThroughputError> {
         let first = self.lightest(Goal::Live)?;
         let total = self.total(&first);
         if !first.exact {
@@ -308,15 +325,16 @@ impl<'a> Sizer<'a> {
 
     fn within(&mut self, limit: u64) -> Result<Sizing, BufferError> {
         if !self.is_unbounded() {
-            let best = self.lightest(Goal::AtMost(self.shortest))?;
+            let best = self.lightest(Goal::AtMost(self.unbounded.period))?;
             if self.total(&best) <= limit {
                 return Ok(best);
             }
         }
         let explored = self.explore(limit)?;
-        if let (Some(point), End::Heaviest | End::Shortest) = (explored.points.last(), &explored.end)
+        if let (Some(point), End::Heaviest | End::Shortest) =
+            (explored.points.last(), &explored.end)
         {
-            return self.sizing(&room_of(point), point.total, true);
+            return Ok(self.sizing(&room_of(point), point.total, true)?);
         }
         let start = match explored.points.last() {
             Some(point) => room_of(point),
@@ -330,7 +348,7 @@ impl<'a> Sizer<'a> {
             }
         };
         let room = self.climb_within(start, limit)?;
-        self.sizing(&room, search::total(&self.least, &self.weights), false)
+        Ok(self.sizing(&room, search::total(&self.least, &self.weights), false)?)
     }
 
     /// Grows buffers on critical cycles until the goal is met, then shrinks what was not needed.
@@ -359,8 +377,12 @@ impl<'a> Sizer<'a> {
     }
 
     /// Grows buffers on critical cycles while the limit allows; the best that was seen.
-    fn climb_within(&mut self, mut room: Vec<i64>, limit: u64) -> Result<Vec<i64>, ThroughputError> {
-        let goal = Goal::AtMost(self.shortest);
+    fn climb_within(
+        &mut self,
+        mut room: Vec<i64>,
+        limit: u64,
+    ) -> Result<Vec<i64>, ThroughputError> {
+        let goal = Goal::AtMost(self.unbounded.period);
         let mut best: Option<(Period, Vec<i64>)> = None;
         while search::total(&room, &self.weights) <= limit {
             let (period, cuts) = search::analyse(&mut self.net, &room, goal)?;
@@ -382,14 +404,17 @@ impl<'a> Sizer<'a> {
         }
     }
 
-    fn sizing(&self, room: &[i64], least: u64, exact: bool) -> Result<Sizing, BufferError> {
+    fn sizing(&self, room: &[i64], least: u64, exact: bool) -> Result<Sizing, ThroughputError> {
         let capacities: TiVec<ChannelId, u64> = room.iter().map(|&r| r.max(0) as u64).collect();
         let sizes = |(c, &r): (&TimedChannel, &u64)| r.saturating_mul(c.token_bytes);
         let bytes = self.sdf.channels.iter().zip(&capacities).map(sizes);
         let bytes = bytes.fold(0u64, u64::saturating_add);
         let tokens = capacities.iter().fold(0u64, |sum, &c| sum.saturating_add(c));
         let found = analyse_bounded(self.sdf, &capacities)?;
-        let (period, bound) = (found.period, found.bound);
+        let (period, bound) = match found.period > self.unbounded.period {
+            true => (found.period, found.bound),
+            false => (found.period, self.unbounded.bound.clone()),
+        };
         Ok(Sizing { capacities, tokens, bytes, period, bound, least, exact })
     }
 }
@@ -401,4 +426,164 @@ fn room_of(point: &Point) -> Vec<i64> {
 fn point(found: &Found) -> Point {
     let capacities = found.room.iter().map(|&r| r as u64).collect();
     Point { total: found.weight, capacities, period: found.period }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::throughput::selftimed;
+    use zbmd_ir::ActorId;
+
+    /// Calls `see` for all capacities of at least `room` whose weight grows by at most `more`.
+    fn every(
+        room: &mut Vec<u64>,
+        sdf: &TimedSdf,
+        weights: &[u64],
+        from: usize,
+        more: u64,
+        see: &mut impl FnMut(&[u64]),
+    ) {
+        let Some(channel) = (from..room.len()).find(|&c| sdf.is_buffered(c.into())) else {
+            return see(room);
+        };
+        let before = room[channel];
+        for places in 0..=more / weights[channel] {
+            room[channel] = before + places;
+            every(room, sdf, weights, channel + 1, more - places * weights[channel], see);
+        }
+        room[channel] = before;
+    }
+
+    /// All Pareto points up to a total, by simulating all capacities.
+    fn simulated(sdf: &TimedSdf, weights: &[u64], most: u64) -> Vec<(u64, Period)> {
+        let mut least: Vec<u64> = sdf.channels.keys().map(|c| sdf.least_capacity(c)).collect();
+        let sum = |room: &[u64]| room.iter().zip(weights).map(|(r, w)| r * w).sum::<u64>();
+        let more = most.saturating_sub(sum(&least));
+        let mut best: std::collections::BTreeMap<u64, Period> = Default::default();
+        every(&mut least, sdf, weights, 0, more, &mut |room| {
+            let Some(period) = selftimed::period(sdf, room) else { return };
+            let known = best.entry(sum(room)).or_insert(period);
+            *known = period.min(*known);
+        });
+        let mut shortest: Option<Period> = None;
+        best.retain(|_, period| {
+            let better = shortest.is_none_or(|s| *period < s);
+            shortest = shortest.into_iter().chain([*period]).min();
+            better
+        });
+        best.into_iter().collect()
+    }
+
+    fn token_sizes(sdf: &mut TimedSdf, seed: u64) {
+        for (i, ch) in sdf.channels.iter_mut().enumerate() {
+            ch.token_bytes = [1, 3, 2][(i + seed as usize) % 3];
+        }
+    }
+
+    #[test]
+    fn fronts_equal_those_of_all_capacities() {
+        let mut compared = 0;
+        for seed in 0..400 {
+            let (mut sdf, _) = selftimed::random(seed);
+            token_sizes(&mut sdf, seed);
+            if sdf.channels.keys().filter(|&c| sdf.is_buffered(c)).count() > 4
+                || analyse(&sdf).is_err()
+            {
+                continue;
+            }
+            for unit in [Unit::Tokens, Unit::Bytes] {
+                let found = front(&sdf, unit, Limits { steps: 2000 }).expect("live");
+                let mut ours: Vec<_> = found.points.iter().map(|p| (p.total, p.period)).collect();
+                let weights: Vec<u64> = match unit {
+                    Unit::Tokens => sdf.channels.iter().map(|_| 1).collect(),
+                    Unit::Bytes => sdf.channels.iter().map(|c| c.token_bytes).collect(),
+                };
+                let least = sdf.channels.keys().map(|c| sdf.least_capacity(c) * weights[c.index()]);
+                let most = least.sum::<u64>() + 9;
+                ours.retain(|p| p.0 <= most);
+                assert_eq!(ours, simulated(&sdf, &weights, most), "seed {seed}, {unit:?}: {sdf:?}");
+                compared += ours.len();
+            }
+        }
+        assert!(compared > 1000, "only {compared} points compared");
+    }
+
+    fn example() -> TimedSdf {
+        let mut sdf = TimedSdf::default();
+        for (name, time) in [("a", 1), ("b", 2), ("c", 2)] {
+            let id = sdf.add_actor(name, time);
+            sdf.actors[id].at_once = Some(1);
+        }
+        sdf.add_channel(ActorId(0), 2, ActorId(1), 3, 0);
+        sdf.add_channel(ActorId(1), 1, ActorId(2), 2, 0);
+        sdf.channels[ChannelId(1)].token_bytes = 5;
+        sdf
+    }
+
+    /// `tokens, bytes -> period by cycle`, with what is less than proven.
+    fn text(found: Result<Sizing, BufferError>) -> String {
+        match found {
+            Ok(s) => {
+                let bound = s.bound.map(|b| format!(" by {b}")).unwrap_or_default();
+                let exact = if s.exact { "".into() } else { format!(", at least {}", s.least) };
+                format!("{} tokens, {} B -> {}{bound}{exact}", s.tokens, s.bytes, s.period)
+            }
+            Err(e) => e.to_string(),
+        }
+    }
+
+    #[test]
+    fn modes() {
+        let check = |mode: &str, expect: &str| {
+            let found = mode.parse().and_then(|m| size(&example(), m, Limits::default()));
+            assert_eq!(text(found), expect, "{mode}");
+        };
+        check("min", "6 tokens, 14 B -> 7 by a -> b -> a");
+        check("throughput", "10 tokens, 22 B -> 4 by b -> b");
+        check("1000", "10 tokens, 22 B -> 4 by b -> b");
+        check("9", "9 tokens, 21 B -> 5 by a -> b -> a");
+        check("8", "8 tokens, 16 B -> 6 by b -> c -> b");
+        check("7", "6 tokens, 14 B -> 7 by a -> b -> a");
+        check("5", "the buffers need at least 6 tokens, 5 are allowed");
+        check("20 B", "8 tokens, 16 B -> 6 by b -> c -> b");
+        check("1KiB", "10 tokens, 22 B -> 4 by b -> b");
+        check("13B", "the buffers need at least 14 bytes, 13 are allowed");
+        for bad in ["", "most", "-1", "1 KB", "99999999999 GiB"] {
+            let expect = format!(
+                "`{bad}` is none of `min`, `throughput`, a number of tokens, or of B, KiB, MiB or GiB"
+            );
+            check(bad, &expect);
+        }
+    }
+
+    #[test]
+    fn a_stopped_search_gives_what_it_has() {
+        let few = Limits { steps: 1 };
+        let check = |mode, expect: &str| assert_eq!(text(size(&example(), mode, few)), expect);
+        check(Mode::Throughput(Unit::Tokens), "10 tokens, 22 B -> 4 by b -> b, at least 6");
+        check(Mode::Within(9, Unit::Tokens), "9 tokens, 21 B -> 5 by a -> b -> a, at least 6");
+        let front = front(&example(), Unit::Tokens, Limits { steps: 3 }).expect("live");
+        assert!(!front.complete);
+    }
+
+    #[test]
+    fn throughput_without_bounds_is_refused() {
+        let mut sdf = example();
+        sdf.actors.iter_mut().for_each(|a| a.at_once = None);
+        assert_eq!(
+            size(&sdf, Mode::Throughput(Unit::Tokens), Limits::default()),
+            Err(BufferError::Unbounded)
+        );
+        assert!(size(&sdf, Mode::Within(30, Unit::Tokens), Limits::default()).is_ok());
+    }
+
+    #[test]
+    fn readers_share_one_buffer() {
+        let mut sdf = example();
+        let mut reader = sdf.channels[ChannelId(1)].readers[0];
+        reader.to = sdf.add_actor("d", 4);
+        sdf.actors[reader.to].at_once = Some(1);
+        sdf.channels[ChannelId(1)].readers.push(reader);
+        assert_eq!(text(size(&sdf, Mode::Throughput(Unit::Tokens), Limits::default())), "11 tokens, 27 B -> 4 by b -> b");
+    }
 }

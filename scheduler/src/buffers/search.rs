@@ -13,7 +13,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::cut::{Cut, Goal};
+use super::cut::{self, Cut, Goal};
 use crate::throughput::{Net, Period, ThroughputError};
 
 /// Capacities from a lower to an upper corner.
@@ -132,8 +132,19 @@ impl<'a> Search<'a> {
                 _ if node.bound > before => self.heap.push(node),
                 State::Split(channels) => self.split(&node, &channels),
                 State::Clean => {
+                    STATS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let (period, new) = analyse(self.net, &node.room, self.goal)?;
-                    let found = Found { room: node.room.clone(), weight: node.weight, period: Period::ZERO };
+                    if std::env::var("HOW2").is_ok() {
+                        eprintln!("{:?} -> {period:?}", node.room);
+                        for c in &new {
+                            eprintln!("     {}", c.show());
+                        }
+                    }
+                    let found = Found {
+                        room: node.room.clone(),
+                        weight: node.weight,
+                        period: Period::ZERO,
+                    };
                     self.heap.push(node);
                     match period {
                         Some(period) if new.is_empty() => {
@@ -145,6 +156,14 @@ impl<'a> Search<'a> {
             }
         }
         Ok(Outcome::None)
+    }
+    pub(super) fn stats(&self) {
+        eprintln!(
+            "evals {} cuts {} budget left {}",
+            STATS.load(std::sync::atomic::Ordering::Relaxed),
+            self.cuts.len(),
+            self.budget
+        );
     }
 
     /// Grows what must grow and finds out what the box costs at least.
@@ -163,8 +182,9 @@ impl<'a> Search<'a> {
                         [only] => {
                             let step = cut.first_step(only, &node.room);
                             node.room[only] += step;
-                            node.weight =
-                                node.weight.saturating_add((step as u64).saturating_mul(self.weights[only]));
+                            node.weight = node
+                                .weight
+                                .saturating_add((step as u64).saturating_mul(self.weights[only]));
                             grown = true;
                             lacks = cut.lacks(&node.room);
                         }
@@ -198,9 +218,9 @@ impl<'a> Search<'a> {
             }
         }
         node.bound = node.bound.max(node.weight.saturating_add(rest));
-        let narrowest = violated.iter().min_by_key(|(least, index, free)| {
-            (free.len(), std::cmp::Reverse(*least), *index)
-        });
+        let narrowest = violated
+            .iter()
+            .min_by_key(|(least, index, free)| (free.len(), std::cmp::Reverse(*least), *index));
         let Some((_, index, free)) = narrowest else { return State::Clean };
         let mut channels = free.clone();
         // The channel that helps most cuts goes first: its box keeps all choices.
@@ -216,8 +236,7 @@ impl<'a> Search<'a> {
         let mut children = Vec::with_capacity(channels.len());
         for &c in channels {
             let step = self.cuts[index].first_step(c, &node.room);
-            let mut child =
-                Node { most: most.clone(), room: node.room.clone(), ..*node };
+            let mut child = Node { most: most.clone(), room: node.room.clone(), ..*node };
             child.room[c] += step;
             child.weight =
                 child.weight.saturating_add((step as u64).saturating_mul(self.weights[c]));
@@ -253,7 +272,7 @@ pub(super) fn analyse(
     for verdict in net.verdicts(room)? {
         let own = verdict.period();
         if !goal.met(own) {
-            cuts.push(Cut::of(net, &verdict, goal));
+            cuts.extend(cut::cuts(net, &verdict, goal));
         }
         period = period.zip(own).map(|(a, b)| a.max(b));
     }
@@ -264,3 +283,5 @@ pub(super) fn total(room: &[i64], weights: &[u64]) -> u64 {
     let places = room.iter().map(|&r| r.max(0) as u64);
     places.zip(weights).fold(0u64, |sum, (r, &w)| sum.saturating_add(r.saturating_mul(w)))
 }
+
+pub static STATS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

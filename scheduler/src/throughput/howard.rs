@@ -106,8 +106,21 @@ pub(crate) fn critical(graph: &DepGraph) -> Result<Critical, Overflow> {
         mark: vec![0; nodes],
         reached: Vec::with_capacity(nodes),
     };
+    let mut rounds = 0;
+    let t = std::time::Instant::now();
     loop {
+        rounds += 1;
         let best = iteration.best_cycle();
+        if std::env::var("HOW").is_ok() {
+            eprintln!(
+                "  round {rounds} nodes {nodes} deps {} ratio {}/{} len {} at {:?}",
+                graph.deps.len(),
+                best.time,
+                best.tokens,
+                best.deps.len(),
+                t.elapsed()
+            );
+        }
         if best.tokens <= 0 {
             return Ok(best);
         }

@@ -19,7 +19,7 @@ pub(crate) mod selftimed;
 use zbmd_ir::{ActorId, ChannelId, TiVec};
 
 use crate::analysis::AnalysisError;
-pub(crate) use net::{Hop, Net, Supply, Verdict};
+pub(crate) use net::{Hop, Link, Net, Supply, Verdict};
 pub use period::Period;
 pub(crate) use period::gcd;
 pub use sdf::{TimedActor, TimedChannel, TimedReader, TimedSdf};
@@ -103,7 +103,7 @@ pub enum Wait {
 /// The cycle of dependencies that bounds the period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The cycle, each step's wait leading to the next step's actor. A cycle that winds through actors with
+    /// The cycle from its lowest actor on, each step's wait leading to the next step's actor. A cycle that winds through actors with
     /// different rates names them as often as they follow one another.
     pub steps: Vec<BoundStep>,
     /// The cycle's distinct actors by name, in order, the first one repeated at the end.
@@ -200,9 +200,13 @@ fn bound(sdf: &TimedSdf, net: &Net, verdict: &Verdict) -> Bound {
         }
     }
     let len = steps.len();
-    let repeats = |by: usize| len.is_multiple_of(by) && (by..len).all(|i| steps[i] == steps[i - by]);
+    let repeats =
+        |by: usize| len.is_multiple_of(by) && (by..len).all(|i| steps[i] == steps[i - by]);
     if let Some(by) = (1..len).find(|&by| repeats(by)) {
         steps.truncate(by);
+    }
+    if let Some(first) = (0..steps.len()).min_by_key(|&i| (steps[i].actor, i)) {
+        steps.rotate_left(first);
     }
     let mut bound = Bound { steps, names: Vec::new() };
     let actors = bound.actors();
@@ -283,50 +287,11 @@ mod tests {
         assert_eq!(found.period, Period::from(3 * 1_000_000_000_000 / 2));
     }
 
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, n: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % n
-        }
-    }
-
-    /// A connected graph with positive times, and capacities that are often just enough.
-    fn random(seed: u64) -> (TimedSdf, Vec<u64>) {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let actors = 2 + random.below(4) as u32;
-        let mut graph = TimedSdf::default();
-        let mut firings = Vec::new();
-        for i in 0..actors {
-            let id = graph.add_actor(&format!("n{i}"), 1 + random.below(9));
-            graph.actors[id].at_once = [None, Some(1), Some(1), Some(2)][random.below(4) as usize];
-            firings.push([1, 2, 3, 4, 6][random.below(5) as usize]);
-        }
-        for i in 1..actors + random.below(3) as u32 {
-            let (to, from) = if i < actors {
-                (i, random.below(i.into()) as u32)
-            } else {
-                (random.below(actors.into()) as u32, random.below(actors.into()) as u32)
-            };
-            let g = gcd(firings[from as usize] as u128, firings[to as usize] as u128) as u64;
-            let (produce, consume) = (firings[to as usize] / g, firings[from as usize] / g);
-            let k = 1 + random.below(2);
-            let initial = if i < actors { random.below(3) } else { random.below(9) };
-            let ch =
-                graph.add_channel(ActorId(from), produce * k, ActorId(to), consume * k, initial);
-            graph.channels[ch].readers[0].overlap = random.below(4) / 3;
-        }
-        let room = graph.channels.keys().map(|c| graph.least_capacity(c) + random.below(4));
-        let room = room.collect();
-        (graph, room)
-    }
-
     #[test]
     fn bounded_periods_equal_those_of_a_simulation() {
         let (mut live, mut stuck) = (0, 0);
         for seed in 0..3000 {
-            let (graph, room) = random(seed);
+            let (graph, room) = selftimed::random(seed);
             let simulated = selftimed::period(&graph, &room);
             let found = match analyse_bounded(&graph, &room.clone().into()) {
                 Ok(t) => Some(t.period),

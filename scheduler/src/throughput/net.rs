@@ -62,9 +62,11 @@ struct Component {
 pub(crate) struct Hop {
     pub(crate) from: usize,
     pub(crate) to: usize,
+    /// Firing of `from`, modulo its phases.
+    pub(crate) phase: i64,
     /// `None`: firings of one actor start in order.
     pub(crate) link: Option<usize>,
-    /// Tokens before the reader's phase has all that it needs, less those before the writer's phase.
+    /// With n initial tokens on the link, the dependency has `step * ceil((n - base) / step) * scale` tokens.
     pub(crate) base: i64,
     /// Only every so many tokens more make a difference.
     pub(crate) step: i64,
@@ -74,20 +76,14 @@ pub(crate) struct Hop {
     pub(crate) tokens: i64,
 }
 
-impl Hop {
-    /// Scaled tokens of the dependency when the link has `initial` tokens.
-    pub(crate) fn reach(&self, initial: i64) -> i128 {
-        let blocks = -(self.base - initial).div_euclid(self.step);
-        i128::from(self.step) * i128::from(blocks) * i128::from(self.scale)
-    }
-}
-
 /// The critical cycle of one component.
 #[derive(Clone, Debug)]
 pub(crate) struct Verdict {
     pub(crate) hops: Vec<Hop>,
     /// Execution times along the cycle, scaled so that `time / tokens` is the period.
     pub(crate) time: i128,
+    /// Scaled time per unit of execution time.
+    pub(crate) time_scale: i128,
     /// Scaled tokens; not positive for a deadlock.
     pub(crate) tokens: i128,
 }
@@ -156,8 +152,8 @@ impl Net {
             }
             let c = &mut components[home[link.to]];
             c.into[slot[link.to]].push(i);
-            let whole = i128::from(link.produce) * i128::from(self.q[link.from])
-                / i128::from(c.divisor);
+            let whole =
+                i128::from(link.produce) * i128::from(self.q[link.from]) / i128::from(c.divisor);
             let unit = i128::from(c.unit) / gcd(c.unit as u128, whole as u128) as i128;
             c.unit = unit
                 .checked_mul(whole)
@@ -215,7 +211,7 @@ impl Net {
             let weight = i128::from(c.unit) * i128::from(c.divisor);
             let real = hops.iter().filter(|h| h.link.is_some()).map(|h| self.times[h.from]);
             let time = real.map(i128::from).sum::<i128>().checked_mul(weight).ok_or(overflow)?;
-            return Ok(Verdict { hops, time, tokens: cycle.tokens });
+            return Ok(Verdict { hops, time, time_scale: weight, tokens: cycle.tokens });
         }
     }
 
@@ -319,7 +315,9 @@ impl Net {
         };
         let (from, to) = (actor_of(dep.from), actor_of(dep.to));
         if dep.link == Dep::ORDER {
-            return Hop { from, to, link: None, base: 0, step: 1, scale: 0, tokens: dep.tokens };
+            let phase = i64::from(dep.from - self.node[from]);
+            let tokens = dep.tokens;
+            return Hop { from, to, phase, link: None, base: 0, step: 1, scale: 0, tokens };
         }
         let index = dep.link as usize;
         let link = &self.links[index];
@@ -330,7 +328,7 @@ impl Net {
         ) as i64;
         let base = link.consume - 1 + link.consume * b - link.produce * a;
         let scale = self.scale(c, index);
-        Hop { from, to, link: Some(index), base, step, scale, tokens: dep.tokens }
+        Hop { from, to, phase: a, link: Some(index), base, step, scale, tokens: dep.tokens }
     }
 }
 
@@ -382,8 +380,5 @@ fn space(
 }
 
 fn tokens(count: u64, actor: zbmd_ir::ActorId) -> Result<i64, ThroughputError> {
-    i64::try_from(count)
-        .ok()
-        .filter(|&t| t < 1 << 60)
-        .ok_or(ThroughputError::Overflow { actor })
+    i64::try_from(count).ok().filter(|&t| t < 1 << 60).ok_or(ThroughputError::Overflow { actor })
 }

@@ -279,9 +279,11 @@ mod tests {
         check(2, &[(0, 2, 1, 3, 0)], &[3, 2]);
         check(3, &[(0, 2, 1, 3, 0)], &[3, 2, 1]);
         check(3, &[(1, 4, 0, 6, 0), (1, 10, 2, 15, 0), (0, 7, 0, 7, 7)], &[2, 3, 2]);
-        check(3, &[(0, 147, 1, 160, 0), (1, 7, 2, 5, 0), (0, 147, 2, 800 / 7, 0)][..2], &[
-            800, 735, 1029,
-        ]);
+        check(
+            3,
+            &[(0, 147, 1, 160, 0), (1, 7, 2, 5, 0), (0, 147, 2, 800 / 7, 0)][..2],
+            &[800, 735, 1029],
+        );
     }
 
     #[test]
@@ -297,10 +299,7 @@ mod tests {
             "ch0 has a rate of 0, allowed are 1 to 4294967296"
         );
         let nobody = sdf(2, &[(0, 1, 2, 1, 0)]).repetition();
-        assert_eq!(
-            nobody.expect_err("no such actor").to_string(),
-            "ch0 names a2 of 2 actors"
-        );
+        assert_eq!(nobody.expect_err("no such actor").to_string(), "ch0 names a2 of 2 actors");
         let chain: Vec<_> = (0..60).map(|i| (i, 3, i + 1, 2, 0)).collect();
         assert!(matches!(
             sdf(61, &chain).repetition(),

@@ -1,8 +1,10 @@
-//! Oracle for tests: runs a bounded graph firing by firing until a state comes back.
+//! For tests: random graphs, and an oracle that runs a bounded graph firing by firing until a state comes back.
 
 use std::collections::BTreeMap;
 
-use super::{Period, TimedSdf};
+use zbmd_ir::ActorId;
+
+use super::{Period, TimedSdf, gcd};
 
 /// What a link holds, firing by firing: `(from, produce, to, consume, tokens)`.
 type Flow = (usize, u64, usize, u64, i64);
@@ -58,4 +60,43 @@ pub(crate) fn period(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
             flows.iter_mut().filter(|f| f.0 == a).for_each(|f| f.4 += f.1 as i64);
         }
     }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A connected graph with positive times, and capacities that are often just enough.
+pub(crate) fn random(seed: u64) -> (TimedSdf, Vec<u64>) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let actors = 2 + random.below(4) as u32;
+    let mut graph = TimedSdf::default();
+    let mut firings = Vec::new();
+    for i in 0..actors {
+        let id = graph.add_actor(&format!("n{i}"), 1 + random.below(9));
+        graph.actors[id].at_once = [None, Some(1), Some(1), Some(2)][random.below(4) as usize];
+        firings.push([1, 2, 3, 4, 6][random.below(5) as usize]);
+    }
+    for i in 1..actors + random.below(3) as u32 {
+        let (to, from) = if i < actors {
+            (i, random.below(i.into()) as u32)
+        } else {
+            (random.below(actors.into()) as u32, random.below(actors.into()) as u32)
+        };
+        let g = gcd(firings[from as usize] as u128, firings[to as usize] as u128) as u64;
+        let (produce, consume) = (firings[to as usize] / g, firings[from as usize] / g);
+        let k = 1 + random.below(2);
+        let initial = if i < actors { random.below(3) } else { random.below(9) };
+        let ch = graph.add_channel(ActorId(from), produce * k, ActorId(to), consume * k, initial);
+        graph.channels[ch].readers[0].overlap = random.below(4) / 3;
+    }
+    let room = graph.channels.keys().map(|c| graph.least_capacity(c) + random.below(4));
+    let room = room.collect();
+    (graph, room)
 }
