@@ -49,7 +49,7 @@ fn space(net: &Net, hop: &Hop) -> Option<(usize, i64)> {
 }
 
 /// A dependency of a cycle that goes back along a buffer: `step * scale * ceil((capacity - base) / step)` tokens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Use {
     channel: usize,
     base: i64,
@@ -120,15 +120,6 @@ impl Cut {
         cut
     }
 
-    pub(super) fn show(&self) -> String {
-        format!(
-            "time {} needs {} fixed {} uses {:?}",
-            self.time,
-            self.needed,
-            self.fixed,
-            self.uses.iter().map(|u| (u.channel, u.base, u.step, u.scale)).collect::<Vec<_>>()
-        )
-    }
     /// Asks for the tokens of another goal from now on.
     pub(super) fn aim(&mut self, goal: Goal) {
         self.needed = needed(goal, self.time);
@@ -144,6 +135,35 @@ impl Cut {
     pub(super) fn first_step(&self, channel: usize, room: &[i64]) -> i64 {
         let of = self.uses.iter().filter(|u| u.channel == channel);
         of.map(|u| u.first_step(room[channel])).min().unwrap_or(i64::MAX)
+    }
+
+    /// Gives the channel the fewest places more with which the cycle lacks nothing; `None` if `most` are too few.
+    pub(super) fn enough(&self, channel: usize, room: &mut [i64], most: i64) -> Option<i64> {
+        let before = room[channel];
+        let mut lacks_with = |places: i64| {
+            room[channel] = places;
+            self.lacks(room) > 0
+        };
+        // Capacities beyond this are beyond any memory.
+        let most = most.min(1 << 60);
+        let (mut low, mut step) = (before, 1i64);
+        while lacks_with(low.saturating_add(step).min(most)) {
+            low = low.saturating_add(step).min(most);
+            if low >= most {
+                return None;
+            }
+            step = step.saturating_mul(2);
+        }
+        let mut high = low.saturating_add(step).min(most);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            match lacks_with(middle) {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        room[channel] = high;
+        Some(high - before)
     }
 
     /// Adds the first step of the channel that gives the most tokens for its weight; whether any can.
@@ -199,40 +219,51 @@ impl Cut {
     }
 }
 
-/// Cuts beyond this many are not worth their while.
-const MAX_LIFTS: usize = 24;
+/// Cuts of one cycle beyond this many are not worth their while.
+const MAX_LIFTS: usize = 32;
+/// Dependencies that may be looked at in all to make them.
+const LIFT_WORK: usize = 1 << 24;
+/// Firings by which a path is shifted at most, and dependencies that are shifted with it.
+const MAX_SHIFT: i64 = 8;
+const MAX_SHIFTED: usize = 32;
 
 /// Cuts of a cycle that misses the goal, made as strong as its own firings allow.
 ///
-/// Where the cycle waits once for space that firing a of an actor frees, more places let it wait for an earlier
-/// firing. If one is on the cycle too, what lies between can be left out: another cycle, which exists up to that many
-/// places more. As long as it still misses the goal, it says more than the one it was made of.
+/// Where the cycle waits once for space, more places let the firing that waits go ahead, or let it wait for an
+/// earlier one. If that firing is on the cycle too, or leads back to it by the same steps a little later, what lies
+/// between can be left out: another cycle, which exists up to that many places more. As long as it still misses the
+/// goal, it says more than the one it was made of.
 pub(super) fn cuts(net: &Net, verdict: &Verdict, goal: Goal) -> Vec<Cut> {
-    let cycle = Cycle { net, goal, time_scale: verdict.time_scale };
+    let mut work = LIFT_WORK;
+    let mut cycle = Cycle { net, goal, time_scale: verdict.time_scale, work: &mut work };
     let hops = &verdict.hops[..];
-    let single = |channel: usize| {
-        hops.iter().filter(|h| space(net, h).is_some_and(|(c, _)| c == channel)).count() == 1
-    };
     let plain = Cut::of(net, hops, verdict.time, goal);
-    let singles: Vec<usize> = plain.channels.iter().copied().filter(|&c| single(c)).collect();
-    if verdict.tokens <= 0 || singles.is_empty() {
+    let mut waits: Vec<usize> = hops.iter().filter_map(|h| Some(space(net, h)?.0)).collect();
+    waits.sort_unstable();
+    let runs = waits.chunk_by(|a, b| a == b);
+    let once: Vec<usize> = runs.filter(|run| run.len() == 1).map(|run| run[0]).collect();
+    if verdict.tokens <= 0 || once.is_empty() || plain.needed <= verdict.tokens {
         return vec![plain];
     }
     let mut cuts = Vec::new();
-    for &first in singles.iter().take(4) {
+    for &first in once.iter().take(3) {
+        let others = || once.iter().filter(|&&c| c != first).take(3);
         let mut lifted = hops.to_vec();
-        let others = || singles.iter().filter(|&&c| c != first).take(3);
         for _ in 0..MAX_LIFTS {
-            let mut full = lifted.clone();
-            for &channel in others() {
-                while cycle.lift(&mut full, channel) {}
+            // With nothing to choose from, only the strongest one says something.
+            if others().next().is_some() {
+                let mut full = lifted.clone();
+                others().for_each(|&channel| while cycle.lift(&mut full, channel) {});
+                cuts.push(Cut::of(net, &full, cycle.time(&full), goal));
             }
-            cuts.push(Cut::of(net, &full, cycle.time(&full), goal));
             if !cycle.lift(&mut lifted, first) {
                 break;
             }
         }
+        cuts.push(Cut::of(net, &lifted, cycle.time(&lifted), goal));
     }
+    cuts.sort_by(|a, b| a.uses.cmp(&b.uses));
+    cuts.dedup_by(|a, b| a.uses == b.uses);
     cuts
 }
 
@@ -241,6 +272,8 @@ struct Cycle<'a> {
     net: &'a Net,
     goal: Goal,
     time_scale: i128,
+    /// Dependencies that may still be looked at.
+    work: &'a mut usize,
 }
 
 impl Cycle<'_> {
@@ -249,30 +282,91 @@ impl Cycle<'_> {
         real.map(|h| i128::from(self.net.times[h.from])).sum::<i128>() * self.time_scale
     }
 
-    /// Waits for the next earlier firing on the cycle where it waits for the channel's space; `false`, and the cycle
-    /// stays, if there is none or the cycle would meet the goal.
-    fn lift(&self, hops: &mut Vec<Hop>, channel: usize) -> bool {
+    /// Shortens the cycle at its only wait for space of the channel; `false`, and the cycle stays, if it cannot
+    /// be or would then meet the goal.
+    fn lift(&mut self, hops: &mut Vec<Hop>, channel: usize) -> bool {
+        let work = hops.len() * 4;
+        if *self.work < work {
+            return false;
+        }
+        *self.work -= work;
         let waits = |h: &Hop| space(self.net, h).is_some_and(|(c, _)| c == channel);
         let Some(at) = hops.iter().position(waits) else { return false };
         hops.rotate_left(at);
-        let (actor, phase) = (hops[0].from, hops[0].phase);
+        let tokens: i128 = hops.iter().map(|h| i128::from(h.tokens)).sum();
+        let whole = self.time(hops);
+        let lost = |h: &[Hop]| self.time(h);
+        let back = self.wait_for_earlier(hops).map(|i| (lost(&hops[i..]), None, i));
+        let ahead =
+            self.let_go_ahead(hops).map(|(shift, i)| (lost(&hops[shift.len()..i]), Some(shift), i));
+        let best = [back, ahead].into_iter().flatten().min_by_key(|(lost, ..)| *lost);
+        let Some((lost, shift, i)) =
+            best.filter(|(lost, ..)| needed(self.goal, whole - lost) > tokens)
+        else {
+            return false;
+        };
+        let Some(link) = hops[0].link else { return false };
+        let link = &self.net.links[link];
+        match shift {
+            None => {
+                hops[0].base += link.produce * (hops[0].phase - hops[i].phase);
+                hops[0].phase = hops[i].phase;
+                hops.truncate(i);
+            }
+            Some(shift) => {
+                hops[0].base += link.consume * shift[0];
+                for (hop, by) in hops[1..shift.len()].iter_mut().zip(&shift) {
+                    hop.phase += by;
+                }
+                hops.drain(shift.len()..i);
+            }
+        }
+        true
+    }
+
+    /// The last dependency that starts at an earlier firing of the actor that the first one waits for.
+    fn wait_for_earlier(&self, hops: &[Hop]) -> Option<usize> {
         let mut between = 0i128;
         let earlier = (1..hops.len()).rev().find(|&i| {
             between += i128::from(hops[i].tokens);
-            hops[i].from == actor
-        });
-        let Some(i) = earlier.filter(|&i| between == 0 && hops[i].phase < phase) else {
-            return false;
-        };
-        let tokens: i128 = hops.iter().map(|h| i128::from(h.tokens)).sum();
-        if needed(self.goal, self.time(&hops[..i])) <= tokens {
-            return false;
+            hops[i].from == hops[0].from
+        })?;
+        (between == 0 && hops[earlier].phase < hops[0].phase).then_some(earlier)
+    }
+
+    /// Shifts of the firings from the one that waits on, until they meet the cycle again, and where that is.
+    fn let_go_ahead(&self, hops: &[Hop]) -> Option<(Vec<i64>, usize)> {
+        (1..=MAX_SHIFT).find_map(|by| self.shifted(hops, by))
+    }
+
+    fn shifted(&self, hops: &[Hop], by: i64) -> Option<(Vec<i64>, usize)> {
+        let mut shift = vec![by];
+        for k in 1..hops.len().min(MAX_SHIFTED) {
+            let (hop, by) = (&hops[k], shift[k - 1]);
+            let phase = hop.phase + by;
+            if phase >= self.net.phases(hop.from) {
+                return None;
+            }
+            // As far as the cycle goes on within one iteration.
+            let mut between = 0i64;
+            let within = hops[k..].iter().take_while(|h| {
+                let now = between == 0;
+                between += h.tokens;
+                now
+            });
+            let later = { within }.position(|h| h.from == hop.from && h.phase >= phase);
+            if let Some(later) = later {
+                return Some((shift, k + later));
+            }
+            let next = match hop.link.map(|l| &self.net.links[l]) {
+                None => by,
+                Some(link) if by * link.produce % link.consume == 0 => {
+                    by * link.produce / link.consume
+                }
+                Some(_) => return None,
+            };
+            shift.push(next);
         }
-        let Some(link) = hops[0].link else { return false };
-        let earlier = hops[i].phase;
-        hops.truncate(i);
-        hops[0].base += self.net.links[link].produce * (phase - earlier);
-        hops[0].phase = earlier;
-        true
+        None
     }
 }

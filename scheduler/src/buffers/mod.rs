@@ -584,6 +584,9 @@ mod tests {
         reader.to = sdf.add_actor("d", 4);
         sdf.actors[reader.to].at_once = Some(1);
         sdf.channels[ChannelId(1)].readers.push(reader);
-        assert_eq!(text(size(&sdf, Mode::Throughput(Unit::Tokens), Limits::default())), "11 tokens, 27 B -> 4 by b -> b");
+        assert_eq!(
+            text(size(&sdf, Mode::Throughput(Unit::Tokens), Limits::default())),
+            "11 tokens, 27 B -> 4 by b -> b"
+        );
     }
 }

@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::cut::{self, Cut, Goal};
-use crate::throughput::{Net, Period, ThroughputError};
+use crate::throughput::{Net, Period, ThroughputError, Verdict};
 
 /// Capacities from a lower to an upper corner.
 #[derive(Clone, Debug)]
@@ -74,8 +74,8 @@ enum State {
     Dead,
     /// Its lower corner violates no cut.
     Clean,
-    /// To be split along these channels, in this order.
-    Split(Vec<usize>),
+    /// It violates this cut; to be split along these of its channels, in this order.
+    Split(usize, Vec<usize>),
 }
 
 /// A search over the capacities of one graph.
@@ -83,6 +83,8 @@ pub(super) struct Search<'a> {
     net: &'a mut Net,
     weights: &'a [u64],
     cuts: Vec<Cut>,
+    /// What was said of the capacities found last.
+    last: Vec<Verdict>,
     goal: Goal,
     heap: BinaryHeap<Node>,
     made: u64,
@@ -105,13 +107,28 @@ impl<'a> Search<'a> {
         let most = vec![i64::MAX; least.len()];
         let root = Node { bound: weight, weight, made: 0, room: least, most };
         let heap = BinaryHeap::from([root]);
-        Search { net, weights, cuts: Vec::new(), goal, heap, made: 0, budget, heaviest: u64::MAX }
+        Search {
+            net,
+            weights,
+            cuts: Vec::new(),
+            last: Vec::new(),
+            goal,
+            heap,
+            made: 0,
+            budget,
+            heaviest: u64::MAX,
+        }
     }
 
     /// Searches on for another goal, which must ask for more than the one before.
     pub(super) fn aim(&mut self, goal: Goal) {
         self.goal = goal;
         self.cuts.iter_mut().for_each(|cut| cut.aim(goal));
+        for verdict in std::mem::take(&mut self.last) {
+            if !goal.met(verdict.period()) {
+                self.cuts.extend(cut::cuts(self.net, &verdict, goal));
+            }
+        }
     }
 
     /// The lightest capacities that meet the goal. They stay in the search, for the next goal.
@@ -130,40 +147,29 @@ impl<'a> Search<'a> {
             match state {
                 State::Dead => {}
                 _ if node.bound > before => self.heap.push(node),
-                State::Split(channels) => self.split(&node, &channels),
+                State::Split(cut, channels) => self.split(&node, cut, &channels),
                 State::Clean => {
-                    STATS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let (period, new) = analyse(self.net, &node.room, self.goal)?;
-                    if std::env::var("HOW2").is_ok() {
-                        eprintln!("{:?} -> {period:?}", node.room);
-                        for c in &new {
-                            eprintln!("     {}", c.show());
-                        }
-                    }
-                    let found = Found {
-                        room: node.room.clone(),
-                        weight: node.weight,
-                        period: Period::ZERO,
-                    };
+                    let (room, weight) = (node.room.clone(), node.weight);
                     self.heap.push(node);
-                    match period {
-                        Some(period) if new.is_empty() => {
-                            return Ok(Outcome::Found(Found { period, ..found }));
-                        }
-                        _ => self.cuts.extend(new),
+                    if let Some(period) = self.analyse(&room)? {
+                        return Ok(Outcome::Found(Found { room, weight, period }));
                     }
                 }
             }
         }
         Ok(Outcome::None)
     }
-    pub(super) fn stats(&self) {
-        eprintln!(
-            "evals {} cuts {} budget left {}",
-            STATS.load(std::sync::atomic::Ordering::Relaxed),
-            self.cuts.len(),
-            self.budget
-        );
+
+    /// The period at the capacities if it meets the goal; new cuts if not.
+    fn analyse(&mut self, room: &[i64]) -> Result<Option<Period>, ThroughputError> {
+        self.last = self.net.verdicts(room)?;
+        let missed = self.last.iter().filter(|v| !self.goal.met(v.period()));
+        let cuts: Vec<Cut> = missed.flat_map(|v| cut::cuts(self.net, v, self.goal)).collect();
+        if cuts.is_empty() {
+            return Ok(longest(&self.last));
+        }
+        self.cuts.extend(cuts);
+        Ok(None)
     }
 
     /// Grows what must grow and finds out what the box costs at least.
@@ -174,30 +180,29 @@ impl<'a> Search<'a> {
             grown = false;
             violated.clear();
             for (index, cut) in self.cuts.iter().enumerate() {
-                let mut lacks = cut.lacks(&node.room);
-                while lacks > 0 {
-                    let free = free_channels(cut, node);
-                    match free[..] {
-                        [] => return State::Dead,
-                        [only] => {
-                            let step = cut.first_step(only, &node.room);
-                            node.room[only] += step;
-                            node.weight = node
-                                .weight
-                                .saturating_add((step as u64).saturating_mul(self.weights[only]));
-                            grown = true;
-                            lacks = cut.lacks(&node.room);
-                        }
-                        _ => {
-                            let may = |c: usize| free.contains(&c);
-                            let least = cut.least_weight(lacks, &node.room, self.weights, may);
-                            violated.push((least, index, free));
-                            break;
-                        }
+                let lacks = cut.lacks(&node.room);
+                if lacks <= 0 {
+                    continue;
+                }
+                let free = free_channels(cut, node);
+                match free[..] {
+                    [] => return State::Dead,
+                    [only] => {
+                        let Some(step) = cut.enough(only, &mut node.room, node.most[only]) else {
+                            return State::Dead;
+                        };
+                        let more = (step as u64).saturating_mul(self.weights[only]);
+                        node.weight = node.weight.saturating_add(more);
+                        grown = true;
                     }
-                    if node.weight > self.heaviest {
-                        return State::Dead;
+                    _ => {
+                        let may = |c: usize| free.contains(&c);
+                        let least = cut.least_weight(lacks, &node.room, self.weights, may);
+                        violated.push((least, index, free));
                     }
+                }
+                if node.weight > self.heaviest {
+                    return State::Dead;
                 }
             }
         }
@@ -225,17 +230,15 @@ impl<'a> Search<'a> {
         let mut channels = free.clone();
         // The channel that helps most cuts goes first: its box keeps all choices.
         channels.sort_by_key(|&c| (std::cmp::Reverse(times[c]), c));
-        channels.push(*index);
-        State::Split(channels)
+        State::Split(*index, channels)
     }
 
-    /// Splits a box by the first of the channels that grows by its first step. The last entry is the cut's index.
-    fn split(&mut self, node: &Node, channels: &[usize]) {
-        let Some((&index, channels)) = channels.split_last() else { return };
+    /// Splits a box by the first of the channels that grows by its first step.
+    fn split(&mut self, node: &Node, cut: usize, channels: &[usize]) {
         let mut most = node.most.clone();
         let mut children = Vec::with_capacity(channels.len());
         for &c in channels {
-            let step = self.cuts[index].first_step(c, &node.room);
+            let step = self.cuts[cut].first_step(c, &node.room);
             let mut child = Node { most: most.clone(), room: node.room.clone(), ..*node };
             child.room[c] += step;
             child.weight =
@@ -261,27 +264,24 @@ fn free_channels(cut: &Cut, node: &Node) -> Vec<usize> {
     cut.channels.iter().copied().filter(grows).collect()
 }
 
-/// The period at the capacities and a cut for every component that misses the goal.
+/// The period at the capacities and cuts for every component that misses the goal.
 pub(super) fn analyse(
     net: &mut Net,
     room: &[i64],
     goal: Goal,
 ) -> Result<(Option<Period>, Vec<Cut>), ThroughputError> {
-    let mut period = Some(Period::ZERO);
-    let mut cuts = Vec::new();
-    for verdict in net.verdicts(room)? {
-        let own = verdict.period();
-        if !goal.met(own) {
-            cuts.extend(cut::cuts(net, &verdict, goal));
-        }
-        period = period.zip(own).map(|(a, b)| a.max(b));
-    }
-    Ok((period, cuts))
+    let verdicts = net.verdicts(room)?;
+    let missed = verdicts.iter().filter(|v| !goal.met(v.period()));
+    let cuts = missed.flat_map(|v| cut::cuts(net, v, goal)).collect();
+    Ok((longest(&verdicts), cuts))
+}
+
+/// The longest period of all components; `None` if any is deadlocked.
+fn longest(verdicts: &[Verdict]) -> Option<Period> {
+    verdicts.iter().try_fold(Period::ZERO, |longest, v| Some(longest.max(v.period()?)))
 }
 
 pub(super) fn total(room: &[i64], weights: &[u64]) -> u64 {
     let places = room.iter().map(|&r| r.max(0) as u64);
     places.zip(weights).fold(0u64, |sum, (r, &w)| sum.saturating_add(r.saturating_mul(w)))
 }
-
-pub static STATS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

@@ -247,7 +247,7 @@ impl Planner<'_> {
 
     /// The range under which the best is known: with loops enough for every split, those around do not matter.
     fn key(range: Range) -> Range {
-        let enough = range.end - range.first - 1;
+        let enough = (range.end - range.first).saturating_sub(1);
         match range.depth >= enough {
             true => Range { shared: 0, depth: enough, ..range },
             false => range,
@@ -377,7 +377,8 @@ mod tests {
                 peak[i] = peak[i].max(held[i]);
             }
         }
-        peak.iter().map(|&p| p as u64).collect()
+        let buffered = |i: usize| u64::from(sdf.is_buffered(i.into()));
+        peak.iter().enumerate().map(|(i, &p)| p as u64 * buffered(i)).collect()
     }
 
     #[test]

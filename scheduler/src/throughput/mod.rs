@@ -16,6 +16,8 @@ mod sdf;
 #[cfg(test)]
 pub(crate) mod selftimed;
 
+use std::collections::BTreeSet;
+
 use zbmd_ir::{ActorId, ChannelId, TiVec};
 
 use crate::analysis::AnalysisError;
@@ -81,7 +83,7 @@ pub enum ThroughputError {
 }
 
 /// One step of a cycle: from an actor along a channel to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BoundStep {
     /// The actor whose firing is waited for.
     pub actor: ActorId,
@@ -90,7 +92,7 @@ pub struct BoundStep {
 }
 
 /// Why one firing waits for the end of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// For tokens on the channel.
     Tokens(ChannelId),
@@ -103,8 +105,7 @@ pub enum Wait {
 /// The cycle of dependencies that bounds the period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The cycle from its lowest actor on, each step's wait leading to the next step's actor. A cycle that winds through actors with
-    /// different rates names them as often as they follow one another.
+    /// The cycle's waits from its lowest actor on, each named once however many firings wait like that.
     pub steps: Vec<BoundStep>,
     /// The cycle's distinct actors by name, in order, the first one repeated at the end.
     names: Vec<String>,
@@ -190,20 +191,16 @@ fn outcome(sdf: &TimedSdf, net: &mut Net, room: &[i64]) -> Result<Throughput, Th
 
 /// The cycle in terms of actors and channels, without what repeats.
 fn bound(sdf: &TimedSdf, net: &Net, verdict: &Verdict) -> Bound {
+    let moves = verdict.hops.iter().any(|h| h.from != h.to);
+    let mut seen = BTreeSet::new();
     let mut steps: Vec<BoundStep> = Vec::new();
-    for hop in &verdict.hops {
-        // Firings of one actor that follow one another are one step, unless that is the whole cycle.
-        let stays = hop.from == hop.to && verdict.hops.iter().any(|h| h.from != h.to);
-        if !stays {
-            let wait = hop.link.map_or(Wait::Turn, |link| net.links[link].wait);
-            steps.push(BoundStep { actor: hop.from.into(), wait });
+    // Firings of one actor that follow one another are one step, unless that is the whole cycle.
+    for hop in verdict.hops.iter().filter(|h| !moves || h.from != h.to) {
+        let wait = hop.link.map_or(Wait::Turn, |link| net.links[link].wait);
+        let step = BoundStep { actor: hop.from.into(), wait };
+        if seen.insert(step) {
+            steps.push(step);
         }
-    }
-    let len = steps.len();
-    let repeats =
-        |by: usize| len.is_multiple_of(by) && (by..len).all(|i| steps[i] == steps[i - by]);
-    if let Some(by) = (1..len).find(|&by| repeats(by)) {
-        steps.truncate(by);
     }
     if let Some(first) = (0..steps.len()).min_by_key(|&i| (steps[i].actor, i)) {
         steps.rotate_left(first);

@@ -13,7 +13,7 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::graph::DiGraph;
 use zbmd_ir::ChannelId;
 
-use super::howard::{Dep, DepGraph, critical};
+use super::howard::{Dep, DepGraph, Policy, critical};
 use super::period::gcd;
 use super::{Period, ThroughputError, TimedSdf, Wait};
 
@@ -108,6 +108,8 @@ pub(crate) struct Net {
     /// First node of each actor in the unfolding of its component.
     node: Vec<u32>,
     unfolding: DepGraph,
+    /// Where the search for the critical cycle of each component ended last.
+    policies: Vec<Policy>,
 }
 
 impl Net {
@@ -121,9 +123,11 @@ impl Net {
             phases: vec![1; q.len()],
             node: vec![0; q.len()],
             unfolding: DepGraph::default(),
+            policies: Vec::new(),
             q,
         };
         net.components = net.components()?;
+        net.policies = vec![Policy::new(); net.components.len()];
         Ok(net)
     }
 
@@ -165,6 +169,11 @@ impl Net {
         Ok(components)
     }
 
+    /// Firings of the actor after which the last unfolding repeated itself.
+    pub(crate) fn phases(&self, actor: usize) -> i64 {
+        self.phases[actor]
+    }
+
     /// Initial tokens of a link when the buffers have `room` places.
     pub(crate) fn initial(&self, link: usize, room: &[i64]) -> i64 {
         match self.links[link].supply {
@@ -178,33 +187,41 @@ impl Net {
     /// A deadlocked component answers with a cycle without tokens.
     pub(crate) fn verdicts(&mut self, room: &[i64]) -> Result<Vec<Verdict>, ThroughputError> {
         let components = std::mem::take(&mut self.components);
-        let verdicts = components.iter().map(|c| self.verdict(c, room)).collect();
-        self.components = components;
+        let mut policies = std::mem::take(&mut self.policies);
+        let each = components.iter().zip(&mut policies);
+        let verdicts = each.map(|(c, policy)| self.verdict(c, policy, room)).collect();
+        (self.components, self.policies) = (components, policies);
         verdicts
     }
 
-    fn verdict(&mut self, c: &Component, room: &[i64]) -> Result<Verdict, ThroughputError> {
+    fn verdict(
+        &mut self,
+        c: &Component,
+        policy: &mut Policy,
+        room: &[i64],
+    ) -> Result<Verdict, ThroughputError> {
         // A cycle of firings without duration weighs nothing: count firings instead of time to see it stuck.
         if c.actors.iter().any(|&a| self.times[a] == 0) {
-            let counted = self.exact(c, room, true)?;
+            let counted = self.exact(c, policy, room, true)?;
             if counted.tokens <= 0 {
                 return Ok(counted);
             }
         }
-        self.exact(c, room, false)
+        self.exact(c, policy, room, false)
     }
 
     fn exact(
         &mut self,
         c: &Component,
+        policy: &mut Policy,
         room: &[i64],
         count_firings: bool,
     ) -> Result<Verdict, ThroughputError> {
         let overflow = ThroughputError::Overflow { actor: c.actors[0].into() };
         loop {
             self.unfold(c, room, count_firings)?;
-            let cycle = critical(&self.unfolding).map_err(|_| overflow.clone())?;
-            let hops: Vec<Hop> = cycle.deps.iter().map(|dep| self.hop(c, dep)).collect();
+            let cycle = critical(&self.unfolding, policy).map_err(|_| overflow.clone())?;
+            let hops: Vec<Hop> = cycle.deps.iter().map(|(to, dep)| self.hop(c, *to, dep)).collect();
             if self.refine(&hops) {
                 continue;
             }
@@ -255,7 +272,7 @@ impl Net {
                         0 => (to + k as u32 - 1, c.unit / (self.q[actor] as i64 / c.divisor) * k),
                         _ => (to - 1, 0),
                     };
-                    self.unfolding.push(Dep { from, to, link: Dep::ORDER, tokens, time: 0 });
+                    self.unfolding.push(Dep { from, link: Dep::ORDER, tokens, time: 0 });
                 }
                 for &link in links {
                     self.unfold_link(c, link, phase, self.initial(link, room), count_firings)?;
@@ -290,7 +307,6 @@ impl Net {
         let step = gcd((p * writer) as u128, (consume * reader) as u128) as i64;
         let last = consume - initial - 1 + consume * b;
         let scale = self.scale(c, index);
-        let to = self.node[link.to] + b as u32;
         let time = if count_firings { 1 } else { self.times[link.from] };
         let count = if step >= p { p * writer / step } else { writer };
         for i in 0..count {
@@ -298,7 +314,7 @@ impl Net {
             let tokens = -(last - p * a).div_euclid(step) * step;
             let tokens = tokens.checked_mul(scale).ok_or_else(overflow)?;
             let from = self.node[link.from] + a as u32;
-            self.unfolding.push(Dep { from, to, link: index as u32, tokens, time });
+            self.unfolding.push(Dep { from, link: index as u32, tokens, time });
         }
         Ok(())
     }
@@ -308,12 +324,12 @@ impl Net {
         c.unit / (link.produce * (self.q[link.from] as i64 / c.divisor))
     }
 
-    fn hop(&self, c: &Component, dep: &Dep) -> Hop {
+    fn hop(&self, c: &Component, to_node: u32, dep: &Dep) -> Hop {
         let actor_of = |node: u32| {
             let at = c.actors.partition_point(|&a| self.node[a] <= node);
             c.actors[at - 1]
         };
-        let (from, to) = (actor_of(dep.from), actor_of(dep.to));
+        let (from, to) = (actor_of(dep.from), actor_of(to_node));
         if dep.link == Dep::ORDER {
             let phase = i64::from(dep.from - self.node[from]);
             let tokens = dep.tokens;
@@ -321,7 +337,7 @@ impl Net {
         }
         let index = dep.link as usize;
         let link = &self.links[index];
-        let (a, b) = (i64::from(dep.from - self.node[from]), i64::from(dep.to - self.node[to]));
+        let (a, b) = (i64::from(dep.from - self.node[from]), i64::from(to_node - self.node[to]));
         let step = gcd(
             (link.produce * self.phases[from]) as u128,
             (link.consume * self.phases[to]) as u128,
