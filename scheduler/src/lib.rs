@@ -6,14 +6,17 @@
 mod analysis;
 mod assemble;
 mod block;
+pub mod buffers;
 mod cluster;
 mod layout;
+pub mod order;
 mod place;
 mod problem;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod throughput;
 
 use std::collections::BTreeMap;
 
