@@ -10,6 +10,7 @@ mod cluster;
 mod layout;
 mod place;
 mod problem;
+pub mod search;
 #[cfg(test)]
 mod testing;
 

@@ -3,3 +3,4 @@
 pub mod data;
 pub mod mix;
 pub mod random;
+pub mod sets;

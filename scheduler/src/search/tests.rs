@@ -1,0 +1,1 @@
+//! Published examples, random graphs against plain enumeration, and the hooks.
