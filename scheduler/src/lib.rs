@@ -5,6 +5,7 @@
 
 mod analysis;
 mod assemble;
+pub mod assign;
 mod block;
 mod cluster;
 mod layout;

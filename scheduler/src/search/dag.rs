@@ -24,6 +24,18 @@ pub struct LinkTime {
     pub denominator: u64,
 }
 
+impl LinkTime {
+    /// Transfers that take no time.
+    pub const FREE: LinkTime = LinkTime { latency: 0, numerator: 0, denominator: 1 };
+
+    /// Ticks for an amount (saturating).
+    pub fn ticks(&self, amount: u64) -> u64 {
+        let over = (u128::from(amount) * u128::from(self.numerator))
+            .div_ceil(u128::from(self.denominator.max(1)));
+        u64::try_from(over).unwrap_or(u64::MAX).saturating_add(self.latency)
+    }
+}
+
 /// Why a [`Dag`] cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DagError {
@@ -128,7 +140,7 @@ impl Dag {
         for edge in &edges {
             for (pair, link) in links.iter().enumerate() {
                 let same = pair / processors == pair % processors;
-                transfers.push(if same { 0 } else { link_ticks(link, edge.cost) });
+                transfers.push(if same { 0 } else { link.ticks(edge.cost) });
             }
         }
         Dag::build(times, edges, transfers, true)
@@ -250,12 +262,6 @@ impl Dag {
         self.largest_transfer.iter().all(|&t| t == 0)
             && self.times.iter().all(|row| row[0].is_some() && row.iter().all(|t| *t == row[0]))
     }
-}
-
-fn link_ticks(link: &LinkTime, cost: u64) -> u64 {
-    let over = (u128::from(cost) * u128::from(link.numerator))
-        .div_ceil(u128::from(link.denominator.max(1)));
-    u64::try_from(over).unwrap_or(u64::MAX).saturating_add(link.latency)
 }
 
 fn topological(

@@ -23,6 +23,7 @@ pub use control::{Control, Level, Progress, gap, unattended};
 pub use dag::{CheckError, Dag, DagError, Edge, LinkTime, Schedule, check};
 use exact_identical::{Answer, Exact};
 use identical::{Identical, Scratch};
+pub(crate) use unrelated::exp_approx;
 
 /// What a search found.
 #[derive(Clone, Debug, PartialEq, Eq)]

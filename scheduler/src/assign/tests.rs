@@ -1,0 +1,1 @@
+//! Small problems against plain enumeration, limits, and errors.
