@@ -60,22 +60,28 @@ fn main() {
     let level = words.iter().find_map(|w| named(w)).unwrap_or_default();
     let wanted =
         |name: &str| words.iter().filter(|w| named(w).is_none()).all(|w| name.contains(w.as_str()));
-    println!("{:<24} {:>6} {:>6} {:>9} {:>6} {:>10} {:>10} {:>11} {:>10}",
-        "instance", "ours", "list", "published", "bound", "to publ.", "to bound", "time", "work");
+    println!(
+        "{:<24} {:>6} {:>6} {:>9} {:>6} {:>10} {:>10} {:>11} {:>10}",
+        "instance", "ours", "list", "published", "bound", "to publ.", "to bound", "time", "work"
+    );
     let mut sums = Vec::new();
     let mut small = Sum::default();
     for (name, makespan) in [("topcuoglu2002", 73), ("arabnejad2014", 113)] {
         let optimum = Published { bound: makespan, makespan };
         let times = data::file(&format!("dag/{name}_times.csv"));
         let edges = data::file(&format!("dag/{name}_edges.csv"));
-        if let (Some(times), Some(edges)) = (times, edges) && wanted(name) {
+        if let (Some(times), Some(edges)) = (times, edges)
+            && wanted(name)
+        {
             run(name, &sets::small_dag(&times, &edges), optimum, level, &mut small);
         }
     }
     sums.push(("unlike processors".to_owned(), small));
     for processors in [2, 4, 8, 16] {
         let mut sum = Sum::default();
-        let Some(optima) = data::file(&format!("stg/Case50_{processors}_OPT.csv")) else { continue };
+        let Some(optima) = data::file(&format!("stg/Case50_{processors}_OPT.csv")) else {
+            continue;
+        };
         for (graph, optimum) in sets::stg_optima(&optima).into_iter().enumerate() {
             let name = format!("stg50/{graph:04}/P{processors}");
             let Some(path) = data::file(&format!("stg/50/rand{graph:04}.stg")) else { continue };
@@ -85,12 +91,22 @@ fn main() {
         }
         sums.push((format!("stg50, {processors} processors"), sum));
     }
-    println!("\n{:<24} {:>6} {:>8} {:>7} {:>7} {:>11} {:>10} {:>10} {:>10}",
-        "set", "cases", "reached", "better", "proved", "mean gap", "worst", "mean time", "longest");
+    println!(
+        "\n{:<24} {:>6} {:>8} {:>7} {:>7} {:>11} {:>10} {:>10} {:>10}",
+        "set", "cases", "reached", "better", "proved", "mean gap", "worst", "mean time", "longest"
+    );
     for (name, sum) in sums.iter().filter(|s| s.1.cases > 0) {
         let cases = f64::from(sum.cases);
-        println!("{name:<24} {:>6} {:>8} {:>7} {:>7} {:>9.4} % {:>8.3} % {:>8.3} s {:>8.3} s",
-            sum.cases, sum.reached, sum.improved, sum.proved, sum.gap / cases * 100.0, sum.worst * 100.0,
-            sum.seconds / cases, sum.longest);
+        println!(
+            "{name:<24} {:>6} {:>8} {:>7} {:>7} {:>9.4} % {:>8.3} % {:>8.3} s {:>8.3} s",
+            sum.cases,
+            sum.reached,
+            sum.improved,
+            sum.proved,
+            sum.gap / cases * 100.0,
+            sum.worst * 100.0,
+            sum.seconds / cases,
+            sum.longest
+        );
     }
 }

@@ -36,7 +36,10 @@ fn main() {
             if watch {
                 let seconds = before.elapsed().as_secs_f64();
                 let (best, bound) = (ms(p.best), ms(p.bound));
-                println!("  {seconds:>8.2} s {:<12} {best:>9.4} {bound:>9.4} {:>10}", p.stage, p.work);
+                println!(
+                    "  {seconds:>8.2} s {:<12} {best:>9.4} {bound:>9.4} {:>10}",
+                    p.stage, p.work
+                );
             }
         };
         let mut control = Control { stop: &|| false, progress: &mut progress };

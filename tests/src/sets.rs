@@ -65,7 +65,8 @@ pub fn stg_optima(path: &Path) -> Vec<Published> {
 pub fn small_dag(times: &Path, edges: &Path) -> Dag {
     let table = |path: &Path| -> Vec<Vec<u64>> {
         let text = read(path);
-        let numbers = |l: &str| l.split(',').skip(1).map(|w| w.trim().parse().expect("a number")).collect();
+        let numbers =
+            |l: &str| l.split(',').skip(1).map(|w| w.trim().parse().expect("a number")).collect();
         text.lines().skip(1).filter(|l| !l.is_empty()).map(numbers).collect()
     };
     let times = table(times).into_iter().map(|row| row.into_iter().map(Some).collect()).collect();

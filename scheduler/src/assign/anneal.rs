@@ -104,7 +104,9 @@ pub(crate) fn anneal(
             1 => {
                 let with = movable[rng.below(movable.len())];
                 let there = state.placement[with];
-                if there == home || !choices[unit].contains(&there) || !choices[with].contains(&home)
+                if there == home
+                    || !choices[unit].contains(&there)
+                    || !choices[with].contains(&home)
                 {
                     continue;
                 }

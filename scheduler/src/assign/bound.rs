@@ -5,18 +5,14 @@ use super::merged::Merged;
 /// Lower bound on the period of every placement with a smaller period than `below`, at most `below`. So
 /// `min(below, best)` bounds all placements.
 ///
-/// Transfers count nothing here. Three arguments, each over the sets of device kinds:
+/// Transfers count nothing here. Four arguments, each over the sets of device kinds:
 /// - a node that takes `below` or more on a device is not there;
 /// - the work of the nodes that can only run on m devices is at least a mean of 1/m;
 /// - of the m*k + 1 largest such nodes some k + 1 share a device (pigeonholes);
 /// - for any weights of the devices that sum to 1, the period is at least the sum of least weighted ticks (linear
-///   programming duality); the weights are found by following the loads.
+///   programming duality).
 pub(crate) fn period_bound(merged: &Merged, below: u64) -> u64 {
-    let allowed: Vec<Vec<Option<u64>>> = merged
-        .ticks
-        .iter()
-        .map(|row| row.iter().map(|t| t.filter(|&t| t < below)).collect())
-        .collect();
+    let allowed = allowed(merged, below);
     if allowed.iter().any(|row| row.iter().all(Option::is_none)) {
         return below;
     }
@@ -42,37 +38,70 @@ pub(crate) fn period_bound(merged: &Merged, below: u64) -> u64 {
             bound = bound.max(sizes[most - (k + 1)..most].iter().sum());
         }
     }
-    bound.max(weighted(&allowed, merged.devices)).min(below)
+    bound.max(weigh(&allowed, merged).bound).min(below)
 }
 
-/// Weights in units of 2^-20.
-const ONE: u128 = 1 << 20;
+/// Ticks of each unit on each device that are less than `below`.
+pub(crate) fn allowed(merged: &Merged, below: u64) -> Vec<Vec<Option<u64>>> {
+    let row = |row: &Vec<Option<u64>>| row.iter().map(|t| t.filter(|&t| t < below)).collect();
+    merged.ticks.iter().map(row).collect()
+}
 
-fn weighted(allowed: &[Vec<Option<u64>>], devices: usize) -> u64 {
-    let mut weight = vec![ONE / devices as u128; devices];
-    let mut best = 0;
-    for round in 0..200u128 {
-        let sum: u128 = weight.iter().sum();
-        let mut load = vec![0u128; devices];
-        let mut total = 0u128;
-        for row in allowed {
-            let least = row.iter().enumerate().filter_map(|(d, t)| {
-                Some((u128::from((*t)?) * weight[d], d))
-            });
-            let Some((cost, device)) = least.min() else { continue };
-            total += cost;
-            load[device] += u128::from(row[device].unwrap_or(0));
-        }
-        best = best.max(total.div_ceil(sum.max(1)));
-        // The more a device would have to do, the dearer it gets.
-        let most = load.iter().max().copied().unwrap_or(0).max(1);
-        for (w, l) in weight.iter_mut().zip(&load) {
-            *w += *w * l / most / (4 + round);
-        }
-        let sum: u128 = weight.iter().sum();
-        weight.iter_mut().for_each(|w| *w = (*w * ONE / sum).max(1));
+/// Weights of devices whose sum bounds a period from below.
+#[derive(Clone, Debug)]
+pub(crate) struct Weights {
+    pub(crate) of: Vec<u128>,
+    pub(crate) bound: u64,
+}
+
+/// First weights are about so large: enough for steps of a thousandth.
+const ONE: u128 = 1 << 24;
+
+/// Finds weights w for which `sum over nodes of min over devices of w * ticks`, over the sum of w, is large: from
+/// equal weights and from the inverse of each device's total, by scaling one kind of device at a time.
+pub(crate) fn weigh(allowed: &[Vec<Option<u64>>], merged: &Merged) -> Weights {
+    let total = |d: usize| {
+        let sum: u128 = allowed.iter().filter_map(|row| row[d]).map(u128::from).sum();
+        let able = allowed.iter().filter(|row| row[d].is_some()).count() as u128;
+        (sum / able.max(1)).max(1)
+    };
+    let totals: Vec<u128> = (0..merged.devices).map(total).collect();
+    let most = totals.iter().max().copied().unwrap_or(1);
+    let inverse = totals.iter().map(|t| (ONE * most / t).min(ONE * ONE)).collect();
+    let value = |of: Vec<u128>| {
+        let least = |row: &Vec<Option<u64>>| {
+            row.iter().zip(&of).filter_map(|(t, w)| Some(u128::from((*t)?) * w)).min().unwrap_or(0)
+        };
+        let sum: u128 = allowed.iter().map(least).sum();
+        let bound = sum.div_ceil(of.iter().sum::<u128>().max(1));
+        Weights { bound: u64::try_from(bound).unwrap_or(0), of }
+    };
+    let mut best = value(vec![ONE; merged.devices]);
+    let other = value(inverse);
+    if other.bound > best.bound {
+        best = other;
     }
-    u64::try_from(best).unwrap_or(u64::MAX)
+    let kinds = merged.kinds();
+    for percent in [200, 130, 110, 102] {
+        // Gains may get as small as a tick: so many rounds and no more.
+        for _ in 0..100 {
+            let before = best.bound;
+            for kind in &kinds {
+                for (up, down) in [(percent, 100), (100, percent)] {
+                    let mut of = best.of.clone();
+                    kind.iter().for_each(|&d| of[d] = (of[d] * up / down).clamp(1, ONE * ONE));
+                    let found = value(of);
+                    if found.bound > best.bound {
+                        best = found;
+                    }
+                }
+            }
+            if best.bound == before {
+                break;
+            }
+        }
+    }
+    best
 }
 
 /// Lower bound on the latency: the longest path with every node on its best device and no transfers.

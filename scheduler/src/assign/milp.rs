@@ -20,7 +20,7 @@ use crate::search::Control;
 pub(crate) const MAX_VARIABLES: usize = 2_500;
 
 /// Nodes between questions to the caller.
-const SLICE: u64 = 25;
+const SLICE: u64 = 10;
 
 /// The incumbent's period in the units of the programme, whose tolerances are absolute.
 const SCALE: f64 = 1000.0;
@@ -72,14 +72,15 @@ pub(crate) fn improve(
         let Ok(solved) = result else {
             // Nothing below the cut-off: the incumbent is optimal but for the step. Other errors prove nothing.
             if matches!(result, Err(microlp::Error::Infeasible)) {
-                outcome.bound = outcome.bound.max(down(SCALE * (1.0 - STEP), unit).min(best));
+                outcome.bound =
+                    outcome.bound.max(whole_ticks(SCALE * (1.0 - STEP), unit).min(best));
             }
             break;
         };
         let stats = solved.stats();
         outcome.nodes = stats.nodes_solved;
         if let Some(proved) = stats.best_bound {
-            outcome.bound = outcome.bound.max(down(proved, unit).min(best));
+            outcome.bound = outcome.bound.max(whole_ticks(proved, unit).min(best));
         }
         if let SolveOutcome::Solution(solution) = &solved {
             let values: Vec<f64> = solution.iter().map(|(_, v)| v).collect();
@@ -99,9 +100,9 @@ pub(crate) fn improve(
     outcome
 }
 
-/// A bound of the programme in ticks, with a margin for its arithmetic.
-fn down(value: f64, unit: f64) -> u64 {
-    ((value - SCALE * 1e-6) / unit).max(0.0).floor() as u64
+/// A bound of the programme in ticks, with a margin for its arithmetic. Periods are whole ticks.
+fn whole_ticks(value: f64, unit: f64) -> u64 {
+    ((value - SCALE * 1e-6) / unit).max(0.0).ceil() as u64
 }
 
 fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
@@ -113,9 +114,8 @@ fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
     let place = places(merged);
     let x: Vec<Vec<Option<Variable>>> = (0..merged.units())
         .map(|u| {
-            let may = |d: usize| {
-                merged.ticks[u][d].is_some_and(|t| t < best) && place[d] <= rank[u]
-            };
+            let may =
+                |d: usize| merged.ticks[u][d].is_some_and(|t| t < best) && place[d] <= rank[u];
             (0..devices).map(|d| may(d).then(|| variables.add(variable().binary()))).collect()
         })
         .collect();

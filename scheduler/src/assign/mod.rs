@@ -2,7 +2,7 @@
 //! memory, or a weighted mix.
 //!
 //! [`solve`] takes contiguous splits by dynamic programming (`split`), improves them by simulated annealing
-//! (`anneal`), and states a lower bound (`bound`). On small problems a mixed-integer linear programme (`milp`) goes on
+//! (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear programme (`milp`) goes on
 //! from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver only.
 //! [`Problem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
 
@@ -10,6 +10,7 @@ mod anneal;
 mod bound;
 mod merged;
 mod milp;
+mod pack;
 mod problem;
 mod split;
 mod state;
@@ -51,11 +52,13 @@ impl Assignment {
 }
 
 struct Limits {
-    /// Moves of one annealing.
+    /// Moves of one annealing for each unit.
     moves: u64,
     /// Annealings with different seeds.
     rounds: u64,
-    /// Nodes of the programme; 0 leaves it out.
+    /// Nodes of each question of the packing bound.
+    packing: u64,
+    /// Work of the programme, in nodes times squared variables: about what it takes. 0 leaves it out.
     nodes: u64,
     /// Variables of the largest programme.
     variables: usize,
@@ -63,11 +66,13 @@ struct Limits {
 
 fn limits(level: Level) -> Limits {
     match level {
-        Level::Fast => Limits { moves: 20_000, rounds: 1, nodes: 0, variables: 0 },
-        Level::Balanced => Limits { moves: 300_000, rounds: 4, nodes: 0, variables: 0 },
+        Level::Fast => Limits { moves: 300, rounds: 1, packing: 1_000, nodes: 0, variables: 0 },
+        Level::Balanced => {
+            Limits { moves: 6_000, rounds: 4, packing: 20_000, nodes: 50_000_000, variables: 300 }
+        }
         Level::Exact => {
             let variables = milp::MAX_VARIABLES;
-            Limits { moves: 1_000_000, rounds: 6, nodes: 20_000, variables }
+            Limits { moves: 40_000, rounds: 6, packing: 1_000_000, nodes: 4_000_000_000, variables }
         }
     }
 }
@@ -100,10 +105,14 @@ pub fn solve(
     let firsts: Vec<Vec<u32>> = starts.contiguous.into_iter().chain([starts.greedy]).collect();
     let mut work = 0;
     // The latency of each move is computed anew: fewer moves then.
-    let moves = if latency { limits.moves / 20 } else { limits.moves };
+    let moves = limits.moves * merged.units() as u64 / if latency { 20 } else { 1 };
     for round in 0..limits.rounds.max(firsts.len() as u64) {
-        let first = firsts[round as usize % firsts.len()].clone();
-        let heat = [0.01, 0.05, 0.002][round as usize % 3];
+        let from = best.as_ref().filter(|b| b.feasible && round as usize >= firsts.len());
+        let first = match from {
+            Some(best) => best.placement.clone(),
+            None => firsts[round as usize % firsts.len()].clone(),
+        };
+        let heat = [0.01, 0.02, 0.005][round as usize % 3];
         let (seed, steps) = (SEED + round, if round < limits.rounds { moves } else { 0 });
         let found = anneal(&energy, first, bound, (steps, seed, heat), control);
         work += steps;
@@ -117,6 +126,13 @@ pub fn solve(
     let Some(mut best) = best else { return Err(AssignError::NoDevice) };
     if best.feasible {
         bound = bound.max(cost_bound(problem, &merged, best.cost)).min(best.cost);
+        let weights = problem.objective;
+        if weights.period > 0 && weights.latency == 0 && weights.memory == 0 && best.cost > bound {
+            let period = best.cost / weights.period;
+            let packed =
+                pack::bound(&merged, bound / weights.period, period, limits.packing, control);
+            bound = bound.max(packed.saturating_mul(weights.period)).min(best.cost);
+        }
         let only_period = problem.objective == Objective::PERIOD && problem.max_latency.is_none();
         if only_period && best.cost > bound && limits.nodes > 0 {
             work += programme(problem, &merged, &mut best, &mut bound, &limits, control);
@@ -195,6 +211,9 @@ fn programme(
     control: &mut Control<'_>,
 ) -> u64 {
     let whole = milp::size(merged) <= limits.variables;
+    if !whole && limits.variables < milp::MAX_VARIABLES {
+        return 0;
+    }
     let coarse;
     let seen = if whole {
         merged
@@ -208,7 +227,8 @@ fn programme(
         }
     };
     let incumbent = seen.contract(&merged.expand(&best.placement));
-    let outcome = milp::improve(seen, &incumbent, *bound, limits.nodes, control);
+    let nodes = limits.nodes / (milp::size(seen) as u64).pow(2);
+    let outcome = milp::improve(seen, &incumbent, *bound, nodes, control);
     if let Some(better) = &outcome.better {
         let placement = seen.expand(better);
         if let Ok(found) = problem.evaluate(&placement)
@@ -248,7 +268,7 @@ fn coarsen(
         }
     }
     pairs.sort_unstable();
-    let wanted = variables / (3 * merged.devices).max(1);
+    let wanted = variables / (4 * merged.devices).max(1);
     let mut left = merged.units();
     for (_, a, b) in pairs {
         if left <= wanted {

@@ -312,9 +312,11 @@ impl Problem {
             receivers.dedup();
             let (mut sum, mut most) = (0, 0);
             for &to in receivers.iter().filter(|&&to| to != from) {
-                let link = self
-                    .link(from as usize, to as usize)
-                    .ok_or(AssignError::NoLink { channel, from, to })?;
+                let link = self.link(from as usize, to as usize).ok_or(AssignError::NoLink {
+                    channel,
+                    from,
+                    to,
+                })?;
                 let send = link.send.ticks(c.amount);
                 (sum, most) = (sum + send, most.max(send));
                 load[to as usize] += link.receive.ticks(c.amount);
@@ -379,8 +381,8 @@ impl Problem {
                 for &to in &c.to {
                     let there = placement[to as usize] as usize;
                     let link = self.link(device, there).filter(|_| there != device);
-                    let over = link
-                        .map_or(0, |l| l.send.ticks(c.amount) + l.receive.ticks(c.amount));
+                    let over =
+                        link.map_or(0, |l| l.send.ticks(c.amount) + l.receive.ticks(c.amount));
                     ready[to as usize] = ready[to as usize].max(end + over);
                 }
             }

@@ -264,11 +264,7 @@ impl Dag {
     }
 }
 
-fn topological(
-    edges: &[Edge],
-    into: &[Vec<u32>],
-    out: &[Vec<u32>],
-) -> Result<Vec<u32>, DagError> {
+fn topological(edges: &[Edge], into: &[Vec<u32>], out: &[Vec<u32>]) -> Result<Vec<u32>, DagError> {
     let mut waiting: Vec<usize> = into.iter().map(Vec::len).collect();
     let mut order: Vec<u32> =
         (0u32..).zip(&waiting).filter(|(_, w)| **w == 0).map(|(t, _)| t).collect();
@@ -330,7 +326,9 @@ pub enum CheckError {
         start: u64,
     },
     /// Two tasks run at once on one processor.
-    #[error("task {first} ends at {end}, but task {second} starts at {start} on the same processor {processor}")]
+    #[error(
+        "task {first} ends at {end}, but task {second} starts at {start} on the same processor {processor}"
+    )]
     Overlap {
         /// The earlier task.
         first: u32,

@@ -314,8 +314,7 @@ impl<'a> Exact<'a> {
                     return false;
                 }
             }
-            let busy: u64 =
-                bits(state.running).map(|t| self.end[t].min(due) - state.now).sum();
+            let busy: u64 = bits(state.running).map(|t| self.end[t].min(due) - state.now).sum();
             if work + busy > machines * (due - state.now) {
                 return false;
             }

@@ -18,8 +18,8 @@ pub(crate) struct Identical {
 /// Tasks beyond which heads and tails look at direct neighbours only: the closure takes V^2 bits.
 const MAX_CLOSURE: usize = 3000;
 
-/// Tasks beyond which the interval bound looks at fewer intervals.
-const MAX_INTERVAL_POINTS: usize = 160;
+/// Most terms of the interval bound at one target: of many tasks it looks at fewer intervals.
+const MAX_INTERVAL_TERMS: usize = 4_000_000;
 
 impl Identical {
     /// The problem of a graph for which [`Dag::is_identical`] holds.
@@ -97,10 +97,11 @@ impl Identical {
         from.extend(latest.iter().zip(&self.time).map(|(l, t)| l - t.min(l)));
         let mut to: Vec<u64> = latest.clone();
         to.extend(self.head.iter().zip(&self.time).map(|(h, t)| h + t));
+        let most = (MAX_INTERVAL_TERMS / self.tasks().max(1)).isqrt().max(2);
         for points in [&mut from, &mut to] {
             points.sort_unstable();
             points.dedup();
-            let step = points.len().div_ceil(MAX_INTERVAL_POINTS).max(1);
+            let step = points.len().div_ceil(most).max(1);
             if step > 1 {
                 *points = points.iter().copied().step_by(step).collect();
             }
@@ -141,10 +142,8 @@ impl Identical {
             rank[task] = place;
         }
         let mut waiting: Vec<usize> = self.before.iter().map(Vec::len).collect();
-        let mut ready: std::collections::BinaryHeap<std::cmp::Reverse<usize>> = (0..tasks)
-            .filter(|&t| waiting[t] == 0)
-            .map(|t| std::cmp::Reverse(rank[t]))
-            .collect();
+        let mut ready: std::collections::BinaryHeap<std::cmp::Reverse<usize>> =
+            (0..tasks).filter(|&t| waiting[t] == 0).map(|t| std::cmp::Reverse(rank[t])).collect();
         let mut running: std::collections::BinaryHeap<std::cmp::Reverse<(u64, usize)>> =
             std::collections::BinaryHeap::new();
         let mut start = vec![0; tasks];

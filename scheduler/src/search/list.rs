@@ -111,9 +111,8 @@ fn upward(dag: &Dag, which: Typical) -> Vec<f64> {
     let mut rank = vec![0f64; dag.tasks()];
     for &task in dag.topological().iter().rev() {
         let task = task as usize;
-        let after = dag.out_of(task).map(|(e, edge)| {
-            dag.mean_transfer(e) as f64 + rank[edge.to as usize]
-        });
+        let after =
+            dag.out_of(task).map(|(e, edge)| dag.mean_transfer(e) as f64 + rank[edge.to as usize]);
         rank[task] = typical(dag, task, which) + after.fold(0.0, f64::max);
     }
     rank
@@ -239,9 +238,8 @@ fn lookahead(dag: &Dag) -> Schedule {
         for (p, end) in choices {
             builder.put(task, p);
             let children = dag.out_of(task).map(|(_, edge)| edge.to as usize);
-            let known = children.filter(|&c| {
-                dag.into_task(c).all(|(_, edge)| placed[edge.from as usize])
-            });
+            let known =
+                children.filter(|&c| dag.into_task(c).all(|(_, edge)| placed[edge.from as usize]));
             let last = known.map(|c| builder.choices(c).map(|(_, e)| e).min().unwrap_or(0)).max();
             builder.undo(task);
             let key = (last.unwrap_or(end), end, p);

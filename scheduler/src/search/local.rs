@@ -108,9 +108,8 @@ impl Search<'_> {
     /// Makespan first; then how much work lies too late for the bound, so that plateaus have a slope.
     fn cost(&self, start: &[u64]) -> (u64, u64) {
         let problem = self.problem;
-        let late = |t: usize| {
-            (start[t] + problem.time[t] + problem.tail[t]).saturating_sub(self.bound)
-        };
+        let late =
+            |t: usize| (start[t] + problem.time[t] + problem.tail[t]).saturating_sub(self.bound);
         (problem.makespan(start), (0..problem.tasks()).map(late).sum())
     }
 }
@@ -130,8 +129,7 @@ pub(crate) fn improve(
     let mirror = problem.reversed();
     let (place, mirror_place) = (problem.places(), mirror.places());
     let scratch = Scratch::default();
-    let mut search =
-        Search { problem, mirror, place, mirror_place, scratch, bound, work: 0 };
+    let mut search = Search { problem, mirror, place, mirror_place, scratch, bound, work: 0 };
     let mut rng = Rng::new(seed);
     let lists = priority_lists(problem);
     let mut best_cost = search.cost(&start);

@@ -118,8 +118,7 @@ fn exact_identical(
 ) -> u64 {
     let mirror = problem.reversed();
     let stop = control.stop;
-    let (Some(forwards), Some(backwards)) =
-        (Exact::new(problem, stop), Exact::new(&mirror, stop))
+    let (Some(forwards), Some(backwards)) = (Exact::new(problem, stop), Exact::new(&mirror, stop))
     else {
         return 0;
     };
@@ -168,7 +167,8 @@ fn solve_unrelated(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>)
     let scheduled = list::portfolio(dag).into_iter().map(|(_, s)| (check(dag, &s), s));
     let checked = scheduled.filter_map(|(makespan, s)| Some((makespan.ok()?, s)));
     let first = checked.min_by_key(|c| c.0);
-    let (listed, mut schedule) = first.unwrap_or((0, Schedule { processor: vec![], start: vec![] }));
+    let (listed, mut schedule) =
+        first.unwrap_or((0, Schedule { processor: vec![], start: vec![] }));
     control.report("list scheduling", listed, bound, 0);
     let mut makespan = listed;
     let mut work = 0;

@@ -175,12 +175,7 @@ struct Branch<'a> {
 /// Every semi-active schedule is an order of appending. Of two states with the same tasks placed and the same
 /// processors of the tasks that are still read, one is dropped if no processor is free and no result is there sooner
 /// than in the other.
-pub(crate) fn branch_and_bound(
-    dag: &Dag,
-    best: u64,
-    limit: u64,
-    stop: &dyn Fn() -> bool,
-) -> Proof {
+pub(crate) fn branch_and_bound(dag: &Dag, best: u64, limit: u64, stop: &dyn Fn() -> bool) -> Proof {
     let tasks = dag.tasks();
     if tasks > MAX_TASKS {
         return Proof { better: None, complete: false, nodes: 0 };
@@ -267,6 +262,11 @@ impl Branch<'_> {
         self.placed >> task & 1 == 1
     }
 
+    fn is_empty(&self, p: usize) -> bool {
+        let here = |t: usize| self.is_placed(t) && self.processor[t] as usize == p;
+        self.free[p] == 0 && !(0..self.dag.tasks()).any(here)
+    }
+
     fn ready(&self, task: usize, p: usize) -> u64 {
         let arrivals = self.dag.into_task(task).map(|(e, edge)| {
             let from = edge.from as usize;
@@ -287,7 +287,7 @@ impl Branch<'_> {
             for p in 0..self.free.len() {
                 let Some(time) = self.dag.time(task, p) else { continue };
                 // Of two alike and empty processors the first is used.
-                if self.free[p] == 0 && self.twin[p].is_some_and(|q| self.free[q] == 0) {
+                if self.is_empty(p) && self.twin[p].is_some_and(|q| self.is_empty(q)) {
                     continue;
                 }
                 let end = self.ready(task, p).max(if time == 0 { 0 } else { self.free[p] }) + time;
@@ -317,8 +317,7 @@ impl Branch<'_> {
                 for (e, edge) in self.dag.into_task(task) {
                     let from = edge.from as usize;
                     let there = if self.is_placed(from) {
-                        self.end[from]
-                            + self.dag.transfer(e, self.processor[from] as usize, p)
+                        self.end[from] + self.dag.transfer(e, self.processor[from] as usize, p)
                     } else {
                         earliest[from]
                     };
@@ -344,7 +343,13 @@ impl Branch<'_> {
         let mut front: Front = self.free.clone();
         front.extend(open.iter().map(|&t| self.end[t]));
         // Tasks that nobody reads any more count by their end only.
-        front.push((0..self.dag.tasks()).filter(|&t| self.is_placed(t)).map(|t| self.end[t]).max().unwrap_or(0));
+        front.push(
+            (0..self.dag.tasks())
+                .filter(|&t| self.is_placed(t))
+                .map(|t| self.end[t])
+                .max()
+                .unwrap_or(0),
+        );
         let known = self.seen.entry((self.placed, where_from)).or_default();
         if known.iter().any(|k| k.iter().zip(&front).all(|(a, b)| a <= b)) {
             return true;
