@@ -5,6 +5,7 @@
 
 mod analysis;
 mod assemble;
+pub mod assign;
 mod block;
 pub mod buffers;
 mod cluster;
@@ -12,6 +13,7 @@ mod layout;
 pub mod order;
 mod place;
 mod problem;
+pub mod search;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

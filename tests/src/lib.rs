@@ -7,3 +7,4 @@ pub mod random;
 pub mod run;
 pub mod signal;
 pub mod stepper;
+pub mod sets;
