@@ -160,7 +160,12 @@ pub fn compile_graph(
 ) -> Result<Compiled, Diagnostics> {
     let mut run = Run::new(options);
     run.files.blobs = blobs;
-    for error in zbmd_ir::verify::check_graph(&graph, &run.files.blobs).err().unwrap_or_default() {
+    let malformed =
+        zbmd_ir::verify::check_graph(&graph, &run.files.blobs).err().unwrap_or_default();
+    // Rates and deadlocks have codes of their own: the analysis finds them again and says more.
+    for error in
+        malformed.iter().filter(|e| !matches!(e.code(), "V0120" | "V0121" | "V0122" | "V0123"))
+    {
         run.sink.push(Diagnostic::new(Code::E0602, format!("the graph is malformed: {error}")));
     }
     let origins = Origins {

@@ -27,7 +27,7 @@ pub fn kaiser_lowpass(cutoff: f64, rate: f64, taps: usize, beta: f64, gain: f64)
     taps.iter().map(|t| t * gain / sum).collect()
 }
 
-/// y[m] = Σ h[k] u[m M − k] for u = x with `up − 1` zeros after each sample; as many outputs as x covers.
+/// `y[m] = Σ h[k] u[m M − k]` for u = x with `up − 1` zeros after each sample; as many outputs as x covers.
 pub fn resample(x: &[f64], taps: &[f64], up: usize, down: usize) -> Vec<f64> {
     let output = |m: usize| {
         let at = m * down;

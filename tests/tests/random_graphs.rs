@@ -1,8 +1,9 @@
 //! Random consistent graphs on random machines: schedule, verify, replay, and equal the interpreter.
 
+use zbmd_compiler::{CompileOptions, MachineChoice, compile_graph};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{Graph, Plan, PlanId, Program, TiVec};
-use zbmd_scheduler::{Block, Options, repetition, schedule};
+use zbmd_ir::{ChannelId, Graph, Plan, PlanId, Program, TiVec};
+use zbmd_scheduler::{Block, Options, check_deadlock, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, interpret_program, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -66,6 +67,62 @@ fn random_graphs_replay_like_the_interpreter() {
         multi > 1000 && looped > 100 && compared > 100_000,
         "{multi} {looped} {compared}: a weak sample"
     );
+}
+
+/// Codes that compiling the graph is refused with; empty if it is accepted.
+fn refused_with(graph: &Graph) -> Vec<String> {
+    let options = CompileOptions {
+        registry: mix::registry(),
+        machine: MachineChoice::Given(random::machine(2)),
+        ..CompileOptions::default()
+    };
+    match compile_graph(graph.clone(), TiVec::new(), &options) {
+        Ok(_) => vec![],
+        Err(diagnostics) => diagnostics.list.iter().map(|d| d.code.to_string()).collect(),
+    }
+}
+
+#[test]
+fn inconsistent_and_deadlocked_graphs_are_refused_by_their_codes() {
+    let (mut inconsistent, mut deadlocked) = (0, 0);
+    for seed in 0..300u64 {
+        let graph = random::graph(seed, Shape::default());
+        assert_eq!(refused_with(&graph), Vec::<String>::new(), "seed {seed}");
+        // Another rate at one reader whose writer is tied to it in another way too, or that reads what others read.
+        let mut wrong = graph.clone();
+        let readers = wrong.actors.iter_mut().filter(|a| a.inputs.len() > 1 && a.state.is_empty());
+        if let Some(port) = readers.flat_map(|a| a.inputs.iter_mut()).next() {
+            (port.rate, port.window) = (port.rate * 13, port.window + port.rate * 12);
+            if repetition(&wrong).is_err() {
+                assert_eq!(refused_with(&wrong), ["E0401"], "seed {seed}");
+                inconsistent += 1;
+            }
+        }
+        // No initial tokens on a channel that leads back, but for what windows keep.
+        let mut stuck = graph.clone();
+        for channel in 0..stuck.channels.len() {
+            let id = ChannelId::from(channel);
+            let (from, reader) =
+                (stuck.channels[id].from, stuck.channels[id].readers.first().copied());
+            let back = reader.is_some_and(|r| r.to.actor <= from.actor) && !stuck.is_state(id);
+            if let (true, Some(reader)) = (back, reader) {
+                let port = &stuck.actors[reader.to.actor].inputs[reader.to.port as usize];
+                let kept = port.window - port.rate;
+                let ch = &mut stuck.channels[id];
+                ch.readers[0].delay = kept;
+                ch.initial.truncate((kept * ch.token.bytes()) as usize);
+            }
+        }
+        if stuck != graph {
+            let codes = refused_with(&stuck);
+            let q = repetition(&stuck).expect("delays do not change rates");
+            if check_deadlock(&stuck, &q).is_err() {
+                assert_eq!(codes, ["E0402"], "seed {seed}");
+                deadlocked += 1;
+            }
+        }
+    }
+    assert!(inconsistent > 100 && deadlocked > 100, "{inconsistent} {deadlocked}: a weak sample");
 }
 
 #[test]

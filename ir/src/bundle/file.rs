@@ -75,7 +75,7 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Maps, checks and verifies a bundle. Blobs stay in the mapped file: it may be replaced (as [`write`] does) but must
+/// Maps, checks and verifies a bundle. Blobs stay in the mapped file: it may be replaced (as [`write()`] does) but must
 /// not be changed in place while the program lives.
 ///
 /// # Errors
