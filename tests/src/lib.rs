@@ -5,6 +5,6 @@ pub mod data;
 pub mod mix;
 pub mod random;
 pub mod run;
+pub mod sets;
 pub mod signal;
 pub mod stepper;
-pub mod sets;

@@ -2,12 +2,14 @@
 //! memory, or a weighted mix.
 //!
 //! [`solve`] takes contiguous splits by dynamic programming (`split`), improves them by simulated annealing
-//! (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear programme (`milp`) goes on
-//! from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver only.
+//! (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear programme (`milp`)
+//! goes on from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver
+//! only. It states the period alone; tiny problems of any objective are enumerated (`exhaust`).
 //! [`Problem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
 
 mod anneal;
 mod bound;
+mod exhaust;
 mod merged;
 mod milp;
 mod pack;
@@ -16,6 +18,7 @@ mod split;
 mod state;
 
 use anneal::{Best, Energy, anneal};
+use exhaust::exhaust;
 use merged::Merged;
 pub use problem::{
     AssignError, Channel, Device, Evaluation, Fanout, Link, Node, Objective, Problem,
@@ -56,6 +59,8 @@ struct Limits {
     moves: u64,
     /// Annealings with different seeds.
     rounds: u64,
+    /// Placements of a problem that is enumerated.
+    enumerated: u64,
     /// Nodes of each question of the packing bound.
     packing: u64,
     /// Work of the programme, in nodes times squared variables: about what it takes. 0 leaves it out.
@@ -66,18 +71,34 @@ struct Limits {
 
 fn limits(level: Level) -> Limits {
     match level {
-        Level::Fast => Limits { moves: 300, rounds: 1, packing: 1_000, nodes: 0, variables: 0 },
-        Level::Balanced => {
-            Limits { moves: 6_000, rounds: 4, packing: 20_000, nodes: 50_000_000, variables: 300 }
-        }
-        Level::Exact => {
-            let variables = milp::MAX_VARIABLES;
-            Limits { moves: 40_000, rounds: 6, packing: 1_000_000, nodes: 4_000_000_000, variables }
-        }
+        Level::Fast => Limits {
+            moves: 300,
+            rounds: 1,
+            enumerated: 200,
+            packing: 1_000,
+            nodes: 0,
+            variables: 0,
+        },
+        Level::Balanced => Limits {
+            moves: 6_000,
+            rounds: 4,
+            enumerated: 20_000,
+            packing: 20_000,
+            nodes: 50_000_000,
+            variables: 300,
+        },
+        Level::Exact => Limits {
+            moves: 40_000,
+            rounds: 6,
+            enumerated: 500_000,
+            packing: 1_000_000,
+            nodes: 4_000_000_000,
+            variables: milp::MAX_VARIABLES,
+        },
     }
 }
 
-const SEED: u64 = 0x706c_6163_65;
+const SEED: u64 = 0x70_6c61_6365;
 
 /// Finds a placement of small cost that keeps all limits.
 ///
@@ -124,7 +145,18 @@ pub fn solve(
         }
     }
     let Some(mut best) = best else { return Err(AssignError::NoDevice) };
-    if best.feasible {
+    if !best.feasible || best.cost > bound {
+        let below = if best.feasible { best.cost } else { u64::MAX };
+        let tried = exhaust(problem, &merged, below, limits.enumerated, control);
+        work += tried.work;
+        if let Some((cost, placement)) = tried.better {
+            best.take(cost, placement);
+        }
+        if tried.complete && best.feasible {
+            bound = best.cost;
+        }
+    }
+    if best.feasible && best.cost > bound {
         bound = bound.max(cost_bound(problem, &merged, best.cost)).min(best.cost);
         let weights = problem.objective;
         if weights.period > 0 && weights.latency == 0 && weights.memory == 0 && best.cost > bound {
@@ -151,7 +183,7 @@ impl Best {
     fn better_than(&self, other: &Best) -> bool {
         match (self.feasible, other.feasible) {
             (true, true) => self.cost < other.cost,
-            (new, old) => new && !old || !old && self.distance() < other.distance(),
+            (new, old) => !old && (new || self.distance() < other.distance()),
         }
     }
 }

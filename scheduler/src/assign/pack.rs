@@ -122,7 +122,7 @@ impl<'a> Packing<'a> {
 
     fn put(&mut self, place: usize, control: &Control<'_>) -> Step {
         self.nodes += 1;
-        if self.nodes > self.limit || (self.nodes % ASK_EVERY == 0 && control.stopped()) {
+        if self.nodes > self.limit || (self.nodes.is_multiple_of(ASK_EVERY) && control.stopped()) {
             return Step::OutOfNodes;
         }
         if !self.may_fit(place) {

@@ -96,8 +96,7 @@ fn stretches(merged: &Merged, order: &[usize], lanes: &[Vec<usize>]) -> Stretche
             readers.fill(0);
             let (mut work, mut bytes) = (0u64, 0u64);
             let mut transfers = 0u64;
-            for to in from..units {
-                let unit = order[to];
+            for (to, &unit) in order.iter().enumerate().skip(from) {
                 let Some(ticks) = merged.ticks[unit][device] else { break };
                 work += ticks;
                 bytes += merged.bytes[unit];

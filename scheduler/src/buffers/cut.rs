@@ -300,7 +300,7 @@ impl Cycle<'_> {
         let ahead =
             self.let_go_ahead(hops).map(|(shift, i)| (lost(&hops[shift.len()..i]), Some(shift), i));
         let best = [back, ahead].into_iter().flatten().min_by_key(|(lost, ..)| *lost);
-        let Some((lost, shift, i)) =
+        let Some((_, shift, i)) =
             best.filter(|(lost, ..)| needed(self.goal, whole - lost) > tokens)
         else {
             return false;

@@ -166,7 +166,7 @@ pub struct Front {
 pub fn front(sdf: &TimedSdf, unit: Unit, limits: Limits) -> Result<Front, ThroughputError> {
     let explored = Sizer::new(sdf, unit, limits)?.explore(u64::MAX)?;
     let bound = match explored.end {
-        End::Stopped(bound, _) => bound,
+        End::Stopped(bound) => bound,
         End::Shortest | End::Heaviest => u64::MAX,
     };
     let mut points = explored.points;
@@ -213,8 +213,8 @@ enum End {
     Shortest,
     /// All that weighs no more than allowed was seen.
     Heaviest,
-    /// Out of budget: all lighter than this was seen; where it would have gone on.
-    Stopped(u64, Vec<i64>),
+    /// Out of budget: all lighter than this was seen.
+    Stopped(u64),
 }
 
 struct Explored {
@@ -280,8 +280,8 @@ impl<'a> Sizer<'a> {
                     search.aim(Goal::Below(found.period));
                 }
                 Outcome::None => return Ok(Explored { points, end: End::Heaviest }),
-                Outcome::Stopped(bound, room) => {
-                    return Ok(Explored { points, end: End::Stopped(bound, room) });
+                Outcome::Stopped(bound, _) => {
+                    return Ok(Explored { points, end: End::Stopped(bound) });
                 }
             }
         }

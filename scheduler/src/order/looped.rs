@@ -436,7 +436,8 @@ mod tests {
         }
         let common = q[first..end].iter().fold(0, |g, &n| gcd(g, n.into())) as u64;
         let mut best = u64::MAX;
-        for inner in (1..=common).filter(|i| common % i == 0 && i % shared == 0) {
+        for inner in (1..=common).filter(|i| common.is_multiple_of(*i) && i.is_multiple_of(shared))
+        {
             if inner > shared && depth == 0 {
                 continue;
             }

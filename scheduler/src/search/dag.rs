@@ -234,7 +234,7 @@ impl Dag {
     }
 
     /// Edges into a task: index and edge.
-    pub(crate) fn into_task(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
+    pub(crate) fn edges_into(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
         self.into[task].iter().map(|&e| (e as usize, &self.edges[e as usize]))
     }
 
@@ -409,7 +409,8 @@ mod tests {
     #[test]
     fn the_checker_names_each_kind_of_flaw() {
         let dag = chain();
-        let cases: [(&[u32], &[u64], Result<u64, CheckError>); 6] = [
+        type Case<'a> = (&'a [u32], &'a [u64], Result<u64, CheckError>);
+        let cases: [Case<'_>; 6] = [
             (&[0, 0], &[0, 3], Ok(7)),
             (&[1, 0], &[0, 7], Ok(11)),
             (&[1, 0], &[0, 6], Err(CheckError::Early { from: 0, to: 1, ready: 7, start: 6 })),
@@ -431,7 +432,8 @@ mod tests {
     fn bad_graphs_are_refused() {
         let edge = |from, to| Edge { from, to, cost: 1 };
         let one = || vec![vec![Some(1)], vec![Some(1)]];
-        let cases: [(Vec<Vec<Option<u64>>>, Vec<Edge>, DagError); 6] = [
+        type Case = (Vec<Vec<Option<u64>>>, Vec<Edge>, DagError);
+        let cases: [Case; 6] = [
             (one(), vec![edge(0, 1), edge(1, 0)], DagError::Cycle { task: 0 }),
             (one(), vec![edge(0, 2)], DagError::Edge { from: 0, to: 2, tasks: 2 }),
             (vec![vec![Some(1)], vec![None]], vec![], DagError::Nowhere { task: 1 }),

@@ -196,7 +196,7 @@ impl<'a> Exact<'a> {
         if self.nodes >= self.limit {
             return Step::OutOfNodes;
         }
-        if self.nodes % ASK_EVERY == 0 && (self.stop)() {
+        if self.nodes.is_multiple_of(ASK_EVERY) && (self.stop)() {
             self.stopped = true;
             self.limit = 0;
             return Step::OutOfNodes;

@@ -31,7 +31,8 @@ impl Identical {
             before[edge.to as usize].push(edge.from as usize);
         }
         let topological = dag.topological().iter().map(|&t| t as usize).collect();
-        Identical::new(dag.processors(), time, before, topological)
+        // A graph without tasks does not say how many processors there are.
+        Identical::new(dag.processors().max(1), time, before, topological)
     }
 
     fn new(

@@ -34,7 +34,7 @@ impl<'a> Builder<'a> {
 
     /// When all input of a task whose predecessors are placed is there.
     fn ready(&self, task: usize, processor: usize) -> u64 {
-        let arrivals = self.dag.into_task(task).map(|(e, edge)| {
+        let arrivals = self.dag.edges_into(task).map(|(e, edge)| {
             let from = edge.from as usize;
             self.end[from] + self.dag.transfer(e, self.processor[from] as usize, processor)
         });
@@ -123,7 +123,7 @@ fn downward(dag: &Dag) -> Vec<f64> {
     let mut rank = vec![0f64; dag.tasks()];
     for &task in dag.topological() {
         let task = task as usize;
-        let before = dag.into_task(task).map(|(e, edge)| {
+        let before = dag.edges_into(task).map(|(e, edge)| {
             let from = edge.from as usize;
             rank[from] + typical(dag, from, Typical::Mean) + dag.mean_transfer(e) as f64
         });
@@ -134,7 +134,7 @@ fn downward(dag: &Dag) -> Vec<f64> {
 
 /// Ready tasks by highest rank, ties by lower index.
 pub(crate) fn order_by(dag: &Dag, rank: &[f64]) -> Vec<u32> {
-    let mut waiting: Vec<usize> = (0..dag.tasks()).map(|t| dag.into_task(t).count()).collect();
+    let mut waiting: Vec<usize> = (0..dag.tasks()).map(|t| dag.edges_into(t).count()).collect();
     // Non-negative floats order as their bits do.
     let entry = |t: usize| (rank[t].max(0.0).to_bits(), std::cmp::Reverse(t));
     let mut ready: std::collections::BinaryHeap<_> =
@@ -239,7 +239,7 @@ fn lookahead(dag: &Dag) -> Schedule {
             builder.put(task, p);
             let children = dag.out_of(task).map(|(_, edge)| edge.to as usize);
             let known =
-                children.filter(|&c| dag.into_task(c).all(|(_, edge)| placed[edge.from as usize]));
+                children.filter(|&c| dag.edges_into(c).all(|(_, edge)| placed[edge.from as usize]));
             let last = known.map(|c| builder.choices(c).map(|(_, e)| e).min().unwrap_or(0)).max();
             builder.undo(task);
             let key = (last.unwrap_or(end), end, p);

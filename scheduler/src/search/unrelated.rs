@@ -26,7 +26,7 @@ pub(crate) fn bound(dag: &Dag) -> u64 {
     for &task in dag.topological() {
         let task = task as usize;
         for p in 0..processors {
-            let before = dag.into_task(task).map(|(e, edge)| {
+            let before = dag.edges_into(task).map(|(e, edge)| {
                 let from = edge.from as usize;
                 let choices = (0..processors).filter_map(|q| {
                     let time = dag.time(from, q)?;
@@ -126,7 +126,7 @@ fn decode(builder: &mut Builder<'_>, order: &[u32], processor: &[u32]) -> u64 {
 /// Moves a task to a random place between its last predecessor and its first successor in the order.
 fn shift(dag: &Dag, order: &mut [u32], task: usize, rng: &mut Rng) {
     let Some(from) = order.iter().position(|&t| t as usize == task) else { return };
-    let is_before = |t: u32| dag.into_task(task).any(|(_, e)| e.from == t);
+    let is_before = |t: u32| dag.edges_into(task).any(|(_, e)| e.from == t);
     let is_after = |t: u32| dag.out_of(task).any(|(_, e)| e.to == t);
     let low = (0..from).rev().find(|&k| is_before(order[k])).map_or(0, |k| k + 1);
     let high = (from + 1..order.len()).find(|&k| is_after(order[k])).unwrap_or(order.len());
@@ -232,7 +232,7 @@ impl Branch<'_> {
             return true;
         }
         self.nodes += 1;
-        if self.nodes > self.limit || (self.nodes % ASK_EVERY == 0 && (self.stop)()) {
+        if self.nodes > self.limit || (self.nodes.is_multiple_of(ASK_EVERY) && (self.stop)()) {
             return false;
         }
         if self.bound() >= self.best || self.is_dominated() {
@@ -268,7 +268,7 @@ impl Branch<'_> {
     }
 
     fn ready(&self, task: usize, p: usize) -> u64 {
-        let arrivals = self.dag.into_task(task).map(|(e, edge)| {
+        let arrivals = self.dag.edges_into(task).map(|(e, edge)| {
             let from = edge.from as usize;
             self.end[from] + self.dag.transfer(e, self.processor[from] as usize, p)
         });
@@ -280,7 +280,7 @@ impl Branch<'_> {
         let mut found = Vec::new();
         for task in 0..self.dag.tasks() {
             let is_ready = !self.is_placed(task)
-                && self.dag.into_task(task).all(|(_, edge)| self.is_placed(edge.from as usize));
+                && self.dag.edges_into(task).all(|(_, edge)| self.is_placed(edge.from as usize));
             if !is_ready {
                 continue;
             }
@@ -314,7 +314,7 @@ impl Branch<'_> {
             for p in 0..processors {
                 let Some(time) = self.dag.time(task, p) else { continue };
                 let mut start = if time == 0 { 0 } else { self.free[p] };
-                for (e, edge) in self.dag.into_task(task) {
+                for (e, edge) in self.dag.edges_into(task) {
                     let from = edge.from as usize;
                     let there = if self.is_placed(from) {
                         self.end[from] + self.dag.transfer(e, self.processor[from] as usize, p)

@@ -36,7 +36,8 @@ pub(crate) fn period(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
     let q = sdf.repetition().expect("consistent");
     let mut flows = flows(sdf, capacities);
     let mut running: Vec<(u64, usize)> = Vec::new();
-    let mut seen: BTreeMap<(Vec<i64>, Vec<(u64, usize)>), (u64, u64)> = BTreeMap::new();
+    type State = (Vec<i64>, Vec<(u64, usize)>);
+    let mut seen: BTreeMap<State, (u64, u64)> = BTreeMap::new();
     let (mut now, mut fired) = (0u64, 0u64);
     loop {
         for a in 0..q.len() {
