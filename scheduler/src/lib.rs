@@ -8,6 +8,7 @@ mod assemble;
 mod block;
 mod cluster;
 mod layout;
+pub mod offsets;
 mod place;
 mod problem;
 #[cfg(test)]
