@@ -47,17 +47,27 @@ pub(super) enum Outcome {
 /// States without a layout, in a table of fixed size in which the newer entry wins.
 pub(super) struct Failed {
     slots: Vec<u128>,
+    /// Counts the ceilings and problems that the table has served.
+    epoch: u64,
     salt: u64,
 }
 
+impl Default for Failed {
+    fn default() -> Failed {
+        Failed { slots: vec![0; 1 << 18], epoch: 0, salt: 0 }
+    }
+}
+
 impl Failed {
-    pub(super) fn new(bits: u32) -> Failed {
-        Failed { slots: vec![0; 1 << bits], salt: 0 }
+    /// Forgets all states: what comes is another problem or another ceiling.
+    pub(super) fn forget(&mut self) {
+        self.epoch += 1;
+        self.part(0);
     }
 
-    /// Parts the states to come from those of another ceiling or ranking.
-    pub(super) fn set_salt(&mut self, salt: u64) {
-        self.salt = mix(salt.wrapping_add(1));
+    /// Parts the states to come from those of another ranking.
+    pub(super) fn part(&mut self, ranking: usize) {
+        self.salt = mix((self.epoch << 8) + ranking as u64 + 1);
     }
 
     fn slot(&self, state: u128) -> usize {
@@ -104,15 +114,25 @@ pub(super) struct Search<'a> {
     heights: Vec<u32>,
     failed: &'a mut Failed,
     pub(super) offsets: Vec<u32>,
+    /// Placements tried.
     pub(super) nodes: u64,
+    /// Looks at a block or at [`LANES`] sections of one.
+    looks: u64,
+    /// Most looks.
     limit: u64,
 }
+
+/// Looks in a step.
+const LOOKS: u64 = 64;
+
+/// Sections that are about as dear as a block.
+const LANES: usize = 8;
 
 impl<'a> Search<'a> {
     pub(super) fn new(
         shapes: &'a [Shape],
         ceiling: u32,
-        limit: u64,
+        steps: u64,
         failed: &'a mut Failed,
     ) -> Search<'a> {
         let sections = shapes.iter().map(|s| s.hi).max().unwrap_or(0) as usize;
@@ -132,8 +152,14 @@ impl<'a> Search<'a> {
             failed,
             offsets: vec![0; shapes.len()],
             nodes: 0,
-            limit,
+            looks: 0,
+            limit: steps.saturating_mul(LOOKS),
         }
+    }
+
+    /// Steps taken.
+    pub(super) fn steps(&self) -> u64 {
+        self.looks.div_ceil(LOOKS)
     }
 
     pub(super) fn run(&mut self) -> Outcome {
@@ -147,7 +173,7 @@ impl<'a> Search<'a> {
         if !self.bound(0, 0, 0..sections) {
             return Outcome::Impossible;
         }
-        self.branch(0, 0)
+        self.split(0, 0, 0..sections - 1)
     }
 
     fn shape(&self, key: Key) -> &'a Shape {
@@ -164,10 +190,6 @@ impl<'a> Search<'a> {
         if self.failed.has(state) {
             return Outcome::Impossible;
         }
-        if self.nodes >= self.limit {
-            return Outcome::Budget;
-        }
-        self.nodes += 1;
         // Above the lowest possible top nothing is placed: the block with that top could be dropped beneath it.
         let lowest_top = self.keys[from..to]
             .iter()
@@ -203,7 +225,12 @@ impl<'a> Search<'a> {
 
     /// Places the block at `at` of a list, and goes on with the others.
     fn place(&mut self, list: Range<usize>, at: usize) -> Outcome {
+        if self.looks >= self.limit {
+            return Outcome::Budget;
+        }
+        self.nodes += 1;
         let (from, to) = (list.start, list.end);
+        self.looks += (to - from) as u64;
         let last = self.keys[at];
         let placed = self.shape(last);
         let top = offset_of(last) + placed.size;
@@ -310,6 +337,7 @@ impl<'a> Search<'a> {
             if span.is_empty() {
                 continue;
             }
+            self.looks += (1 + span.len() / LANES) as u64;
             let (offset, size) = (offset_of(next), shape.size);
             let mut highest = 0;
             for height in &mut self.heights[span] {
