@@ -25,10 +25,6 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn meets(&self, other: &Block) -> bool {
-        self.lo < other.hi && other.lo < self.hi
-    }
-
     /// The lowest allowed offset from `offset` on, were the block not fixed.
     pub(super) fn fit(&self, offset: u64) -> u64 {
         offset + (self.residue.wrapping_sub(offset) & (self.align - 1))

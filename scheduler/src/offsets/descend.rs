@@ -3,13 +3,14 @@
 //! A search for one ceiling is heavy-tailed in the order of blocks: with one order it takes a thousand placements,
 //! with the next it never ends. So several orders take turns with budgets that double.
 
-use std::ops::Range;
+use std::cmp::Reverse;
 
 use super::blocks::{Block, Problem};
 use super::greedy::{self, By, Draft};
+use super::repair::Repair;
 use super::search::{Failed, Outcome, Search, Shape};
 
-/// Most blocks of a group that is searched: lists of all levels take up to 4 bytes times its square.
+/// Most blocks of a group that is searched as a whole: the lists of all levels take 4 bytes times its square.
 const MAX_GROUP: usize = 3000;
 
 /// Largest ceiling in units.
@@ -47,8 +48,19 @@ impl Budget {
         Budget { used: 0, limit, nodes: 0 }
     }
 
-    fn left(&self) -> u64 {
+    pub(super) fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used)
+    }
+
+    /// A budget of its own, no larger than what is left of this one.
+    pub(super) fn share(&self, limit: u64) -> Budget {
+        Budget::new(limit.min(self.left()))
+    }
+
+    /// Counts what a share has cost.
+    pub(super) fn spend(&mut self, share: &Budget) {
+        self.used += share.used;
+        self.nodes += share.nodes;
     }
 }
 
@@ -65,7 +77,7 @@ pub(super) fn descend(
     let mut failed = None;
     let mut over: Vec<usize> =
         (0..problem.groups.len()).filter(|&g| draft.sizes[g] > goal).collect();
-    over.sort_by_key(|&g| (std::cmp::Reverse(draft.sizes[g]), g));
+    over.sort_by_key(|&g| (Reverse(draft.sizes[g]), g));
     // What the groups that are done with need, below which there is no use in lowering the others.
     let mut floor = goal;
     for g in over {
@@ -73,23 +85,72 @@ pub(super) fn descend(
             break;
         }
         let range = problem.groups[g].clone();
-        let Some(mut group) = Group::new(problem, range.clone()) else {
-            floor = floor.max(draft.sizes[g]);
-            continue;
-        };
+        let blocks = &problem.blocks[range.clone()];
         let failed = failed.get_or_insert_with(Failed::default);
-        let bound = group.lower(floor, draft.sizes[g], budget, failed, &mut |size, offsets| {
-            draft.sizes[g] = size;
-            draft.offsets[range.clone()].copy_from_slice(offsets);
-        });
-        *lower_bound = (*lower_bound).max(bound);
+        let offsets = &mut draft.offsets[range.clone()];
+        let size = &mut draft.sizes[g];
+        if let Some(group) = Group::new(blocks, &problem.loads) {
+            let mut try_one = |ceiling: u64, share: &mut Budget| {
+                failed.forget();
+                let (outcome, found) = group.fit(group.units(ceiling), share, failed);
+                let bytes = found.iter().map(|&o| u64::from(o) * group.unit);
+                offsets.iter_mut().zip(bytes).for_each(|(old, new)| *old = new);
+                let tops = offsets.iter().zip(blocks).map(|(o, b)| o + b.size);
+                (outcome, tops.max().unwrap_or(0))
+            };
+            let bound = lower(floor, size, group.unit, budget, &mut try_one);
+            *lower_bound = (*lower_bound).max(bound);
+        } else {
+            let mut repair = Repair::new(problem, range, offsets);
+            let mut try_one = |ceiling: u64, share: &mut Budget| {
+                let done = repair.under(ceiling, share, failed);
+                (if done { Outcome::Found } else { Outcome::Budget }, repair.size())
+            };
+            lower(floor, size, 1, budget, &mut try_one);
+            offsets.copy_from_slice(&repair.offsets);
+        }
         floor = floor.max(draft.sizes[g]);
     }
 }
 
+/// Bisects from `size` down towards `goal`, the goal itself first, with ceilings of whole units.
+///
+/// `try_one` takes a ceiling and a budget, and returns what came of it and the size now. Returns a lower bound.
+fn lower(
+    goal: u64,
+    size: &mut u64,
+    unit: u64,
+    budget: &mut Budget,
+    try_one: &mut dyn FnMut(u64, &mut Budget) -> (Outcome, u64),
+) -> u64 {
+    // Ceilings below `low` are impossible, too hard, or not asked for.
+    let mut low = goal / unit;
+    let mut bound = 0;
+    let mut ceiling = low;
+    while low < *size / unit && budget.left() > 0 {
+        let mut share = budget.share(budget.left().div_ceil(4));
+        let (outcome, now) = try_one(ceiling * unit, &mut share);
+        budget.spend(&share);
+        *size = now.min(*size);
+        if outcome != Outcome::Found {
+            low = ceiling + 1;
+        }
+        if outcome == Outcome::Impossible {
+            bound = low * unit;
+        }
+        let high = (*size / unit).max(low);
+        ceiling = low + (high - low) / 2;
+        // Closer than this is not worth the steps.
+        if outcome == Outcome::Budget && high - low <= high / 1000 {
+            break;
+        }
+    }
+    bound
+}
+
 /// One group in units, in which all its sizes, offsets and alignments are whole.
 pub(super) struct Group {
-    unit: u64,
+    pub(super) unit: u64,
     /// The group's shapes by index, sections counted from its first.
     shapes: Vec<Shape>,
     /// Indices of shapes in each order.
@@ -97,12 +158,11 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// `None` if the group is too large to search.
-    pub(super) fn new(problem: &Problem, range: Range<usize>) -> Option<Group> {
-        if range.len() > MAX_GROUP {
+    /// The group of some blocks, with the loads of all sections; `None` if it is empty or too large to search.
+    pub(super) fn new(blocks: &[Block], loads: &[u64]) -> Option<Group> {
+        if blocks.len() > MAX_GROUP {
             return None;
         }
-        let blocks = &problem.blocks[range.clone()];
         let unit = unit(blocks);
         let total = blocks.iter().try_fold(0u64, |sum, b| {
             sum.checked_add(b.size)?.checked_add(b.align)?.checked_add(b.fixed.unwrap_or(0))
@@ -123,12 +183,18 @@ impl Group {
                 fixed: b.fixed.map(|f| (f / unit) as u32),
             })
             .collect();
-        let crowds = &greedy::crowds(problem)[range];
-        let rankings = ORDERS.iter().map(|o| greedy::ranking(blocks, crowds, *o)).collect();
+        let last = blocks.iter().map(|b| b.hi).max()?;
+        let crowds = greedy::crowds(blocks, &loads[first as usize..last as usize], first);
+        let rankings = ORDERS.iter().map(|o| greedy::ranking(blocks, &crowds, *o)).collect();
         Some(Group { unit, shapes, rankings })
     }
 
-    /// Looks for a layout of at most `ceiling` units within `budget`.
+    /// The largest whole number of units in some bytes, at most as many as can ever be needed.
+    pub(super) fn units(&self, bytes: u64) -> u32 {
+        (bytes / self.unit).min(MAX_UNITS) as u32
+    }
+
+    /// Looks for a layout of at most `ceiling` units within `budget`; returns its offsets if there is one.
     pub(super) fn fit(
         &self,
         ceiling: u32,
@@ -151,6 +217,9 @@ impl Group {
                 if outcome == Outcome::Budget {
                     continue;
                 }
+                if outcome == Outcome::Impossible {
+                    return (outcome, Vec::new());
+                }
                 let mut offsets = vec![0; shapes.len()];
                 for (&i, &offset) in ranking.iter().zip(&search.offsets) {
                     offsets[i as usize] = offset;
@@ -159,46 +228,6 @@ impl Group {
             }
             turn *= 2;
         }
-    }
-
-    /// Lowers the group from `size` towards `goal`, giving each better layout to `found`. Returns a lower bound.
-    fn lower(
-        &mut self,
-        goal: u64,
-        size: u64,
-        budget: &mut Budget,
-        failed: &mut Failed,
-        found: &mut dyn FnMut(u64, &[u64]),
-    ) -> u64 {
-        let unit = self.unit;
-        // Ceilings below `low` are impossible or not asked for; `high` is reached.
-        let mut low = (goal / unit) as u32;
-        let mut high = (size / unit) as u32;
-        let mut bound = 0;
-        let mut ceiling = low;
-        while low < high && budget.left() > 0 {
-            let share = budget.left().div_ceil(4);
-            let mut part = Budget::new(share);
-            failed.forget();
-            let (outcome, offsets) = self.fit(ceiling, &mut part, failed);
-            budget.used += part.used;
-            budget.nodes += part.nodes;
-            match outcome {
-                Outcome::Found => {
-                    let tops = offsets.iter().zip(&self.shapes).map(|(o, s)| o + s.size);
-                    high = tops.max().unwrap_or(0);
-                    let bytes: Vec<u64> = offsets.iter().map(|&o| u64::from(o) * unit).collect();
-                    found(u64::from(high) * unit, &bytes);
-                }
-                Outcome::Impossible => {
-                    low = ceiling + 1;
-                    bound = u64::from(low) * unit;
-                }
-                Outcome::Budget => low = ceiling + 1,
-            }
-            ceiling = low + (high.max(low) - low) / 2;
-        }
-        bound
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) fn best(problem: &Problem, goal: u64) -> Draft {
             return draft;
         }
     }
-    let crowds = crowds(problem);
+    let crowds = crowds(&problem.blocks, &problem.loads, 0);
     let orders = (MEETINGS / problem.meetings.max(1)).min(ORDERS.len() as u64) as usize;
     let mut tree = Ends::new(problem.blocks.len());
     for order in &ORDERS[..orders] {
@@ -103,22 +103,22 @@ const ORDERS: [[By; 3]; 10] = [
     [Span, Size, Start],
 ];
 
-/// The largest load that each block lives under.
-pub(super) fn crowds(problem: &Problem) -> Vec<u64> {
+/// The largest load that each block lives under, given the loads of the sections from `first` on.
+pub(super) fn crowds(blocks: &[Block], loads: &[u64], first: u32) -> Vec<u64> {
     // Table of maxima over 2^k sections: any range is the union of two of them.
-    let mut levels = vec![problem.loads.clone()];
-    while 1 << levels.len() <= problem.loads.len() {
+    let mut levels = vec![loads.to_vec()];
+    while 1 << levels.len() <= loads.len() {
         let half = 1 << (levels.len() - 1);
         let below = &levels[levels.len() - 1];
         let level = (0..below.len() - half).map(|i| below[i].max(below[i + half])).collect();
         levels.push(level);
     }
     let crowd = |b: &Block| {
-        let (lo, hi) = (b.lo as usize, b.hi as usize);
+        let (lo, hi) = ((b.lo - first) as usize, (b.hi - first) as usize);
         let level = (hi - lo).ilog2() as usize;
         levels[level][lo].max(levels[level][hi - (1 << level)])
     };
-    problem.blocks.iter().map(crowd).collect()
+    blocks.iter().map(crowd).collect()
 }
 
 /// Indices of blocks by the three measures, then by index.
@@ -183,14 +183,14 @@ fn first_fit(blocks: &[Block], ids: &[u32], placed: &mut Ends) -> Vec<u64> {
 }
 
 /// Ends of placed blocks in a binary tree of maxima, by index of the block.
-struct Ends {
+pub(super) struct Ends {
     /// Node 1 is the root, leaves start at `leaves`; 0: not placed.
     tree: Vec<u32>,
     leaves: usize,
 }
 
 impl Ends {
-    fn new(count: usize) -> Ends {
+    pub(super) fn new(count: usize) -> Ends {
         let leaves = count.next_power_of_two().max(1);
         Ends { tree: vec![0; 2 * leaves], leaves }
     }
@@ -199,7 +199,7 @@ impl Ends {
         self.tree.fill(0);
     }
 
-    fn insert(&mut self, index: usize, end: u32) {
+    pub(super) fn insert(&mut self, index: usize, end: u32) {
         let mut node = self.leaves + index;
         while node > 0 && self.tree[node] < end {
             self.tree[node] = end;
@@ -208,7 +208,7 @@ impl Ends {
     }
 
     /// Calls `visit` for each placed index below `before` with an end beyond `after`.
-    fn later_than(&self, after: u32, before: usize, mut visit: impl FnMut(usize)) {
+    pub(super) fn later_than(&self, after: u32, before: usize, mut visit: impl FnMut(usize)) {
         let mut stack = [(0usize, 0usize, 0usize); usize::BITS as usize + 1];
         let mut depth = 1;
         stack[0] = (1, 0, self.leaves);

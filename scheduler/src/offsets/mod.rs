@@ -6,14 +6,21 @@
 //!
 //! 1. aliases are taken together into blocks ([`blocks`]), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best ([`greedy`]);
-//! 3. branch and bound, group by group, the largest first ([`search`], [`descend`]).
+//! 3. branch and bound, group by group, the largest first ([`search`], [`descend`]), or, where groups are too large, window by window
+//!    ([`repair`]).
 //!
 //! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout.
 
 mod blocks;
+mod conflict;
 mod descend;
 mod greedy;
+mod repair;
 mod search;
+#[cfg(test)]
+mod tests;
+
+pub use conflict::{Verdict, conflict};
 
 use blocks::Problem;
 
