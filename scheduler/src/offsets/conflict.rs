@@ -50,7 +50,9 @@ pub fn conflict(items: &[Item], capacity: u64, steps: u64) -> Result<Verdict, Of
     let ceiling = capacity.saturating_add(problem.padding);
     let mut failed = Failed::default();
     for range in problem.groups.clone() {
-        let Some(group) = Group::new(&problem.blocks[range.clone()], &problem.loads) else { continue };
+        let Some(group) = Group::new(&problem.blocks[range.clone()], &problem.loads) else {
+            continue;
+        };
         let mut fit = |group: &Group| {
             failed.forget();
             group.fit(group.units(ceiling), &mut Budget::new(steps), &mut failed).0

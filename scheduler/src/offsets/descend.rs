@@ -11,7 +11,8 @@ use super::repair::Repair;
 use super::search::{Failed, Outcome, Search, Shape};
 
 /// Most blocks of a group that is searched as a whole: the lists of all levels take 4 bytes times its square.
-const MAX_GROUP: usize = 3000;
+/// One level of recursion each, of less than a kilobyte: threads have stacks of 2 MiB.
+const MAX_GROUP: usize = 1200;
 
 /// Largest ceiling in units.
 const MAX_UNITS: u64 = 1 << 30;
@@ -234,9 +235,9 @@ impl Group {
 /// The largest unit in which sizes, residues, fixed offsets and alignments are whole; an alignment that divides it
 /// needs no care.
 fn unit(blocks: &[Block]) -> u64 {
-    let mut unit = blocks.iter().fold(0, |unit, b| {
-        gcd(gcd(unit, b.size), gcd(b.residue, b.fixed.unwrap_or(0)))
-    });
+    let mut unit = blocks
+        .iter()
+        .fold(0, |unit, b| gcd(gcd(unit, b.size), gcd(b.residue, b.fixed.unwrap_or(0))));
     for block in blocks {
         if unit % block.align != 0 {
             unit = gcd(unit, block.align);

@@ -126,7 +126,9 @@ pub enum OffsetsError {
         align: u64,
     },
     /// Two items fixed at overlapping places are live at the same time.
-    #[error("item {first}, fixed at {first_fixed}, overlaps item {second}, fixed at {second_fixed}")]
+    #[error(
+        "item {first}, fixed at {first_fixed}, overlaps item {second}, fixed at {second_fixed}"
+    )]
     FixedOverlap {
         /// One item.
         first: usize,
@@ -170,7 +172,7 @@ pub enum OffsetsError {
         item: usize,
         /// Its fixed offset.
         fixed: u64,
-        /// The offset that follows from the others; beneath 0 where it is 0 and `fixed` is smaller than the alias's.
+        /// The offset that follows from the others, or the lowest that leaves them room.
         wanted: u64,
     },
     /// Sizes and offsets add up to more than any address.

@@ -45,12 +45,7 @@ impl<'a> Repair<'a> {
     }
 
     /// Tries to get all blocks under `ceiling`; whether it worked. What was repaired stays so.
-    pub(super) fn under(
-        &mut self,
-        ceiling: u64,
-        budget: &mut Budget,
-        failed: &mut Failed,
-    ) -> bool {
+    pub(super) fn under(&mut self, ceiling: u64, budget: &mut Budget, failed: &mut Failed) -> bool {
         for i in 0..self.offsets.len() {
             let mut aim = FIRST_WINDOW;
             while self.offsets[i] + self.blocks()[i].size > ceiling {
