@@ -10,6 +10,7 @@ mod block;
 pub mod buffers;
 mod cluster;
 mod layout;
+pub mod offsets;
 pub mod order;
 mod place;
 mod problem;
