@@ -63,11 +63,6 @@ pub(crate) struct Best {
 }
 
 impl Best {
-    /// Takes a placement that keeps all limits instead.
-    pub(crate) fn take(&mut self, cost: u64, placement: Vec<u32>) {
-        (self.cost, self.placement, self.feasible) = (cost, placement, true);
-    }
-
     /// How far from keeping all limits, for comparison.
     pub(crate) fn distance(&self) -> f64 {
         self.energy

@@ -1,4 +1,4 @@
-//! Every placement of a small problem: for objectives that no programme states, and to prove that limits cannot hold.
+//! Every placement of a tiny problem: quicker than any search, and a proof.
 
 use super::merged::Merged;
 use super::problem::Problem;
@@ -9,27 +9,26 @@ const ASK_EVERY: u64 = 256;
 
 /// What trying all placements told.
 pub(crate) struct Tried {
-    /// The cheapest placement that keeps all limits and costs less than asked for.
-    pub(crate) better: Option<(u64, Vec<u32>)>,
+    /// The cheapest placement that keeps all limits, and its cost.
+    pub(crate) cheapest: Option<(u64, Vec<u32>)>,
     /// Placements tried.
     pub(crate) work: u64,
     /// Whether none was left out.
     pub(crate) complete: bool,
 }
 
-/// Tries every placement, unless there are more than `limit`, for one that costs less than `below`.
+/// Tries every placement, unless there are more than `limit`.
 ///
 /// Of devices that are alike the i-th is only used beside the others of its kind.
 pub(crate) fn exhaust(
     problem: &Problem,
     merged: &Merged,
-    below: u64,
     limit: u64,
     control: &Control<'_>,
 ) -> Tried {
     let choices: Vec<Vec<u32>> = (0..merged.units()).map(|u| merged.choices(u).collect()).collect();
     let count = choices.iter().try_fold(1u64, |n, c| n.checked_mul(c.len() as u64));
-    let mut tried = Tried { better: None, work: 0, complete: false };
+    let mut tried = Tried { cheapest: None, work: 0, complete: false };
     if count.is_none_or(|n| n > limit) {
         return tried;
     }
@@ -45,9 +44,9 @@ pub(crate) fn exhaust(
         let placement: Vec<u32> = at.iter().zip(&choices).map(|(&i, c)| c[i]).collect();
         if is_canonical(&placement, &before)
             && let Ok(found) = problem.evaluate(&merged.expand(&placement))
-            && found.cost < tried.better.as_ref().map_or(below, |b| b.0)
+            && tried.cheapest.as_ref().is_none_or(|c| found.cost < c.0)
         {
-            tried.better = Some((found.cost, placement));
+            tried.cheapest = Some((found.cost, placement));
         }
         let Some(next) = at.iter().zip(&choices).position(|(&i, c)| i + 1 < c.len()) else {
             tried.complete = true;

@@ -1,10 +1,10 @@
 //! Placement of a pipeline on devices: which device runs which node, for the shortest period, latency or least
 //! memory, or a weighted mix.
 //!
-//! [`solve`] takes contiguous splits by dynamic programming (`split`), improves them by simulated annealing
+//! [`solve`] tries all placements of tiny problems (`exhaust`). Of others it takes contiguous splits by dynamic programming (`split`), improves them by simulated annealing
 //! (`anneal`), and states a lower bound (`bound`, `pack`). On small problems a mixed-integer linear programme (`milp`)
 //! goes on from there: it finds what is left or proves that nothing is; larger ones it sees coarsened, as an improver
-//! only. It states the period alone; tiny problems of any objective are enumerated (`exhaust`).
+//! only. It states the period alone.
 //! [`Problem::evaluate`] is the definition of a placement's figures and checks what the solvers return.
 
 mod anneal;
@@ -123,8 +123,13 @@ pub fn solve(
     for start in &starts.contiguous {
         contiguous = contiguous.into_iter().chain(cost_of(problem, &merged, start)).min();
     }
-    let firsts: Vec<Vec<u32>> = starts.contiguous.into_iter().chain([starts.greedy]).collect();
-    let mut work = 0;
+    let mut firsts: Vec<Vec<u32>> = starts.contiguous.into_iter().chain([starts.greedy]).collect();
+    let tried = exhaust(problem, &merged, limits.enumerated, control);
+    let mut work = tried.work;
+    if let Some((cost, placement)) = tried.cheapest {
+        bound = if tried.complete { cost } else { bound };
+        firsts.insert(0, placement);
+    }
     // The latency of each move is computed anew: fewer moves then.
     let moves = limits.moves * merged.units() as u64 / if latency { 20 } else { 1 };
     for round in 0..limits.rounds.max(firsts.len() as u64) {
@@ -145,17 +150,6 @@ pub fn solve(
         }
     }
     let Some(mut best) = best else { return Err(AssignError::NoDevice) };
-    if !best.feasible || best.cost > bound {
-        let below = if best.feasible { best.cost } else { u64::MAX };
-        let tried = exhaust(problem, &merged, below, limits.enumerated, control);
-        work += tried.work;
-        if let Some((cost, placement)) = tried.better {
-            best.take(cost, placement);
-        }
-        if tried.complete && best.feasible {
-            bound = best.cost;
-        }
-    }
     if best.feasible && best.cost > bound {
         bound = bound.max(cost_bound(problem, &merged, best.cost)).min(best.cost);
         let weights = problem.objective;

@@ -124,17 +124,40 @@ fn the_programme_finds_and_proves_enumerated_optima() {
     }
 }
 
+const OBJECTIVES: [Objective; 4] = [
+    Objective::LATENCY,
+    Objective::MEMORY,
+    Objective { period: 2, latency: 1, memory: 0 },
+    Objective { period: 3, latency: 1, memory: 2 },
+];
+
+#[test]
+fn annealing_is_close_to_enumerated_optima() {
+    let mut rng = Rng::new(6);
+    let (mut met, cases) = (0, 40);
+    for case in 0..cases {
+        let mut problem = random(&mut rng, 6, 3);
+        problem.objective = match case % 5 {
+            4 => Objective::PERIOD,
+            other => OBJECTIVES[other],
+        };
+        let merged = Merged::of(&problem).expect("valid");
+        let energy = Energy { problem: &problem, merged: &merged, latency: true };
+        let optimum = enumerate(&problem).expect("there is room");
+        let found = unattended(|c| anneal(&energy, greedy(&merged), 0, (2_000, SEED, 0.02), c));
+        assert_eq!(cost_of(&problem, &merged, &found.placement), Some(found.cost), "case {case}");
+        assert!(found.cost <= optimum * 5 / 4, "case {case}: {} of {optimum}", found.cost);
+        met += u32::from(found.cost == optimum);
+    }
+    assert!(met > cases as u32 * 3 / 4, "only {met} of {cases} optima were met");
+}
+
 #[test]
 fn every_objective_is_met() {
     let mut rng = Rng::new(2);
     for case in 0..24 {
         let mut problem = random(&mut rng, 6, 3);
-        problem.objective = match case % 4 {
-            0 => Objective::LATENCY,
-            1 => Objective::MEMORY,
-            2 => Objective { period: 2, latency: 1, memory: 0 },
-            _ => Objective { period: 3, latency: 1, memory: 2 },
-        };
+        problem.objective = OBJECTIVES[case % 4];
         let optimum = enumerate(&problem).expect("there is room");
         let found = unattended(|c| solve(&problem, Level::Balanced, c)).expect("there is room");
         assert_eq!(found.evaluation.cost, optimum, "case {case}");

@@ -78,17 +78,22 @@ enum State {
     Split(usize, Vec<usize>),
 }
 
+/// Dependencies of an analysis that take about as long as opening a box.
+pub(super) const DEPS_PER_STEP: u64 = 64;
+
 /// A search over the capacities of one graph.
 pub(super) struct Search<'a> {
     net: &'a mut Net,
     weights: &'a [u64],
     cuts: Vec<Cut>,
+    /// Whether the periods found are to be exact, as those of trade-offs must be.
+    exact: bool,
     /// What was said of the capacities found last.
     last: Vec<Verdict>,
     goal: Goal,
     heap: BinaryHeap<Node>,
     made: u64,
-    /// Boxes that may still be opened.
+    /// Steps that may still be taken: boxes to be opened, or [`DEPS_PER_STEP`] dependencies to be looked at.
     pub(super) budget: u64,
     /// Heavier capacities are of no interest.
     pub(super) heaviest: u64,
@@ -101,7 +106,7 @@ impl<'a> Search<'a> {
         weights: &'a [u64],
         least: Vec<i64>,
         goal: Goal,
-        budget: u64,
+        (exact, budget): (bool, u64),
     ) -> Self {
         let weight = total(&least, weights);
         let most = vec![i64::MAX; least.len()];
@@ -111,6 +116,7 @@ impl<'a> Search<'a> {
             net,
             weights,
             cuts: Vec::new(),
+            exact,
             last: Vec::new(),
             goal,
             heap,
@@ -120,7 +126,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Searches on for another goal, which must ask for more than the one before.
+    /// Searches on for another goal, which must ask for more than the one before. Only if periods are exact.
     pub(super) fn aim(&mut self, goal: Goal) {
         self.goal = goal;
         self.cuts.iter_mut().for_each(|cut| cut.aim(goal));
@@ -162,7 +168,14 @@ impl<'a> Search<'a> {
 
     /// The period at the capacities if it meets the goal; new cuts if not.
     fn analyse(&mut self, room: &[i64]) -> Result<Option<Period>, ThroughputError> {
-        self.last = self.net.verdicts(room)?;
+        let before = self.net.work;
+        let goal = self.goal;
+        let verdicts = match self.exact {
+            true => self.net.verdicts(room)?,
+            false => verdicts(self.net, room, goal)?,
+        };
+        self.budget = self.budget.saturating_sub((self.net.work - before) / DEPS_PER_STEP);
+        self.last = verdicts;
         let missed = self.last.iter().filter(|v| !self.goal.met(v.period()));
         let cuts: Vec<Cut> = missed.flat_map(|v| cut::cuts(self.net, v, self.goal)).collect();
         if cuts.is_empty() {
@@ -264,13 +277,30 @@ fn free_channels(cut: &Cut, node: &Node) -> Vec<usize> {
     cut.channels.iter().copied().filter(grows).collect()
 }
 
-/// The period at the capacities and cuts for every component that misses the goal.
+/// Verdicts that are exact where they miss the goal.
+fn verdicts(net: &mut Net, room: &[i64], goal: Goal) -> Result<Vec<Verdict>, ThroughputError> {
+    let verdicts = net.verdicts_until(room, &|p| goal.met(p), u64::MAX)?;
+    Ok(verdicts.unwrap_or_default())
+}
+
+/// Whether the capacities are known to meet the goal by unfoldings of at most so many dependencies.
+pub(super) fn meets(
+    net: &mut Net,
+    room: &[i64],
+    goal: Goal,
+    most: u64,
+) -> Result<bool, ThroughputError> {
+    let verdicts = net.verdicts_until(room, &|p| goal.met(p), most)?;
+    Ok(verdicts.is_some_and(|all| all.iter().all(|v| goal.met(v.period()))))
+}
+
+/// The period at the capacities, or a longer one that meets the goal, and cuts for every component that misses it.
 pub(super) fn analyse(
     net: &mut Net,
     room: &[i64],
     goal: Goal,
 ) -> Result<(Option<Period>, Vec<Cut>), ThroughputError> {
-    let verdicts = net.verdicts(room)?;
+    let verdicts = verdicts(net, room, goal)?;
     let missed = verdicts.iter().filter(|v| !goal.met(v.period()));
     let cuts = missed.flat_map(|v| cut::cuts(net, v, goal)).collect();
     Ok((longest(&verdicts), cuts))

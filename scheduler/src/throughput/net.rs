@@ -20,6 +20,9 @@ use super::{Period, ThroughputError, TimedSdf, Wait};
 /// Dependencies after which an unfolding is refused: some hundred megabytes.
 const MAX_DEPS: u64 = 1 << 23;
 
+/// Phases of all actors together beyond which an analysis takes more than a moment.
+const LARGE: i64 = 1 << 14;
+
 /// Where the initial tokens of a link come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Supply {
@@ -110,6 +113,20 @@ pub(crate) struct Net {
     unfolding: DepGraph,
     /// Where the search for the critical cycle of each component ended last.
     policies: Vec<Policy>,
+    /// Dependencies looked at so far: what the analyses cost.
+    pub(crate) work: u64,
+}
+
+/// What is asked of an analysis.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    room: &'a [i64],
+    /// Periods that are short enough: then their cycle need not be the critical one. A period is known to be
+    /// reached as soon as any unfolding has it, since that has a schedule of that shape.
+    enough: &'a dyn Fn(Option<Period>) -> bool,
+    /// Unfoldings of more dependencies are left aside.
+    most: u64,
+    count_firings: bool,
 }
 
 impl Net {
@@ -124,6 +141,7 @@ impl Net {
             node: vec![0; q.len()],
             unfolding: DepGraph::default(),
             policies: Vec::new(),
+            work: 0,
             q,
         };
         net.components = net.components()?;
@@ -186,10 +204,35 @@ impl Net {
     ///
     /// A deadlocked component answers with a cycle without tokens.
     pub(crate) fn verdicts(&mut self, room: &[i64]) -> Result<Vec<Verdict>, ThroughputError> {
+        let question = Question { room, enough: &|_| false, most: u64::MAX, count_firings: false };
+        Ok(self.answers(question)?.unwrap_or_default())
+    }
+
+    /// As [`Net::verdicts`], but what is short `enough` is known by a period that it may still fall below and by a
+    /// cycle that need not exist. `None` if that takes an unfolding of more than `most` dependencies.
+    pub(crate) fn verdicts_until(
+        &mut self,
+        room: &[i64],
+        enough: &dyn Fn(Option<Period>) -> bool,
+        most: u64,
+    ) -> Result<Option<Vec<Verdict>>, ThroughputError> {
+        if self.is_large() {
+            // Most of what is short enough is known to be so by far fewer phases.
+            self.phases.fill(1);
+        }
+        self.answers(Question { room, enough, most, count_firings: false })
+    }
+
+    /// Whether critical cycles had to be unfolded so far that one analysis takes more than a moment.
+    pub(crate) fn is_large(&self) -> bool {
+        self.phases.iter().sum::<i64>() > LARGE
+    }
+
+    fn answers(&mut self, question: Question<'_>) -> Result<Option<Vec<Verdict>>, ThroughputError> {
         let components = std::mem::take(&mut self.components);
         let mut policies = std::mem::take(&mut self.policies);
         let each = components.iter().zip(&mut policies);
-        let verdicts = each.map(|(c, policy)| self.verdict(c, policy, room)).collect();
+        let verdicts = each.map(|(c, policy)| self.verdict(c, policy, question)).collect();
         (self.components, self.policies) = (components, policies);
         verdicts
     }
@@ -198,37 +241,42 @@ impl Net {
         &mut self,
         c: &Component,
         policy: &mut Policy,
-        room: &[i64],
-    ) -> Result<Verdict, ThroughputError> {
+        question: Question<'_>,
+    ) -> Result<Option<Verdict>, ThroughputError> {
         // A cycle of firings without duration weighs nothing: count firings instead of time to see it stuck.
         if c.actors.iter().any(|&a| self.times[a] == 0) {
-            let counted = self.exact(c, policy, room, true)?;
-            if counted.tokens <= 0 {
-                return Ok(counted);
+            let live = Question { enough: &|p| p.is_some(), count_firings: true, ..question };
+            match self.exact(c, policy, live)? {
+                Some(counted) if counted.tokens > 0 => {}
+                other => return Ok(other),
             }
         }
-        self.exact(c, policy, room, false)
+        self.exact(c, policy, question)
     }
 
     fn exact(
         &mut self,
         c: &Component,
         policy: &mut Policy,
-        room: &[i64],
-        count_firings: bool,
-    ) -> Result<Verdict, ThroughputError> {
+        question: Question<'_>,
+    ) -> Result<Option<Verdict>, ThroughputError> {
         let overflow = ThroughputError::Overflow { actor: c.actors[0].into() };
+        let weight = i128::from(c.unit) * i128::from(c.divisor);
         loop {
-            self.unfold(c, room, count_firings)?;
+            self.unfold(c, question.room, question.count_firings)?;
+            if self.unfolding.len() as u64 > question.most {
+                return Ok(None);
+            }
+            self.work += self.unfolding.len() as u64;
             let cycle = critical(&self.unfolding, policy).map_err(|_| overflow.clone())?;
             let hops: Vec<Hop> = cycle.deps.iter().map(|(to, dep)| self.hop(c, *to, dep)).collect();
-            if self.refine(&hops) {
-                continue;
-            }
-            let weight = i128::from(c.unit) * i128::from(c.divisor);
             let real = hops.iter().filter(|h| h.link.is_some()).map(|h| self.times[h.from]);
-            let time = real.map(i128::from).sum::<i128>().checked_mul(weight).ok_or(overflow)?;
-            return Ok(Verdict { hops, time, time_scale: weight, tokens: cycle.tokens });
+            let time = real.map(i128::from).sum::<i128>().checked_mul(weight);
+            let time = time.ok_or_else(|| overflow.clone())?;
+            let verdict = Verdict { hops, time, time_scale: weight, tokens: cycle.tokens };
+            if (question.enough)(verdict.period()) || !self.refine(&verdict.hops) {
+                return Ok(Some(verdict));
+            }
         }
     }
 
