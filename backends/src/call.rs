@@ -3,7 +3,7 @@
 
 use zbmd_ir::{Actor, DType, TokenType};
 
-use crate::kernel::{Io, Kernel, KernelFault, RawPort};
+use crate::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
 
 /// Memory aligned as in an arena.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -49,7 +49,7 @@ pub struct Call {
     outputs: Vec<Memory>,
     states: Vec<Memory>,
     scratch: Memory,
-    ports: [Vec<RawPort>; 3],
+    ports: Vec<RawPort>,
 }
 
 impl Call {
@@ -73,7 +73,7 @@ impl Call {
             outputs: outputs.collect(),
             states: states.map(|p| Memory::new(&p.token, 1)).collect(),
             scratch: Memory::zeroed(scratch_bytes, DType::U8),
-            ports: Default::default(),
+            ports: Vec::new(),
         }
     }
 
@@ -97,16 +97,74 @@ impl Call {
     /// # Errors
     /// What the kernel reports.
     pub fn run(&mut self, kernel: &dyn Kernel) -> Result<(), KernelFault> {
+        let shape = Shape {
+            firings: self.firings,
+            inputs: self.inputs.len() as u16,
+            outputs: self.outputs.len() as u16,
+            states: self.states.len() as u16,
+        };
         let sides = [&mut self.inputs, &mut self.outputs, &mut self.states];
-        for (ports, memories) in self.ports.iter_mut().zip(sides) {
-            ports.clear();
-            ports.extend(memories.iter_mut().map(Memory::port));
-        }
-        let [inputs, outputs, states] = &self.ports;
-        let scratch = (self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
+        self.ports.clear();
+        self.ports.extend(sides.into_iter().flatten().map(Memory::port));
+        let scratch = Scratch(self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
         // SAFETY: every port is a vector of its own, initialised, aligned to 64 bytes, at least as long as `bytes`
         // and, `self` being borrowed mutably, reachable in no other way until the kernel returns.
-        let mut io = unsafe { Io::new(self.firings, inputs, outputs, states, scratch) };
+        let mut io = unsafe { Io::new(&shape, self.ports.as_ptr(), &scratch) };
         kernel.fire(&mut io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zbmd_ir::{InPort, OutPort, Params, Role, StatePort};
+
+    /// Running sum of pairs, kept in a state.
+    struct Sum;
+
+    impl Kernel for Sum {
+        fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+            let (x, y, s) = (io.input::<f32>(0), io.output::<f32>(0), io.state::<f32>(0));
+            let scratch = io.scratch::<f32>();
+            for (pair, y) in x.chunks_exact(2).zip(y) {
+                scratch[0] = pair[0] + pair[1];
+                s[0] += scratch[0];
+                *y = s[0];
+            }
+            Ok(())
+        }
+
+        fn scratch_bytes(&self) -> usize {
+            4
+        }
+    }
+
+    #[test]
+    fn a_call_has_memory_for_all_ports_and_keeps_its_state() {
+        let token = TokenType::scalar(DType::F32);
+        let input = |name: &str, rate| InPort {
+            name: name.into(),
+            token: token.clone(),
+            rate,
+            window: rate,
+        };
+        let output = |name: &str, rate| OutPort { name: name.into(), token: token.clone(), rate };
+        let actor = Actor {
+            name: "sum".into(),
+            role: Role::Compute,
+            op: "Sum".into(),
+            params: Params::new(),
+            inputs: vec![input("x", 2), input("s", 1)],
+            outputs: vec![output("y", 1), output("s", 1)],
+            state: vec![StatePort { input: 1, output: 1 }],
+        };
+        let mut call = Call::new(&actor, Sum.scratch_bytes(), 3);
+        let x: Vec<u8> = (1..=6u8).flat_map(|v| f32::from(v).to_ne_bytes()).collect();
+        call.input(0).copy_from_slice(&x);
+        for expect in [[3.0f32, 10.0, 21.0], [24.0, 31.0, 42.0]] {
+            call.run(&Sum).expect("no fault");
+            assert_eq!(bytemuck::cast_slice::<u8, f32>(call.output(0)), expect);
+        }
+        assert_eq!(call.state(0), 42f32.to_ne_bytes());
     }
 }

@@ -16,7 +16,7 @@ use zbmd_ir::{ActorId, BlobId, Channel, ChannelId, DType, Graph, Role, State, Ti
 use zbmd_ir::verify::VerifyError;
 use zbmd_ir::verify::graph::repetition;
 
-use crate::kernel::{Io, Kernel, KernelFault, RawPort};
+use crate::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
 use crate::op::{OpError, Registry};
 
 /// Why a graph cannot be interpreted, or why a run ended early.
@@ -225,12 +225,16 @@ struct Node {
     firings: u64,
 }
 
-/// Reused between firings, so that the interpreter is no slower than it must be.
-#[derive(Default)]
-struct Ports {
-    inputs: Vec<RawPort>,
-    outputs: Vec<RawPort>,
-    states: Vec<RawPort>,
+impl Node {
+    /// One firing.
+    fn shape(&self) -> Shape {
+        Shape {
+            firings: 1,
+            inputs: self.inputs.len() as u16,
+            outputs: self.outputs.len() as u16,
+            states: self.states.len() as u16,
+        }
+    }
 }
 
 /// A graph ready to be interpreted, with the tokens that lie on its channels.
@@ -370,7 +374,7 @@ impl Interpreter {
         }
         let limit = limit.ok_or(InterpretError::Endless)?;
 
-        let mut ports = Ports::default();
+        let mut ports = Vec::new();
         for iteration in 0..limit {
             self.iterate(iteration, &mut feeds, &mut sinks, &mut ports)?;
         }
@@ -383,7 +387,7 @@ impl Interpreter {
         iteration: u64,
         feeds: &mut TiVec<ActorId, &[u8]>,
         sinks: &mut TiVec<ActorId, Vec<u8>>,
-        ports: &mut Ports,
+        ports: &mut Vec<RawPort>,
     ) -> Result<(), InterpretError> {
         let mut left: TiVec<ActorId, u64> = self.nodes.iter().map(|n| n.firings).collect();
         let mut ready: VecDeque<ActorId> = self.nodes.keys().collect();
@@ -430,7 +434,7 @@ impl Interpreter {
         actor: ActorId,
         feed: &mut &[u8],
         sink: &mut Vec<u8>,
-        ports: &mut Ports,
+        ports: &mut Vec<RawPort>,
     ) -> Result<(), InterpretError> {
         let Self { nodes, streams, scratch, consumed, .. } = self;
         let node = &nodes[actor];
@@ -497,38 +501,38 @@ fn fire_kernel(
     kernel: &dyn Kernel,
     streams: &mut TiVec<ChannelId, Stream>,
     scratch: &mut [Line],
-    ports: &mut Ports,
+    ports: &mut Vec<RawPort>,
 ) -> Result<(), InterpretError> {
-    ports.inputs.clear();
-    ports.outputs.clear();
-    ports.states.clear();
-    for port in &node.outputs {
-        let stream = &mut streams[port.channel];
-        let bytes = port.rate as usize * stream.token_bytes;
-        let at = stream.queue.end - bytes;
-        let ptr = stream.queue.base().wrapping_add(at);
-        ports.outputs.push(RawPort { ptr, bytes, dtype: stream.dtype });
-    }
+    ports.clear();
     for port in &node.inputs {
         let stream = &mut streams[port.channel];
         let at = stream.byte_at(stream.next[port.reader]);
         let bytes = port.window as usize * stream.token_bytes;
         let ptr = stream.queue.base().wrapping_add(at);
-        ports.inputs.push(RawPort { ptr, bytes, dtype: stream.dtype });
+        ports.push(RawPort { ptr, bytes, dtype: stream.dtype });
+    }
+    for port in &node.outputs {
+        let stream = &mut streams[port.channel];
+        let bytes = port.rate as usize * stream.token_bytes;
+        let at = stream.queue.end - bytes;
+        let ptr = stream.queue.base().wrapping_add(at);
+        ports.push(RawPort { ptr, bytes, dtype: stream.dtype });
     }
     for &channel in &node.states {
         let stream = &mut streams[channel];
         let (at, bytes) = (stream.queue.start, stream.token_bytes);
         let ptr = stream.queue.base().wrapping_add(at);
-        ports.states.push(RawPort { ptr, bytes, dtype: stream.dtype });
+        ports.push(RawPort { ptr, bytes, dtype: stream.dtype });
     }
+    let shape = node.shape();
     // `new` sized the scratch for the hungriest kernel.
-    let scratch = (scratch.as_mut_ptr().cast::<u8>(), kernel.scratch_bytes());
-    // SAFETY: every pointer lies in a queue's or the scratch's live allocation (`grow` made room for the outputs,
-    // `is_ready` found the windows, a state's queue holds its one token); queues of different channels are disjoint,
-    // and within one channel the output lies behind everything written before, so no input overlaps an output.
-    // Queue starts are multiples of the token size in 8-aligned memory, so every element is aligned.
-    let mut io = unsafe { Io::new(1, &ports.inputs, &ports.outputs, &ports.states, scratch) };
+    let scratch = Scratch(scratch.as_mut_ptr().cast::<u8>(), kernel.scratch_bytes());
+    // SAFETY: `ports` holds the counted ports; every pointer lies in a queue's or the scratch's live allocation
+    // (`grow` made room for the outputs, `is_ready` found the windows, a state's queue holds its one token); queues of
+    // different channels are disjoint, and within one channel the output lies behind everything written before, so
+    // no input overlaps an output. Queue starts are multiples of the token size in 8-aligned memory, so every element
+    // is aligned.
+    let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
     kernel.fire(&mut io).map_err(|fault| InterpretError::Fault { actor: node.name.clone(), fault })
 }
 

@@ -64,63 +64,76 @@ pub struct RawPort {
 /// For n firings, `input(i)` is the union of the n windows: `(n-1)*rate + window` tokens; firing k looks at tokens
 /// `[k*rate, k*rate + window)` of it. `output(i)` is `n*rate` tokens. Ports in a state pair are not inputs or
 /// outputs here: their one token is `state(i)`, read and updated in place, firing after firing.
+///
+/// One is made for every slot of a calendar, so it is kept small: what is the same in every period lies elsewhere.
 pub struct Io<'a> {
-    firings: usize,
-    inputs: &'a [RawPort],
-    outputs: &'a [RawPort],
-    states: &'a [RawPort],
-    scratch: (*mut u8, usize),
-    /// One bit for each output (low half), state (high half): set once handed out as `&mut`.
+    shape: &'a Shape,
+    /// Inputs, then outputs, then states.
+    ports: *const RawPort,
+    scratch: &'a Scratch,
+    /// One bit for each output (low half), state (high half) and the scratch (top): set once handed out as `&mut`.
     taken: u64,
-    scratch_taken: bool,
     memory: PhantomData<&'a mut [u8]>,
+}
+
+/// What is the same in every call of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Consecutive firings, at least 1.
+    pub firings: usize,
+    /// Ports that are read, without those of state pairs.
+    pub inputs: u16,
+    /// Ports that are written, without those of state pairs.
+    pub outputs: u16,
+    /// State pairs.
+    pub states: u16,
+}
+
+/// Scratch memory that a device lends to one call after the other: its first byte, aligned to 64, and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Scratch(pub *mut u8, pub usize);
+
+impl Shape {
+    /// Ports in the row of a call: inputs, outputs, states.
+    pub fn total(self) -> usize {
+        usize::from(self.inputs) + usize::from(self.outputs) + usize::from(self.states)
+    }
 }
 
 impl<'a> Io<'a> {
     /// Most outputs, and most states, of one actor.
-    pub const MAX_MUT_PORTS: usize = 32;
+    pub const MAX_MUT_PORTS: usize = 31;
+    const STATES: usize = 32;
+    const SCRATCH: usize = 63;
 
     /// The view of one call.
     ///
-    /// Port slices are indexed without the state pairs' ports, in port order; states in the actor's order.
+    /// `ports` leads to `shape.total()` ports in a row: inputs and outputs without those of state pairs, in port
+    /// order, then states in the actor's order.
     ///
     /// # Safety
-    /// For `'a`, every port's `bytes` bytes at `ptr` must be valid, initialised and aligned for its dtype; no byte of
-    /// an output, a state or the scratch memory may be reachable in any other way (by another port of this call,
-    /// another thread, or a reference); inputs may overlap each other but nobody may write them. Scratch must be
-    /// aligned to 64 bytes.
-    pub unsafe fn new(
-        firings: usize,
-        inputs: &'a [RawPort],
-        outputs: &'a [RawPort],
-        states: &'a [RawPort],
-        scratch: (*mut u8, usize),
-    ) -> Self {
-        Self {
-            firings,
-            inputs,
-            outputs,
-            states,
-            scratch,
-            taken: 0,
-            scratch_taken: false,
-            memory: PhantomData,
-        }
+    /// For `'a`, the row must be valid and unchanged, and every port's `bytes` bytes at `ptr` valid, initialised and
+    /// aligned for its dtype; no byte of an output, a state or the scratch memory may be reachable in any other way
+    /// (by another port of this call, another thread, or a reference); inputs may overlap each other but nobody may
+    /// write them. The scratch memory must be valid, initialised and aligned to 64 bytes.
+    #[inline(always)]
+    pub unsafe fn new(shape: &'a Shape, ports: *const RawPort, scratch: &'a Scratch) -> Self {
+        Self { shape, ports, scratch, taken: 0, memory: PhantomData }
     }
 
     /// Number of consecutive firings to run, at least 1.
     pub fn firings(&self) -> usize {
-        self.firings
+        self.shape.firings
     }
 
     /// Number of inputs, not counting state.
     pub fn inputs(&self) -> usize {
-        self.inputs.len()
+        usize::from(self.shape.inputs)
     }
 
     /// Number of outputs, not counting state.
     pub fn outputs(&self) -> usize {
-        self.outputs.len()
+        usize::from(self.shape.outputs)
     }
 
     /// The elements of input `index`, all firings' windows together.
@@ -128,7 +141,7 @@ impl<'a> Io<'a> {
     /// # Panics
     /// If there is no such input or its dtype is another.
     pub fn input<T: Element>(&self, index: usize) -> &'a [T] {
-        let port = self.inputs[index];
+        let port = self.input_port(index);
         check_dtype::<T>(port.dtype);
         // SAFETY: `new` promises valid, initialised, aligned memory that nobody writes for 'a; T is Pod and its dtype
         // is the port's, so size and alignment fit.
@@ -140,7 +153,7 @@ impl<'a> Io<'a> {
     /// # Panics
     /// If there is no such output, its dtype is another, or it was taken before.
     pub fn output<T: Element>(&mut self, index: usize) -> &'a mut [T] {
-        let port = self.outputs[index];
+        let port = self.output_port(index);
         self.take(index);
         check_dtype::<T>(port.dtype);
         // SAFETY: as in `input`, and `new` promises that no other path reaches these bytes; `take` hands each out once.
@@ -153,8 +166,8 @@ impl<'a> Io<'a> {
     /// # Panics
     /// If there is no such state, its dtype is another, or it was taken before.
     pub fn state<T: Element>(&mut self, index: usize) -> &'a mut [T] {
-        let port = self.states[index];
-        self.take(Self::MAX_MUT_PORTS + index);
+        let port = self.state_port(index);
+        self.take(Self::STATES + index);
         check_dtype::<T>(port.dtype);
         // SAFETY: as in `output`.
         unsafe { std::slice::from_raw_parts_mut(port.ptr.cast::<T>(), port.bytes / size_of::<T>()) }
@@ -162,14 +175,14 @@ impl<'a> Io<'a> {
 
     /// Input `index` as bytes, whatever its dtype.
     pub fn input_bytes(&self, index: usize) -> &'a [u8] {
-        let port = self.inputs[index];
+        let port = self.input_port(index);
         // SAFETY: as in `input`; any initialised memory may be read as bytes.
         unsafe { std::slice::from_raw_parts(port.ptr, port.bytes) }
     }
 
     /// Output `index` as bytes, whatever its dtype. The same taking rule as [`Self::output`].
     pub fn output_bytes(&mut self, index: usize) -> &'a mut [u8] {
-        let port = self.outputs[index];
+        let port = self.output_port(index);
         self.take(index);
         // SAFETY: as in `output`; every dtype is plain old data.
         unsafe { std::slice::from_raw_parts_mut(port.ptr, port.bytes) }
@@ -177,8 +190,8 @@ impl<'a> Io<'a> {
 
     /// State `index` as bytes, whatever its dtype. The same taking rule as [`Self::state`].
     pub fn state_bytes(&mut self, index: usize) -> &'a mut [u8] {
-        let port = self.states[index];
-        self.take(Self::MAX_MUT_PORTS + index);
+        let port = self.state_port(index);
+        self.take(Self::STATES + index);
         // SAFETY: as in `output_bytes`.
         unsafe { std::slice::from_raw_parts_mut(port.ptr, port.bytes) }
     }
@@ -188,23 +201,45 @@ impl<'a> Io<'a> {
     /// # Panics
     /// If it was taken before.
     pub fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
-        assert!(!self.scratch_taken, "scratch taken twice in one call");
         assert!(align_of::<T>() <= 64, "scratch is aligned to 64 bytes");
-        self.scratch_taken = true;
-        if self.scratch.1 == 0 {
+        self.take(Self::SCRATCH);
+        let Scratch(ptr, bytes) = *self.scratch;
+        if bytes == 0 {
             return &mut [];
         }
         // SAFETY: `new` promises exclusive, initialised, 64-aligned memory of that size; T is Pod.
-        unsafe {
-            std::slice::from_raw_parts_mut(
-                self.scratch.0.cast::<T>(),
-                self.scratch.1 / size_of::<T>(),
-            )
-        }
+        unsafe { std::slice::from_raw_parts_mut(ptr.cast::<T>(), bytes / size_of::<T>()) }
+    }
+
+    #[inline]
+    fn input_port(&self, index: usize) -> RawPort {
+        self.port(0, self.shape.inputs, index)
+    }
+
+    #[inline]
+    fn output_port(&self, index: usize) -> RawPort {
+        self.port(usize::from(self.shape.inputs), self.shape.outputs, index)
+    }
+
+    #[inline]
+    fn state_port(&self, index: usize) -> RawPort {
+        let first = usize::from(self.shape.inputs) + usize::from(self.shape.outputs);
+        self.port(first, self.shape.states, index)
+    }
+
+    /// Port `index` of the `count` ports of one kind that begin at `first`.
+    #[inline]
+    fn port(&self, first: usize, count: u16, index: usize) -> RawPort {
+        assert!(index < usize::from(count), "port {index} of {count} asked for");
+        // SAFETY: `new` promises `shape.total()` ports in a row; `index` was just checked against its kind's.
+        unsafe { *self.ports.add(first + index) }
     }
 
     fn take(&mut self, bit: usize) {
-        assert!(bit < 64 && self.taken & (1 << bit) == 0, "port taken twice in one call");
+        assert!(
+            bit < 64 && self.taken & (1 << bit) == 0,
+            "a port or the scratch taken twice in one call"
+        );
         self.taken |= 1 << bit;
     }
 }
@@ -212,4 +247,99 @@ impl<'a> Io<'a> {
 fn check_dtype<T: Element>(port: DType) {
     let fits = T::DTYPE == port || (T::DTYPE == DType::U8 && port == DType::Bool);
     assert!(fits, "port holds {port}, kernel asked for {}", T::DTYPE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C, align(64))]
+    struct Memory([f32; 64]);
+
+    /// Runs `f` on a call of two inputs that overlap, one output and one state, all in one allocation.
+    fn with_io<R>(f: impl FnOnce(&mut Io<'_>) -> R) -> ([f32; 64], R) {
+        let mut memory = Memory(std::array::from_fn(|i| i as f32));
+        let base = memory.0.as_mut_ptr().cast::<u8>();
+        let port = |from: usize, elements: usize| RawPort {
+            ptr: base.wrapping_add(4 * from),
+            bytes: 4 * elements,
+            dtype: DType::F32,
+        };
+        let ports = [port(0, 6), port(2, 6), port(16, 4), port(32, 1)];
+        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 1 };
+        assert_eq!(shape.total(), ports.len());
+        let scratch = Scratch(base.wrapping_add(4 * 48), 32);
+        // SAFETY: all ports and the scratch lie in `memory`, which only this call touches; what is written is disjoint
+        // from all else.
+        let result = f(&mut unsafe { Io::new(&shape, ports.as_ptr(), &scratch) });
+        (memory.0, result)
+    }
+
+    #[test]
+    fn ports_are_seen_as_typed_slices_at_the_same_time() {
+        let (memory, ()) = with_io(|io| {
+            assert_eq!((io.firings(), io.inputs(), io.outputs()), (4, 2, 1));
+            let (a, b) = (io.input::<f32>(0), io.input::<f32>(1));
+            let (y, s) = (io.output::<f32>(0), io.state::<f32>(0));
+            let scratch = io.scratch::<f32>();
+            assert_eq!((a.len(), b.len(), y.len(), s.len(), scratch.len()), (6, 6, 4, 1, 8));
+            for (((y, a), b), t) in y.iter_mut().zip(a).zip(b).zip(scratch) {
+                *t = a + b;
+                s[0] += *t;
+                *y = s[0];
+            }
+            assert_eq!(io.input_bytes(0)[4..8], 1f32.to_ne_bytes());
+        });
+        assert_eq!(memory[16..20], [34.0, 38.0, 44.0, 52.0]);
+        assert_eq!((memory[32], memory[48], memory[51]), (52.0, 2.0, 8.0));
+        assert_eq!(memory[20], 20.0, "nothing behind the output is written");
+    }
+
+    #[test]
+    fn bytes_of_outputs_and_states_can_be_written() {
+        let (memory, ()) = with_io(|io| {
+            io.output_bytes(0).fill(0);
+            io.state_bytes(0).copy_from_slice(&7f32.to_ne_bytes());
+        });
+        assert_eq!((memory[16], memory[19], memory[32]), (0.0, 0.0, 7.0));
+    }
+
+    #[test]
+    fn misuse_panics_before_it_can_alias() {
+        type Misuse = fn(&mut Io<'_>);
+        let cases: [(&str, Misuse); 8] = [
+            ("output twice", |io| {
+                io.output::<f32>(0);
+                io.output::<f32>(0);
+            }),
+            ("output as bytes too", |io| {
+                io.output::<f32>(0);
+                io.output_bytes(0);
+            }),
+            ("state twice", |io| {
+                io.state::<f32>(0);
+                io.state_bytes(0);
+            }),
+            ("scratch twice", |io| {
+                io.scratch::<u8>();
+                io.scratch::<u8>();
+            }),
+            ("input of another type", |io| {
+                io.input::<f64>(0);
+            }),
+            ("an input that is not there", |io| {
+                io.input::<f32>(2);
+            }),
+            ("an output that is not there", |io| {
+                io.output::<f32>(1);
+            }),
+            ("a state that is not there", |io| {
+                io.state::<f32>(1);
+            }),
+        ];
+        for (what, misuse) in cases {
+            let caught = std::panic::catch_unwind(|| with_io(misuse));
+            assert!(caught.is_err(), "{what} was allowed");
+        }
+    }
 }

@@ -75,6 +75,11 @@ impl Conduit {
         Ok((producer, Consumer { shared, tail: 0, head_seen: 0 }))
     }
 
+    /// Tokens that the queue holds at most.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Tokens written so far, and whether that is final.
     pub(crate) fn written(&self) -> (u64, bool) {
         // Partner: the release in `publish` and `close`.
@@ -146,7 +151,9 @@ impl Producer {
         }
         let shared = Arc::clone(&self.shared);
         let mut stopped = false;
-        shared.space.wait_until(spin, || {
+        // The reader's position from which on there is enough space.
+        let level = (self.head + tokens).saturating_sub(shared.capacity);
+        shared.space.wait_level(level, spin, || {
             // Partner: the release in `Consumer::skip`.
             self.tail_seen = shared.tail.load(Ordering::Acquire);
             stopped = stop.is_set();
@@ -184,7 +191,7 @@ impl Producer {
         moved.map_err(|_| Closed)?;
         self.head += tokens;
         if tokens > 0 {
-            self.shared.data.notify();
+            self.shared.data.notify_at(self.head);
         }
         Ok(tokens)
     }
@@ -220,21 +227,28 @@ impl Consumer {
         self.tail += tokens;
         // Partner: the acquire loads of `tail` in `Producer`.
         self.shared.tail.store(self.tail, Ordering::Release);
-        self.shared.space.notify();
+        self.shared.space.notify_at(self.tail);
         tokens
     }
 
-    /// Waits until a token is there, or none can come: then `Ok(false)`.
-    pub(crate) fn wait_data(&mut self, spin: Spin, stop: &Stop) -> Result<bool, Stopped> {
-        if self.head_seen > self.tail {
+    /// Waits until `tokens` tokens (at least 1) are there, or no more can come: `Ok(false)` if there is none at all.
+    /// Nobody else may wait at this queue's parker.
+    pub(crate) fn wait_data(
+        &mut self,
+        tokens: u64,
+        spin: Spin,
+        stop: &Stop,
+    ) -> Result<bool, Stopped> {
+        let level = self.tail + tokens;
+        if self.head_seen >= level {
             return Ok(true);
         }
         let shared = Arc::clone(&self.shared);
         let (mut closed, mut stopped) = (false, false);
-        shared.data.wait_until(spin, || {
+        shared.data.wait_level(level, spin, || {
             (self.head_seen, closed) = shared.written();
             stopped = stop.is_set();
-            self.head_seen > self.tail || closed || stopped
+            self.head_seen >= level || closed || stopped
         });
         if self.head_seen > self.tail {
             Ok(true)
@@ -336,7 +350,7 @@ mod tests {
             producer.shared().close();
         });
         let mut count = 0;
-        while consumer.wait_data(Spin(2), &stop).expect("not stopped") {
+        while consumer.wait_data(1, Spin(2), &stop).expect("not stopped") {
             let mut byte = [0];
             assert_eq!(consumer.read(&mut byte), 1);
             assert_eq!(byte[0], count as u8);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{Io, Kernel};
+use zbmd_backends::kernel::{Io, Kernel, Scratch, Shape};
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan,
     PortChannels, Region, RingId, Role, Slot, TiVec,
@@ -240,9 +240,7 @@ impl Lowering<'_> {
         let arena = &self.memory.regions[&(self.device, Region::Arena)];
         let scratch = arena.base().wrapping_add(calendar.scratch_offset_bytes as usize);
         let staging = self.instrs.iter().map(|i| match i {
-            Instr::LoopFire { inputs, outputs, states, .. } => {
-                usize::from(*inputs) + usize::from(*outputs) + usize::from(*states)
-            }
+            Instr::LoopFire { shape, .. } => shape.total(),
             _ => 0,
         });
         let staging = staging.max().unwrap_or(0);
@@ -254,7 +252,7 @@ impl Lowering<'_> {
             rings: self.rings.iter().map(|(_, spec)| *spec).collect(),
             resets: self.resets.into(),
             stages_total: self.plan.stages,
-            scratch: (scratch, calendar.scratch_bytes as usize),
+            scratch: Scratch(scratch, calendar.scratch_bytes as usize),
             _kernels: self.known.kernels.iter().flatten().cloned().collect(),
             _arenas: self.memory.regions.values().cloned().collect(),
         };
@@ -316,7 +314,7 @@ impl Lowering<'_> {
             Action::Fire { actor, first, count } => self.fire(slot, actor, first, count),
             Action::Send { ring, first, count } => {
                 let counter = self.counter(Counted::Send(ring), first);
-                let ports = self.send_ports(slot, ring, first, count, counter != NO_COUNTER);
+                let ports = self.send_ports(slot, ring, first, count);
                 let ring = self.ring(ring);
                 Instr::Send { ring, ports, tokens: count, counter, end: first + count }
             }
@@ -368,14 +366,7 @@ impl Lowering<'_> {
         port
     }
 
-    fn send_ports(
-        &mut self,
-        slot: &Slot,
-        ring: RingId,
-        first: u64,
-        count: u64,
-        _looped: bool,
-    ) -> u32 {
+    fn send_ports(&mut self, slot: &Slot, ring: RingId, first: u64, count: u64) -> u32 {
         let r = &self.plan.rings[ring];
         let from_buffer = self.places[&(r.channel, r.from)];
         let token_bytes = self.known.graph.channels[r.channel].token.bytes();
@@ -406,17 +397,20 @@ impl Lowering<'_> {
     fn fire(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> Instr {
         let counter = self.counter(Counted::Actor(id), first);
         let at = self.ports.len() as u32;
-        let inputs = self.input_ports(slot, id, first, count);
-        let outputs = self.output_ports(slot, id, first, count);
-        let states = self.state_ports(slot, id);
+        let shape = Shape {
+            firings: count as usize,
+            inputs: self.input_ports(slot, id, first, count),
+            outputs: self.output_ports(slot, id, first, count),
+            states: self.state_ports(slot, id),
+        };
         let actor = &self.known.graph.actors[id];
         match (&actor.role, &self.known.kernels[id]) {
             (Role::Compute, Some(kernel)) => {
-                let (kernel, firings, ports) = (Arc::as_ptr(kernel), count as usize, at);
+                let (kernel, ports) = (Arc::as_ptr(kernel), at);
                 if counter == NO_COUNTER {
-                    Instr::Fire { kernel, firings, ports, inputs, outputs, states }
+                    Instr::Fire { kernel, shape, ports }
                 } else {
-                    Instr::LoopFire { kernel, firings, ports, inputs, outputs, states, counter }
+                    Instr::LoopFire { kernel, shape, ports, counter }
                 }
             }
             (Role::Source, _) => {

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{Io, Kernel, KernelFault, RawPort};
+use zbmd_backends::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
 use zbmd_ir::DType;
 
 use crate::arena::Arena;
@@ -24,25 +24,10 @@ pub(crate) const NO_COUNTER: u32 = u32::MAX;
 
 /// One slot, or the head of a loop over the instructions that follow it.
 pub(crate) enum Instr {
-    /// One kernel call. Its ports are `inputs`, then `outputs`, then `states` from `ports` on.
-    Fire {
-        kernel: *const dyn Kernel,
-        firings: usize,
-        ports: u32,
-        inputs: u16,
-        outputs: u16,
-        states: u16,
-    },
+    /// One kernel call. Its ports lie in a row from `ports` on.
+    Fire { kernel: *const dyn Kernel, shape: Shape, ports: u32 },
     /// The same in a loop: ports move on with the firings that `counter` has counted.
-    LoopFire {
-        kernel: *const dyn Kernel,
-        firings: usize,
-        ports: u32,
-        inputs: u16,
-        outputs: u16,
-        states: u16,
-        counter: u32,
-    },
+    LoopFire { kernel: *const dyn Kernel, shape: Shape, ports: u32, counter: u32 },
     /// Tokens from the embedding program to port `ports`.
     Source { source: u32, ports: u32, firings: u64, counter: u32 },
     /// Tokens from port `ports` to the embedding program. `end` is one past the slot's last firing of the block.
@@ -104,7 +89,7 @@ pub(crate) struct Code {
     /// Rows of `Live::table`; 0 if there is one row, worked out anew for each period.
     pub phases: u64,
     pub stages_total: u32,
-    pub scratch: (*mut u8, usize),
+    pub scratch: Scratch,
     /// What the pointers above point into.
     pub _kernels: Box<[Arc<dyn Kernel>]>,
     pub _arenas: Box<[Arc<Arena>]>,
@@ -239,17 +224,11 @@ fn run<const CHECK: bool, const TIMED: bool>(
         live.pc = i;
         let before = if TIMED { env.clock.now_ns() } else { 0 };
         match *instr {
-            Instr::Fire { kernel, firings, ports, inputs, outputs, states } => {
+            Instr::Fire { kernel, ref shape, ports } => {
                 // A plain offset: checked slicing costs as much as an empty kernel.
-                debug_assert!(
-                    row + ports as usize
-                        + usize::from(inputs)
-                        + usize::from(outputs)
-                        + usize::from(states)
-                        <= live.table.len()
-                );
+                debug_assert!(row + ports as usize + shape.total() <= live.table.len());
                 let first = live.table.as_ptr().wrapping_add(row + ports as usize);
-                call(kernel, firings, first, (inputs, outputs, states), code.scratch)?;
+                call(kernel, shape, first, &code.scratch)?;
             }
             Instr::Loop { count, len, resets } => {
                 for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
@@ -282,7 +261,7 @@ fn is_at_work(stage: u32, now: Now) -> bool {
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
 fn skip(instr: &Instr, live: &mut Live) {
     let (counter, by) = match *instr {
-        Instr::LoopFire { counter, firings, .. } => (counter, firings as u64),
+        Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
         Instr::Source { counter, firings, .. } | Instr::Sink { counter, firings, .. } => {
             (counter, firings)
         }
@@ -296,27 +275,20 @@ fn skip(instr: &Instr, live: &mut Live) {
     }
 }
 
-/// Calls a kernel with the ports from `first` on: inputs, outputs, states.
+/// Calls a kernel with the ports from `first` on.
 #[inline(always)]
 fn call(
     kernel: *const dyn Kernel,
-    firings: usize,
+    shape: &Shape,
     first: *const RawPort,
-    (inputs, outputs, states): (u16, u16, u16),
-    scratch: (*mut u8, usize),
+    scratch: &Scratch,
 ) -> Result<(), Halt> {
-    let (a, b, c) = (usize::from(inputs), usize::from(outputs), usize::from(states));
-    // SAFETY: `prepare` made a + b + c ports in a row for this instruction, in a table or staging that nobody changes
-    // during the call.
-    let (read, written, states) = unsafe {
-        let slice = |from, len| std::slice::from_raw_parts(first.add(from), len);
-        (slice(0, a), slice(a, b), slice(a + b, c))
-    };
-    // SAFETY: ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written (or
-    // carried, or received and published) before this slot, outputs and states are live for this slot alone, scratch
-    // belongs to the device, whose one worker this is. Buffers are aligned to 64 bytes and tokens are whole elements,
-    // so every port is aligned for its dtype; arenas are zeroed at first, so all bytes are initialised.
-    let mut io = unsafe { Io::new(firings, read, written, states, scratch) };
+    // SAFETY: `prepare` made the counted ports in a row for this instruction, in a table or staging that nobody changes
+    // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
+    // (or carried, or received and published) before this slot, outputs and states are live for this slot alone,
+    // scratch belongs to the device, whose one worker this is. Buffers are aligned to 64 bytes and tokens are whole
+    // elements, so every port is aligned for its dtype; arenas are zeroed at first, so all bytes are initialised.
+    let mut io = unsafe { Io::new(shape, first, scratch) };
     // SAFETY: `Code::_kernels` holds the kernel.
     unsafe { &*kernel }.fire(&mut io).map_err(Halt::Fault)
 }
@@ -351,13 +323,12 @@ fn execute(
     block: u64,
 ) -> Result<(), Halt> {
     match *instr {
-        Instr::LoopFire { kernel, firings, ports, inputs, outputs, states, counter } => {
-            let counted = advance(live, counter, firings as u64);
-            let total = inputs as usize + outputs as usize + states as usize;
-            for k in 0..total {
+        Instr::LoopFire { kernel, ref shape, ports, counter } => {
+            let counted = advance(live, counter, shape.firings as u64);
+            for k in 0..shape.total() {
                 live.staging[k] = port(code, live, row, ports + k as u32, counted);
             }
-            call(kernel, firings, live.staging.as_ptr(), (inputs, outputs, states), code.scratch)
+            call(kernel, shape, live.staging.as_ptr(), &code.scratch)
         }
         Instr::Source { source, ports, firings, counter } => {
             let counted = advance(live, counter, firings);

@@ -16,9 +16,9 @@
 //!
 //! | | waiter | | publisher |
 //! |---|---|---|---|
-//! | w1 | spin a bounded time on the condition | p1 | store the counter |
+//! | w1 | store the level waited for; spin a bounded time on the condition | p1 | store the counter |
 //! | w2 | read the epoch | p2 | fence (SeqCst) |
-//! | w3 | `sleepers += 1` | p3 | read `sleepers`; if 0: done, without a system call |
+//! | w3 | `sleepers += 1` | p3 | read `sleepers`; if 0, or the level is above the counter: done, without a system call |
 //! | w4 | fence (SeqCst) | p4 | move the epoch on |
 //! | w5 | check the condition; if true: w7 | p5 | wake all who sleep on it |
 //! | w6 | sleep unless the epoch has moved since w2 | | |
@@ -27,7 +27,10 @@
 //! *The race*: the waiter finds the condition false, the publisher finds no sleepers, the waiter sleeps for ever.
 //! *Why it cannot happen*: the fences w4 and p2 are in one total order. If p2 is first, w5 sees the store p1 and the
 //! waiter does not sleep. If w4 is first, p3 sees the increment w3, so p4 moves the epoch after w2 read it: w6 either
-//! finds it moved and does not sleep, or sleeps before p4 and is woken by p5. A waiter's condition includes the stop
+//! finds it moved and does not sleep, or sleeps before p4 and is woken by p5. The level that p3 compares was stored
+//! before w3, so the same holds for it: a publisher that the waiter has not seen sees the waiter's level. It keeps a
+//! waiter for many tokens from being woken for each of them; a parker that is waited at by level has one waiter.
+//! A waiter's condition includes the stop
 //! flag of the run, which is stored before a notification like any counter: so a stop wakes everybody too.
 
 use crossbeam_utils::CachePadded;
@@ -39,8 +42,9 @@ use crate::primitive::{AtomicU32, AtomicU64, Epoch, Ordering, fence, spin_loop};
 pub struct Spin(pub u32);
 
 impl Spin {
-    /// Some ten microseconds: longer than most hand-overs, shorter than a sleep and a wake-up.
-    pub const LONG: Spin = Spin(400);
+    /// Some hundred microseconds, about what a sleep and a wake-up of an idle core cost, in a virtual machine at least:
+    /// so that waiting never costs more than twice what the best choice would have.
+    pub const LONG: Spin = Spin(if cfg!(miri) { 8 } else { 4_000 });
     /// For more threads than cores: the peer may need this very core to go on.
     pub const SHORT: Spin = Spin(8);
 }
@@ -49,6 +53,8 @@ impl Spin {
 #[derive(Debug)]
 pub struct Parker {
     sleepers: AtomicU32,
+    /// The counter's value that the one waiter waits for; 0 where any news must wake.
+    level: AtomicU64,
     epoch: Epoch,
 }
 
@@ -61,7 +67,7 @@ impl Default for Parker {
 impl Parker {
     /// Nobody sleeps.
     pub fn new() -> Self {
-        Self { sleepers: AtomicU32::new(0), epoch: Epoch::new() }
+        Self { sleepers: AtomicU32::new(0), level: AtomicU64::new(0), epoch: Epoch::new() }
     }
 
     /// Wakes all waiters. Called after the store that may make their condition true; without a sleeper it costs a
@@ -72,6 +78,25 @@ impl Parker {
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.epoch.advance();
         }
+    }
+
+    /// Wakes the waiter if the counter, stored before, has reached the level that it waits for.
+    #[inline]
+    pub fn notify_at(&self, counter: u64) {
+        // Partner: the fence in `sleep_until` (p2 and w4 of the module's table).
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0
+            && self.level.load(Ordering::Relaxed) <= counter
+        {
+            self.epoch.advance();
+        }
+    }
+
+    /// Like [`Self::wait_until`] for the one waiter of this parker, whom [`Self::notify_at`] wakes from `level` on.
+    pub fn wait_level(&self, level: u64, spin: Spin, ready: impl FnMut() -> bool) {
+        // Seen by whoever sees this waiter's increment of `sleepers`, through the fences.
+        self.level.store(level, Ordering::Relaxed);
+        self.wait_until(spin, ready);
     }
 
     /// Returns as soon as `ready` gives true; it must load what it looks at with acquire ordering.
@@ -171,14 +196,14 @@ impl RingSync {
     pub fn publish(&self, tokens: u64) {
         // Partner: the acquire in `wait_published`.
         self.published.0.store(tokens, Ordering::Release);
-        self.data.notify();
+        self.data.notify_at(tokens);
     }
 
     /// Receiver: the first `blocks` blocks of the run are read for good.
     pub fn release(&self, blocks: u64) {
         // Partner: the acquire in `wait_released`.
         self.released.0.store(blocks, Ordering::Release);
-        self.space.notify();
+        self.space.notify_at(blocks);
     }
 
     /// Receiver: waits until `tokens` tokens of the run are published.
@@ -236,7 +261,7 @@ fn wait(
         return Ok(());
     }
     peer.waits += 1;
-    parker.wait_until(spin, || {
+    parker.wait_level(target, spin, || {
         peer.seen = counter.load(Ordering::Acquire);
         peer.seen >= target || stop.is_set()
     });

@@ -36,6 +36,9 @@ pub struct RunOptions {
     pub pin: bool,
     /// Ask the system to keep the arenas in memory.
     pub lock_memory: bool,
+    /// Bytes that each stream's queue holds at least; blocks that are large against it get more. A queue that holds
+    /// many blocks costs few wake-ups, one that holds few keeps the embedding program close to the calendar.
+    pub queue_bytes: u64,
 }
 
 impl Default for RunOptions {
@@ -47,6 +50,7 @@ impl Default for RunOptions {
             sample_every: 64,
             pin: true,
             lock_memory: true,
+            queue_bytes: 1 << 20,
         }
     }
 }
@@ -226,9 +230,8 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Bytes that a stream's queue holds at least, so that small tokens need few hand-overs.
-const MIN_QUEUE_BYTES: u64 = 64 << 10;
-/// Blocks that a source can be ahead of what the calendar itself needs.
+/// Blocks that each half of a queue holds besides what the calendar itself needs: whoever waits at a queue sleeps until
+/// half of it is free or full.
 const BLOCKS_AHEAD: u64 = 2;
 
 impl Session {
@@ -244,7 +247,7 @@ impl Session {
         let mut session_sinks = BTreeMap::new();
         for (id, actor) in engine.program.graph.sources() {
             let port = &actor.outputs[0];
-            let capacity = engine.source_capacity(id);
+            let capacity = engine.source_capacity(id, options.queue_bytes);
             let token = &port.token;
             let (producer, consumer) =
                 Conduit::pair(capacity, token.bytes(), Arc::clone(&admission))?;
@@ -258,7 +261,7 @@ impl Session {
             let token = &actor.inputs[0].token;
             let data = Arc::new(CachePadded::new(Parker::new()));
             let (producer, consumer) =
-                Conduit::pair(engine.sink_capacity(id), token.bytes(), data)?;
+                Conduit::pair(engine.sink_capacity(id, options.queue_bytes), token.bytes(), data)?;
             ends.sink_conduits.push(Arc::clone(producer.shared()));
             ends.sinks.push((id, producer));
             let handle =
@@ -372,17 +375,18 @@ impl Inner {
     }
 
     /// A block is admitted when its tokens are there; the slot that takes them may come as many periods later as
-    /// there are stages, so that many blocks must fit besides.
-    fn source_capacity(&self, id: ActorId) -> u64 {
+    /// there are stages, so that many blocks must fit besides; and twice that, for a program that sleeps until half
+    /// the queue is free must not starve the calendar.
+    fn source_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
         let (block, stages) = self.largest_block(id);
         let token_bytes = self.program.graph.actors[id].outputs[0].token.bytes();
-        block.saturating_mul(stages + BLOCKS_AHEAD).max(MIN_QUEUE_BYTES / token_bytes)
+        block.saturating_mul(2 * (stages + BLOCKS_AHEAD)).max(queue_bytes / token_bytes)
     }
 
-    fn sink_capacity(&self, id: ActorId) -> u64 {
+    fn sink_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
         let (block, _) = self.largest_block(id);
         let token_bytes = self.program.graph.actors[id].inputs[0].token.bytes();
-        block.saturating_mul(BLOCKS_AHEAD).max(MIN_QUEUE_BYTES / token_bytes)
+        block.saturating_mul(2 * BLOCKS_AHEAD).max(queue_bytes / token_bytes)
     }
 }
 

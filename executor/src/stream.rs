@@ -182,8 +182,13 @@ impl SourceHandle {
     fn push_all(&mut self, mut bytes: &[u8]) -> Result<(), StreamError> {
         let token_bytes = self.stream.token.bytes() as usize;
         while !bytes.is_empty() {
+            // When the queue is full, half of it must be free again: one wake-up for many blocks, not one for each.
+            // Never more than what is still to be pushed, so that a program that feeds several sources in turn waits
+            // for nothing that its next push would bring.
+            let left = (bytes.len() / token_bytes) as u64;
+            let enough = left.min(self.producer.shared().capacity() / 2).max(1);
             self.producer
-                .wait_space(1, self.stream.spin, &self.stream.stop)
+                .wait_space(enough, self.stream.spin, &self.stream.stop)
                 .map_err(|_| self.stream.stopped())?;
             let tokens = self.write(bytes)?;
             bytes = &bytes[tokens as usize * token_bytes..];
@@ -264,7 +269,7 @@ impl SinkHandle {
     /// As [`Self::pull`].
     pub fn pull_some_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
         self.stream.check_bytes(to.len())?;
-        if to.is_empty() || !self.wait()? {
+        if to.is_empty() || !self.wait(1)? {
             return Ok(0);
         }
         Ok(self.read(to))
@@ -276,9 +281,9 @@ impl SinkHandle {
         closed && written == self.consumer.shared().taken()
     }
 
-    fn wait(&mut self) -> Result<bool, StreamError> {
+    fn wait(&mut self, tokens: u64) -> Result<bool, StreamError> {
         self.consumer
-            .wait_data(self.stream.spin, &self.stream.stop)
+            .wait_data(tokens, self.stream.spin, &self.stream.stop)
             .map_err(|_| self.stream.stopped())
     }
 
@@ -291,7 +296,13 @@ impl SinkHandle {
     fn pull_all(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
         let token_bytes = self.stream.token.bytes() as usize;
         let mut done = 0;
-        while done < to.len() && self.wait()? {
+        while done < to.len() {
+            // Half a queue at a time, if so many are wanted: one wake-up for many blocks, not one for each.
+            let left = ((to.len() - done) / token_bytes) as u64;
+            let enough = left.min(self.consumer.shared().capacity() / 2).max(1);
+            if !self.wait(enough)? {
+                break;
+            }
             done += self.read(&mut to[done..]) as usize * token_bytes;
         }
         Ok((done / token_bytes) as u64)

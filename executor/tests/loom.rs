@@ -98,3 +98,24 @@ fn a_stop_ends_every_wait() {
         assert_eq!(receiver.join().expect("no panic"), Err(Stopped));
     });
 }
+
+#[test]
+fn a_waiter_for_many_tokens_is_woken_by_the_last_of_them() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Arc::new((Parker::new(), AtomicU64::new(0)));
+        let there = Arc::clone(&shared);
+        let waiter = thread::spawn(move || {
+            // A wait for more after one for less: a stale level must not swallow the wake-up.
+            for level in [1, 3] {
+                there.0.wait_level(level, Spin(0), || there.1.load(Ordering::Acquire) >= level);
+            }
+        });
+        for value in 1..=3 {
+            shared.1.store(value, Ordering::Release);
+            shared.0.notify_at(value);
+        }
+        waiter.join().expect("no panic");
+    });
+}

@@ -131,7 +131,8 @@ fn padding_completes_the_last_iteration_with_zeros() {
 fn a_sink_that_is_not_pulled_stops_the_run_and_loses_nothing() {
     let engine = engine(with_tail(programs::pipeline()));
     let given = inputs(engine.program(), 100_000);
-    let mut session = engine.start(RunOptions::default()).expect("starts");
+    let options = RunOptions { queue_bytes: 4_096, ..RunOptions::default() };
+    let mut session = engine.start(options).expect("starts");
     let mut source = session.source("in").expect("a source");
     let mut sink = session.sink("out").expect("a sink");
     let bytes = &given["in"];

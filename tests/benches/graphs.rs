@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use zbmd_backends::kernel::{Io, Kernel, RawPort};
+use zbmd_backends::kernel::{Io, Kernel, RawPort, Scratch, Shape};
 use zbmd_backends::op::Registry;
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::{Action, ActorId, ChannelId, Entry, PlanId, Program, Role, TiVec};
@@ -33,10 +33,7 @@ impl Memory {
 
 struct Step {
     kernel: Arc<dyn Kernel>,
-    firings: usize,
-    inputs: Vec<RawPort>,
-    outputs: Vec<RawPort>,
-    states: Vec<RawPort>,
+    ports: Ports,
 }
 
 /// What somebody would write by hand for a graph without feedback: buffers, a list of calls, carried history.
@@ -72,15 +69,15 @@ impl HandLoop {
         for entry in &plan.calendars[0].lanes[0].entries {
             let Entry::Slot(slot) = entry else { panic!("the rival knows no loops") };
             let Action::Fire { actor, count, .. } = slot.action else { continue };
-            let (inputs, outputs, states) = ports(program, &joined, &mut memory, actor, count);
+            let ports = ports(program, &joined, &mut memory, actor, count);
             match graph.actors[actor].role {
-                Role::Source => source = outputs.first().copied(),
-                Role::Sink => sinks.extend(inputs),
+                Role::Source => source = ports.row.first().copied(),
+                Role::Sink => sinks.extend(ports.row),
                 Role::Compute => {
                     let kernel =
                         registry.kernel(&graph.actors[actor], &program.blobs).expect("known ops");
                     scratch = scratch.max(kernel.scratch_bytes());
-                    steps.push(Step { kernel, firings: count as usize, inputs, outputs, states });
+                    steps.push(Step { kernel, ports });
                 }
             }
         }
@@ -101,11 +98,11 @@ impl HandLoop {
             // SAFETY: the ports lie in `memory`, which lives as long, and nothing else touches it now.
             unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), self.source.ptr, block.len()) };
             for step in &self.steps {
-                let scratch = (self.scratch.as_mut_ptr().cast::<u8>(), self.scratch.len() * 64);
+                let scratch =
+                    Scratch(self.scratch.as_mut_ptr().cast::<u8>(), self.scratch.len() * 64);
                 // SAFETY: every port is its own stretch of `memory`; outputs and states belong to this step alone.
-                let mut io = unsafe {
-                    Io::new(step.firings, &step.inputs, &step.outputs, &step.states, scratch)
-                };
+                let mut io =
+                    unsafe { Io::new(&step.ports.shape, step.ports.row.as_ptr(), &scratch) };
                 step.kernel.fire(&mut io).expect("no fault");
             }
             for sink in &self.sinks {
@@ -122,7 +119,11 @@ impl HandLoop {
     }
 }
 
-type Ports = (Vec<RawPort>, Vec<RawPort>, Vec<RawPort>);
+/// The ports of a call, as [`Io`] takes them.
+struct Ports {
+    row: Vec<RawPort>,
+    shape: Shape,
+}
 
 fn ports(
     program: &Program,
@@ -132,7 +133,7 @@ fn ports(
     firings: u64,
 ) -> Ports {
     let (graph, actor) = (&program.graph, &program.graph.actors[id]);
-    let mut all: Ports = Default::default();
+    let (mut inputs, mut outputs, mut states) = (vec![], vec![], vec![]);
     for (port, to) in actor.inputs.iter().zip(&joined.inputs[id]) {
         let (channel, reader) = to.expect("connected");
         let token = port.token.bytes();
@@ -140,9 +141,9 @@ fn ports(
         let span = ((firings - 1) * port.rate + port.window) * token;
         let m = &mut memory[channel];
         if graph.is_state(channel) {
-            all.2.push(m.at(0, token as usize, port.token.dtype));
+            states.push(m.at(0, token as usize, port.token.dtype));
         } else {
-            all.0.push(m.at(m.head - delay as usize, span as usize, port.token.dtype));
+            inputs.push(m.at(m.head - delay as usize, span as usize, port.token.dtype));
         }
     }
     for (port, from) in actor.outputs.iter().zip(&joined.outputs[id]) {
@@ -150,10 +151,16 @@ fn ports(
         if !graph.is_state(channel) {
             let bytes = firings * port.rate * port.token.bytes();
             let m = &mut memory[channel];
-            all.1.push(m.at(m.head, bytes as usize, port.token.dtype));
+            outputs.push(m.at(m.head, bytes as usize, port.token.dtype));
         }
     }
-    all
+    let shape = Shape {
+        firings: firings as usize,
+        inputs: inputs.len() as u16,
+        outputs: outputs.len() as u16,
+        states: states.len() as u16,
+    };
+    Ports { row: [inputs, outputs, states].concat(), shape }
 }
 
 fn model(c: &mut Criterion, name: &str, seconds: f64) {

@@ -1,8 +1,10 @@
 //! Chains source -> n actors of one op -> sink, for benchmarks of what replay itself costs.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
+use zbmd_backends::call::Call;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_ir::verify::{Verified, verify};
@@ -36,6 +38,17 @@ impl Kernel for Saxpy {
     }
 }
 
+/// `y = 1`: a source inside the graph, as those benchmarks have one.
+#[derive(Debug)]
+pub struct Ones;
+
+impl Kernel for Ones {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        io.output::<f32>(0).fill(1.0);
+        Ok(())
+    }
+}
+
 struct Fixed<K>(&'static str, fn() -> K);
 
 impl<K: Kernel + 'static> Op for Fixed<K> {
@@ -56,24 +69,52 @@ impl<K: Kernel + 'static> Op for Fixed<K> {
     }
 }
 
-/// A registry with `Empty` and `Saxpy`.
+/// A registry with `Empty`, `Saxpy` and `Ones`.
 pub fn registry() -> Registry {
     let mut registry = Registry::empty();
     registry.add(Fixed("Empty", || Empty));
     registry.add(Fixed("Saxpy", || Saxpy));
+    registry.add(Fixed("Ones", || Ones));
     registry
+}
+
+/// The least that a call of `firings` firings took, out of some.
+fn measured(actor: &Actor, kernel: &dyn Kernel, firings: u64) -> ActorCost {
+    let mut call = Call::new(actor, kernel.scratch_bytes(), firings as usize);
+    let times = (0..32).map(|_| {
+        let start = Instant::now();
+        call.run(kernel).expect("no fault");
+        start.elapsed()
+    });
+    let least = times.min().unwrap_or_default();
+    ActorCost { call_ps: least.as_nanos() as u64 * 1_000, firing_ps: 0, scratch_bytes: 0 }
+}
+
+/// Where the tokens of a chain come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The embedding program pushes them to source `n0`.
+    Pushed,
+    /// An actor of op `Ones` makes them.
+    Made,
 }
 
 /// The chain of `actors` actors of `op` on `devices` devices, in blocks of `block` tokens.
 ///
 /// # Panics
 /// If it has no valid plan.
-pub fn program(op: &str, actors: u32, devices: usize, block: u64) -> Verified<Program> {
+pub fn program(
+    start: Start,
+    op: &str,
+    actors: u32,
+    devices: usize,
+    block: u64,
+) -> Verified<Program> {
     let token = TokenType::scalar(DType::F32);
     let mut graph = Graph { name: format!("{actors} x {op}"), ..Graph::default() };
     for i in 0..actors + 2 {
         let role = match i {
-            0 => Role::Source,
+            0 if start == Start::Pushed => Role::Source,
             n if n > actors => Role::Sink,
             _ => Role::Compute,
         };
@@ -82,9 +123,9 @@ pub fn program(op: &str, actors: u32, devices: usize, block: u64) -> Verified<Pr
         graph.actors.push(Actor {
             name: format!("n{i}"),
             role,
-            op: op.into(),
+            op: if i == 0 { "Ones" } else { op }.into(),
             params: Params::new(),
-            inputs: if role == Role::Source { vec![] } else { vec![input] },
+            inputs: if i == 0 { vec![] } else { vec![input] },
             outputs: if role == Role::Sink { vec![] } else { vec![output] },
             state: vec![],
         });
@@ -99,10 +140,24 @@ pub fn program(op: &str, actors: u32, devices: usize, block: u64) -> Verified<Pr
             initial: vec![],
         });
     }
-    let machine = machine(devices);
-    let cost = ActorCost { call_ps: 2_000, firing_ps: 200, scratch_bytes: 0 };
-    let costs =
-        Costs { table: graph.actors.iter().map(|_| vec![Some(cost); devices].into()).collect() };
+    let mut machine = machine(devices);
+    for (at, device) in machine.devices.iter_mut().enumerate() {
+        device.cores = vec![at as u32];
+    }
+    let registry = registry();
+    let costs = graph.actors.iter().map(|actor| {
+        let cost = match actor.role {
+            Role::Compute => {
+                let kernel = registry.kernel(actor, TiSlice::from_ref(&[])).expect("known ops");
+                measured(actor, kernel.as_ref(), block)
+            }
+            Role::Source | Role::Sink => {
+                ActorCost { call_ps: 2_000, firing_ps: 0, scratch_bytes: 0 }
+            }
+        };
+        vec![Some(cost); devices].into()
+    });
+    let costs = Costs { table: costs.collect() };
     let options = Options { block: Block::Fixed(block), ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
     verify(Program { graph, machine, plans: plans.into(), blobs: TiVec::new() })
