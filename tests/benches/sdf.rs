@@ -12,10 +12,11 @@ fn main() {
             sdf::check(name);
         }
     }
-    let others: [(&str, fn()); 4] = [
+    let others: [(&str, fn()); 5] = [
         ("h263decoder", sdf::h263decoder),
         ("orders", sdf::cd_to_dat_orders),
-        ("rates", sdf::a_million_firings),
+        ("rates, part", || sdf::coprime_rates(3)),
+        ("rates", || sdf::coprime_rates(0)),
         ("decoder", sdf::a_million_firings_on_the_critical_cycle),
     ];
     for (_, check) in others.into_iter().filter(|(name, _)| wanted(name)) {

@@ -303,21 +303,22 @@ fn chain(times: &[u64], rates: &[(u64, u64)]) -> TimedSdf {
     sdf
 }
 
-/// A million firings per iteration: throughput, the first trade-off, and all orders.
+/// A chain of up to 9 actors whose rates share few factors: throughput, the first trade-off, and all orders. The
+/// whole of it has a million firings per iteration, without its first 3 actors 45,869.
 ///
-/// With the least buffers the critical cycle goes through 300,000 firings, and each analysis takes seconds: so the
-/// budget ends the search for trade-offs early, with what is proved so far.
+/// With the least buffers the critical cycle goes through 300,000 of the million firings, and each analysis takes
+/// seconds: so the budget ends the search for trade-offs early, with what is proved so far.
 ///
 /// # Panics
 /// If a figure is wrong.
-pub fn a_million_firings() {
-    let name = "rates";
+pub fn coprime_rates(without: usize) {
+    let name = if without == 0 { "rates" } else { "rates, part" };
     let rates = [(1, 1), (13, 20), (4, 5), (25, 21), (21, 19), (3, 5), (17, 12), (19, 12)];
-    let sdf = chain(&[19, 20, 29, 37, 30, 29, 48, 33, 21], &rates);
+    let sdf = chain(&[19, 20, 29, 37, 30, 29, 48, 33, 21][without..], &rates[without..]);
     let (found, took) = timed(|| analyse(&sdf).expect("it runs"));
     let firings: u64 = found.repetition.iter().sum();
     row(name, "firings", &firings.to_string(), "", took);
-    assert!(firings >= 1_000_000, "{firings}");
+    assert!(firings >= if without == 0 { 1_000_000 } else { 40_000 }, "{firings}");
     let (front, took) = timed(|| front(&sdf, Unit::Tokens, Limits::default()).expect("it runs"));
     let complete = if front.complete { "all" } else { "not all" };
     row(name, "Pareto points", &front.points.len().to_string(), complete, took);

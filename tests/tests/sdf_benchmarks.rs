@@ -34,8 +34,8 @@ fn cd_to_dat_orders() {
 }
 
 #[test]
-fn a_million_firings() {
-    sdf::a_million_firings();
+fn rates_with_few_common_factors() {
+    sdf::coprime_rates(3);
 }
 
 #[test]
