@@ -1,7 +1,7 @@
 //! From the graph to the program: analysis, costs, plans and the verifier, with their refusals drawn on the text.
 
 use zbmd_backends::op::Registry;
-use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, Plan, TiVec, Value};
+use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, TiVec, Value};
 use zbmd_scheduler::{AnalysisError, ScheduleError};
 
 use crate::build::Origins;
@@ -53,24 +53,6 @@ pub(crate) fn pins(
         }
     }
     out
-}
-
-/// All plans of the graph.
-pub(crate) fn plan(
-    graph: &Graph,
-    machine: &Machine,
-    costs: &Costs,
-    options: &zbmd_scheduler::Options,
-    origins: &Origins,
-    sink: &mut Sink,
-) -> Option<Vec<Plan>> {
-    match zbmd_scheduler::schedule(graph, machine, costs, options) {
-        Ok(plans) => Some(plans),
-        Err(error) => {
-            sink.push(draw_schedule(&error, graph, machine, origins));
-            None
-        }
-    }
 }
 
 /// Sample rates follow the repetition vector from the streams that state one; every sink is told its own.
@@ -210,7 +192,8 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
     }
 }
 
-fn draw_schedule(
+/// A refusal of the scheduler on the text.
+pub(crate) fn draw_schedule(
     error: &ScheduleError,
     graph: &Graph,
     machine: &Machine,
@@ -271,6 +254,8 @@ fn draw_schedule(
             format!("`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed", device(*d)),
         )
         .help("allow more with `--max-memory` or in the machine, or ask for a smaller `--block`"),
+        ScheduleError::Buffers { .. } => Diagnostic::new(Code::E0504, error.to_string())
+            .help("allow more with `--buffers`, or leave it out"),
         ScheduleError::Latency { best_ns, limit_ns } => Diagnostic::new(
             Code::E0506,
             format!("the quickest plan has a latency of {best_ns} ns, {limit_ns} ns are allowed"),

@@ -88,7 +88,7 @@ pub enum BufferError {
     #[error(transparent)]
     Throughput(#[from] ThroughputError),
     /// Nothing runs within the size asked for.
-    #[error("the buffers need at least {least} {}, {limit} are allowed", unit_name(*.unit))]
+    #[error("the buffers need at least {least} {unit}, {limit} are allowed")]
     TooSmall {
         /// A lower bound on what any buffers need.
         least: u64,
@@ -113,10 +113,12 @@ pub enum BufferError {
     },
 }
 
-fn unit_name(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Tokens => "tokens",
-        Unit::Bytes => "bytes",
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Unit::Tokens => "tokens",
+            Unit::Bytes => "bytes",
+        })
     }
 }
 
