@@ -3,6 +3,7 @@
 //! `cargo bench -p zbmd-tests --bench agreement [-- SCHEDULES]`. Fails where the verifier accepts what the slow checker
 //! refuses. The other way round is no error: the verifier may ask for more than one interleaving shows.
 
+use std::panic::catch_unwind;
 use std::time::Instant;
 
 use zbmd_ir::testing::mutate::mutants;
@@ -24,6 +25,11 @@ fn program(seed: u64) -> Program {
     Program { graph, machine, plans: plans.into(), blobs: TiVec::new() }
 }
 
+/// [`steps`], with a crash of the slow checker on a mutant, whose numbers may be anything, taken as a refusal.
+fn steps_or_crash(program: &Program, seed: u64) -> Result<(), String> {
+    catch_unwind(|| steps(program, seed)).unwrap_or_else(|_| Err("it cannot be stepped".to_owned()))
+}
+
 /// Whether one random interleaving of every plan goes well.
 fn steps(program: &Program, seed: u64) -> Result<(), String> {
     for plan in &program.plans {
@@ -33,8 +39,14 @@ fn steps(program: &Program, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+fn disagree(why: &str) -> ! {
+    eprintln!("{why}");
+    std::process::exit(1)
+}
+
 fn main() {
     let wanted = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(10_000u64);
+    std::panic::set_hook(Box::new(|_| {}));
     let start = Instant::now();
     let (mut schedules, mut plans) = (0u64, 0);
     // Mutants by the verdicts of verifier and slow checker.
@@ -43,19 +55,21 @@ fn main() {
         let original = program(seed);
         for mutant in mutants(&original, seed, MUTANTS) {
             // The slow checker knows plans alone, not the graph's rules, the machine or memory beyond buffers.
-            let slow = (mutant.program.graph == original.graph).then(|| steps(&mutant.program, seed));
+            let slow = (mutant.program.graph == original.graph)
+                .then(|| steps_or_crash(&mutant.program, seed));
             let what = format!("seed {seed}: {}", mutant.what);
             match (verify(mutant.program), slow) {
-                (Ok(_), Some(Err(why))) => panic!("{what}: accepted, but {why}"),
+                (Ok(_), Some(Err(why))) => disagree(&format!("{what}: accepted, but {why}")),
                 (Ok(_), _) => both_accept += 1,
                 (Err(_), Some(Ok(()))) => verifier_alone += 1,
                 (Err(_), _) => both_refuse += 1,
             }
         }
         plans += original.plans.len();
-        let verified = verify(original).unwrap_or_else(|errors| panic!("seed {seed}: {errors:?}"));
+        let verified =
+            verify(original).unwrap_or_else(|e| disagree(&format!("seed {seed}: refused: {e:?}")));
         if let Err(why) = steps(&verified, seed) {
-            panic!("seed {seed}: the verifier accepts, but {why}");
+            disagree(&format!("seed {seed}: the verifier accepts, but {why}"));
         }
         schedules += 1;
     }
@@ -63,7 +77,9 @@ fn main() {
     println!("schedules accepted by both          {schedules:>8}   ({plans} plans)");
     println!("mutants refused by both             {both_refuse:>8}");
     println!("mutants accepted by both            {both_accept:>8}");
-    println!("mutants refused by the verifier alone {verifier_alone:>6}   (its rules hold for every interleaving)");
+    println!(
+        "mutants refused by the verifier alone {verifier_alone:>6}   (its rules hold for every interleaving)"
+    );
     println!("accepted by the verifier alone      {:>8}", 0);
     println!("seconds                             {seconds:>8.1}");
 }

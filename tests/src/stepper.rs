@@ -47,6 +47,11 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
             return violation(format!("two buffers for {} on {}", buffer.channel, buffer.device));
         }
     }
+    for ring in &plan.rings {
+        if ring.buffer.index() >= plan.buffers.len() {
+            return violation(format!("a ring names {} of {}", ring.buffer, plan.buffers.len()));
+        }
+    }
     let mut memory = BTreeMap::new();
     let mut lanes = Vec::new();
     for calendar in &plan.calendars {
@@ -61,6 +66,9 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
         let mut steps = Vec::new();
         for lane in &calendar.lanes {
             flatten(&lane.entries, &mut BTreeMap::new(), &mut steps)?;
+            if let Some(step) = steps.iter().find(|s| !is_known(graph, plan, s.action)) {
+                return violation(format!("{:?} names what is not there", step.action));
+            }
         }
         lanes.push((calendar.device, steps));
     }
@@ -83,6 +91,16 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
 
 fn violation<T>(text: String) -> Result<T, Violation> {
     Err(Violation(text))
+}
+
+fn is_known(graph: &Graph, plan: &Plan, action: Action) -> bool {
+    match action {
+        Action::Fire { actor, .. } => actor.index() < graph.actors.len(),
+        Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring } => {
+            ring.index() < plan.rings.len()
+        }
+        Action::Carry { buffer } => buffer.index() < plan.buffers.len(),
+    }
 }
 
 /// Counts loops out; `first` of each execution follows from how often the actor or ring was used before.
@@ -116,7 +134,10 @@ fn flatten(
                     | Action::Recv { first, .. } => *first = *before,
                     _ => {}
                 }
-                *before += count;
+                let Some(after) = before.checked_add(count) else {
+                    return violation(format!("{action:?} counts beyond all bounds"));
+                };
+                *before = after;
                 out.push(Step { stage: slot.stage, action });
             }
             Entry::Loop { count, body } => {
