@@ -9,7 +9,9 @@ use zbmd_ir::{BlobId, Graph, Machine, Plan, Program, TiVec};
 use zbmd_scheduler::Block;
 
 use crate::build::{self, Origins};
+use crate::calibrate::{self, CalibrateOptions, Calibration, Progress};
 use crate::codes::Code;
+use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::expand::expand;
 use crate::infer::infer;
@@ -32,6 +34,8 @@ pub enum MachineChoice {
     File(PathBuf),
     /// A machine made in Rust.
     Given(Machine),
+    /// A machine made in Rust, and what was measured on it.
+    Measured(Machine, MeasuredCosts),
 }
 
 /// What is asked of a compilation.
@@ -147,6 +151,42 @@ pub fn check_str(
     let mut run = Run::new(options);
     let front = run.text(name, text, dir.as_ref());
     run.check(front)
+}
+
+/// Measures the kernels of a model file on the devices of `options.machine`, which must be this computer's.
+/// `progress` is told of each kernel before it is measured.
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+///
+/// # Panics
+/// Where a custom actor does.
+pub fn calibrate_file(
+    path: impl AsRef<Path>,
+    options: &CompileOptions,
+    how: &CalibrateOptions,
+    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+) -> Result<Calibration, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.file(path.as_ref());
+    run.calibrate(front, how, progress)
+}
+
+/// Measures the kernels of a model given as text; see [`calibrate_file`] and [`compile_str`].
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+pub fn calibrate_str(
+    name: &str,
+    text: &str,
+    dir: impl AsRef<Path>,
+    options: &CompileOptions,
+    how: &CalibrateOptions,
+    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+) -> Result<Calibration, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.text(name, text, dir.as_ref());
+    run.calibrate(front, how, progress)
 }
 
 /// Compiles a graph made in Rust. `blobs` holds the tensors that its parameters refer to.
@@ -272,11 +312,11 @@ impl<'a> Run<'a> {
     fn compile(mut self, front: Front) -> Result<Compiled, Diagnostics> {
         // A wrong machine file is reported along with a wrong model.
         let machine = self.machine();
-        let program = front.zip(machine).and_then(|((mut graph, origins), machine)| {
+        let program = front.zip(machine).and_then(|((mut graph, origins), (machine, costs))| {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let plans = self.plan(&graph, &machine, &origins)?;
+            let plans = self.plan(&graph, &machine, &costs, &origins)?;
             let (plans, blobs) =
                 (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
             Some(Program { graph, machine, plans, blobs })
@@ -291,12 +331,48 @@ impl<'a> Run<'a> {
         Ok(Compiled { program, warnings: self.sink.finish(self.sources) })
     }
 
-    fn plan(&mut self, graph: &Graph, machine: &Machine, origins: &Origins) -> Option<Vec<Plan>> {
+    fn calibrate(
+        mut self,
+        front: Front,
+        how: &CalibrateOptions,
+        progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    ) -> Result<Calibration, Diagnostics> {
+        let machine = self.machine();
+        let outcome = front.zip(machine).and_then(|((mut graph, origins), (machine, costs))| {
+            let model = calibrate::Model {
+                registry: &self.options.registry,
+                blobs: &self.files.blobs,
+                machine: &machine,
+            };
+            // Half a graph has kernels of no use.
+            let fine =
+                self.sink.errors() == 0 && pipeline::analyse(&mut graph, &origins, &mut self.sink);
+            fine.then(|| calibrate::run(&graph, &model, costs, how, progress, &mut self.sink))
+                .map(|(costs, rows)| (machine, costs, rows))
+        });
+        let errors = self.sink.errors();
+        let diagnostics = self.sink.finish(self.sources);
+        match outcome {
+            Some((machine, costs, rows)) if errors == 0 => {
+                Ok(Calibration { machine, costs, rows, warnings: diagnostics })
+            }
+            _ => Err(diagnostics),
+        }
+    }
+
+    fn plan(
+        &mut self,
+        graph: &Graph,
+        machine: &Machine,
+        measured: &MeasuredCosts,
+        origins: &Origins,
+    ) -> Option<Vec<Plan>> {
         let pins = pipeline::pins(origins, machine, &mut self.sink);
         if self.sink.errors() > 0 {
             return None;
         }
-        let costs = pipeline::costs(graph, machine, &self.options.registry, &self.files);
+        let registry = &self.options.registry;
+        let costs = pipeline::costs(graph, machine, measured, registry, &self.files);
         let options = zbmd_scheduler::Options {
             block: self.options.block.map_or(Block::Auto, Block::Fixed),
             max_latency_ns: self.options.max_latency_ns,
@@ -307,11 +383,13 @@ impl<'a> Run<'a> {
         pipeline::plan(graph, machine, &costs, &options, origins, &mut self.sink)
     }
 
-    fn machine(&mut self) -> Option<Machine> {
+    fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
+        let unmeasured = |machine| Some((machine, MeasuredCosts::default()));
         match &self.options.machine {
-            MachineChoice::Detect => Some(machine::detect()),
-            MachineChoice::Uniform(n) => Some(machine::uniform(*n)),
-            MachineChoice::Given(machine) => Some(machine.clone()),
+            MachineChoice::Detect => unmeasured(machine::detect()),
+            MachineChoice::Uniform(n) => unmeasured(machine::uniform(*n)),
+            MachineChoice::Given(machine) => unmeasured(machine.clone()),
+            MachineChoice::Measured(machine, costs) => Some((machine.clone(), costs.clone())),
             MachineChoice::File(path) => {
                 let text = read_text(path, Span::NONE, &mut self.sink)?;
                 let file = self.sources.add(path.display().to_string(), text.as_str());

@@ -5,7 +5,9 @@
 
 mod build;
 mod builder;
+pub mod calibrate;
 mod codes;
+pub mod costs;
 mod diag;
 mod expand;
 mod explain;
@@ -30,8 +32,8 @@ mod compile;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
-    CompileOptions, Compiled, MachineChoice, WriteError, check_file, check_str, compile_file,
-    compile_graph, compile_str,
+    CompileOptions, Compiled, MachineChoice, WriteError, calibrate_file, calibrate_str, check_file,
+    check_str, compile_file, compile_graph, compile_str,
 };
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};

@@ -14,6 +14,7 @@ use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::{Program, verify};
 
 use crate::args::{Cli, Command, Compile, Emit};
+use crate::calibrate::calibrate;
 use crate::output::{Exit, Voice, print, say};
 
 /// Runs one invocation.
@@ -22,6 +23,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Compile(args) => compile(&args, voice),
         Command::Check { model } => check(&model, voice),
+        Command::Calibrate(args) => calibrate(&args, voice),
         Command::Devices { ron } => devices(ron),
         Command::Ops { name } => ops(name.as_deref()),
         Command::Explain { code } => explain(code.as_deref()),
@@ -34,17 +36,17 @@ pub(crate) fn run(cli: Cli) -> Exit {
     }
 }
 
-fn is_stdin(path: &Path) -> bool {
+pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// One error without a place in a text.
-fn lone(code: Code, message: String, help: &str) -> Diagnostics {
+pub(crate) fn lone(code: Code, message: String, help: &str) -> Diagnostics {
     let diagnostic = Diagnostic::new(code, message).help(help);
     Diagnostics { sources: SourceMap::default(), list: vec![diagnostic], more: false }
 }
 
-fn stdin() -> Result<String, Diagnostics> {
+pub(crate) fn stdin() -> Result<String, Diagnostics> {
     let mut bytes = Vec::new();
     let limit = SourceMap::MAX_FILE_BYTES as u64 + 1;
     let read = std::io::stdin().lock().take(limit).read_to_end(&mut bytes);
