@@ -106,7 +106,7 @@ fn lines_through_points() {
         // More firings in less time: the call is all.
         (&[(1.0, 100.0), (4.0, 80.0)], (88, 0)),
         // Less than nothing for the call: the firings are all.
-        (&[(1.0, 10.0), (4.0, 80.0)], (0, 16)),
+        (&[(1.0, 10.0), (4.0, 80.0)], (0, 12)),
         (&[(1.0, 42.4)], (0, 42)),
         (&[(1.0, 0.1), (1000.0, 0.1)], (0, 1)),
     ] {
