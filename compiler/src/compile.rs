@@ -1,15 +1,22 @@
 //! The driver: reads as the pipeline, and the public face of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{BlobId, Graph, Machine, Plan, Program, TiVec};
-use zbmd_scheduler::Block;
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
+use zbmd_scheduler::assign::Objective;
+use zbmd_scheduler::buffers::{Mode, Unit};
+use zbmd_scheduler::search::Progress;
+use zbmd_scheduler::{Block, Control, Estimate, Level, Scheduled};
 
+use crate::analysis::Analysis;
 use crate::build::{self, Origins};
-use crate::calibrate::{self, CalibrateOptions, Calibration, Progress};
+use crate::calibrate::{self, CalibrateOptions, Calibration};
 use crate::codes::Code;
 use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
@@ -38,6 +45,21 @@ pub enum MachineChoice {
     Measured(Machine, MeasuredCosts),
 }
 
+/// How a plan is looked for.
+#[derive(Clone, Debug, Default)]
+pub struct SearchOptions {
+    /// How hard to look. Each level is a fixed amount of work: the same input gives the same bundle.
+    pub level: Level,
+    /// What makes a placement good.
+    pub objective: Option<Objective>,
+    /// Take the best found after so long; the bundle then depends on the computer's speed.
+    pub time_limit: Option<Duration>,
+    /// Take the best found as soon as this is set, for an interrupt.
+    pub stop: Option<Arc<AtomicBool>>,
+    /// Told how the search stands.
+    pub progress: Option<fn(Progress)>,
+}
+
 /// What is asked of a compilation.
 #[derive(Clone, Debug)]
 pub struct CompileOptions {
@@ -51,6 +73,10 @@ pub struct CompileOptions {
     pub max_latency_ns: Option<u64>,
     /// Bound on the arena and exchange bytes of each device.
     pub max_memory_bytes: Option<u64>,
+    /// How large all buffers together may be; as large as is good for throughput if `None`.
+    pub buffers: Option<Mode>,
+    /// How a plan is looked for.
+    pub search: SearchOptions,
 }
 
 impl Default for CompileOptions {
@@ -61,6 +87,8 @@ impl Default for CompileOptions {
             block: None,
             max_latency_ns: None,
             max_memory_bytes: None,
+            buffers: None,
+            search: SearchOptions { level: Level::Fast, ..SearchOptions::default() },
         }
     }
 }
@@ -72,6 +100,8 @@ pub struct Compiled {
     pub program: Verified<Program>,
     /// Warnings; no errors among them.
     pub warnings: Diagnostics,
+    /// How good the placement of the main plan is, by the cost model; unknown for graphs too large to search.
+    pub estimate: Option<Estimate>,
 }
 
 /// Why a bundle cannot be written.
@@ -165,7 +195,7 @@ pub fn calibrate_file(
     path: impl AsRef<Path>,
     options: &CompileOptions,
     how: &CalibrateOptions,
-    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
 ) -> Result<Calibration, Diagnostics> {
     let mut run = Run::new(options);
     let front = run.file(path.as_ref());
@@ -182,11 +212,39 @@ pub fn calibrate_str(
     dir: impl AsRef<Path>,
     options: &CompileOptions,
     how: &CalibrateOptions,
-    progress: &mut (dyn FnMut(Progress<'_>) + Send),
+    progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
 ) -> Result<Calibration, Diagnostics> {
     let mut run = Run::new(options);
     let front = run.text(name, text, dir.as_ref());
     run.calibrate(front, how, progress)
+}
+
+/// What bounds a model file, however it is scheduled. Times are those of the quickest device for each actor.
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+pub fn analyse_file(
+    path: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<Analysis, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.file(path.as_ref());
+    run.bounds(front)
+}
+
+/// Like [`analyse_file`], for a model given as text; see [`compile_str`].
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+pub fn analyse_str(
+    name: &str,
+    text: &str,
+    dir: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<Analysis, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.text(name, text, dir.as_ref());
+    run.bounds(front)
 }
 
 /// Compiles a graph made in Rust. `blobs` holds the tensors that its parameters refer to.
@@ -309,33 +367,58 @@ impl<'a> Run<'a> {
         if errors == 0 { Ok(diagnostics) } else { Err(diagnostics) }
     }
 
-    fn compile(mut self, front: Front) -> Result<Compiled, Diagnostics> {
-        // A wrong machine file is reported along with a wrong model.
+    fn bounds(mut self, front: Front) -> Result<Analysis, Diagnostics> {
         let machine = self.machine();
-        let program = front.zip(machine).and_then(|((mut graph, origins), (machine, costs))| {
+        let found = front.zip(machine).and_then(|((mut graph, origins), (machine, measured))| {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let plans = self.plan(&graph, &machine, &costs, &origins)?;
+            let costs = self.costs(&graph, &machine, &measured);
+            let mode = self.options.buffers.unwrap_or(Mode::Throughput(Unit::Tokens));
+            match Analysis::of(&graph, &costs, mode) {
+                Ok(analysis) => Some(analysis),
+                Err(error) => {
+                    self.sink.push(
+                        Diagnostic::new(Code::E0506, error.to_string())
+                            .help("allow more with `--buffers`, or make the iteration shorter"),
+                    );
+                    None
+                }
+            }
+        });
+        match found {
+            Some(analysis) if self.sink.errors() == 0 => Ok(analysis),
+            _ => Err(self.sink.finish(self.sources)),
+        }
+    }
+
+    fn compile(mut self, front: Front) -> Result<Compiled, Diagnostics> {
+        // A wrong machine file is reported along with a wrong model.
+        let machine = self.machine();
+        let planned = front.zip(machine).and_then(|((mut graph, origins), (machine, measured))| {
+            if !self.analyse(&mut graph, &origins) {
+                return None;
+            }
+            let Scheduled { plans, estimate } = self.plan(&graph, &machine, &measured, &origins)?;
             let (plans, blobs) =
                 (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
-            Some(Program { graph, machine, plans, blobs })
+            Some((Program { graph, machine, plans, blobs }, estimate))
         });
-        let Some(program) = program.filter(|_| self.sink.errors() == 0) else {
+        let Some((program, estimate)) = planned.filter(|_| self.sink.errors() == 0) else {
             return Err(self.sink.finish(self.sources));
         };
         // What the verifier refuses here is the scheduler's mistake, not the model's.
         let program = verify(program).unwrap_or_else(|errors| {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
-        Ok(Compiled { program, warnings: self.sink.finish(self.sources) })
+        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate })
     }
 
     fn calibrate(
         mut self,
         front: Front,
         how: &CalibrateOptions,
-        progress: &mut (dyn FnMut(Progress<'_>) + Send),
+        progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
     ) -> Result<Calibration, Diagnostics> {
         let machine = self.machine();
         let outcome = front.zip(machine).and_then(|((mut graph, origins), (machine, costs))| {
@@ -366,21 +449,46 @@ impl<'a> Run<'a> {
         machine: &Machine,
         measured: &MeasuredCosts,
         origins: &Origins,
-    ) -> Option<Vec<Plan>> {
+    ) -> Option<Scheduled> {
         let pins = pipeline::pins(origins, machine, &mut self.sink);
         if self.sink.errors() > 0 {
             return None;
         }
-        let registry = &self.options.registry;
-        let costs = pipeline::costs(graph, machine, measured, registry, &self.files);
+        let costs = self.costs(graph, machine, measured);
+        let search = &self.options.search;
+        let defaults = zbmd_scheduler::Options::default();
         let options = zbmd_scheduler::Options {
             block: self.options.block.map_or(Block::Auto, Block::Fixed),
+            buffers: self.options.buffers.unwrap_or(defaults.buffers),
+            level: search.level,
+            objective: search.objective.unwrap_or(defaults.objective),
             max_latency_ns: self.options.max_latency_ns,
             max_memory_bytes: self.options.max_memory_bytes,
             pins,
-            ..zbmd_scheduler::Options::default()
+            ..defaults
         };
-        pipeline::plan(graph, machine, &costs, &options, origins, &mut self.sink)
+        let deadline = search.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        let stop = || {
+            deadline.is_some_and(|end| Instant::now() >= end)
+                || search.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+        };
+        let mut progress = |now: Progress| {
+            if let Some(tell) = search.progress {
+                tell(now);
+            }
+        };
+        let mut control = Control { stop: &stop, progress: &mut progress };
+        match zbmd_scheduler::schedule_with(graph, machine, &costs, &options, &mut control) {
+            Ok(scheduled) => Some(scheduled),
+            Err(error) => {
+                self.sink.push(pipeline::draw_schedule(&error, graph, machine, origins));
+                None
+            }
+        }
+    }
+
+    fn costs(&self, graph: &Graph, machine: &Machine, measured: &MeasuredCosts) -> Costs {
+        pipeline::costs(graph, machine, measured, &self.options.registry, &self.files)
     }
 
     fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {

@@ -3,6 +3,7 @@
 //! [`compile_file`] and [`compile_str`] take the model format, [`compile_graph`] a graph made in Rust with a
 //! [`GraphBuilder`] or by hand. All say everything that is wrong at once, in [`Diagnostics`].
 
+mod analysis;
 mod build;
 mod builder;
 pub mod calibrate;
@@ -29,11 +30,12 @@ mod tests;
 
 mod compile;
 
+pub use analysis::{Analysis, AnalysisRefused, Order};
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
-    CompileOptions, Compiled, MachineChoice, WriteError, calibrate_file, calibrate_str, check_file,
-    check_str, compile_file, compile_graph, compile_str,
+    CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
+    calibrate_file, calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
 };
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};

@@ -2,8 +2,8 @@
 
 use zbmd_backends::op::Registry;
 use zbmd_ir::{
-    Actor, ActorCost, ActorId, ChannelId, Costs, Device, DeviceId, Graph, Machine, Plan, Role,
-    TiVec, Value,
+    Actor, ActorCost, ActorId, ChannelId, Costs, Device, DeviceId, Graph, Machine, Role, TiVec,
+    Value,
 };
 use zbmd_scheduler::{AnalysisError, ScheduleError};
 
@@ -76,24 +76,6 @@ pub(crate) fn pins(
         }
     }
     out
-}
-
-/// All plans of the graph.
-pub(crate) fn plan(
-    graph: &Graph,
-    machine: &Machine,
-    costs: &Costs,
-    options: &zbmd_scheduler::Options,
-    origins: &Origins,
-    sink: &mut Sink,
-) -> Option<Vec<Plan>> {
-    match zbmd_scheduler::schedule(graph, machine, costs, options) {
-        Ok(plans) => Some(plans),
-        Err(error) => {
-            sink.push(draw_schedule(&error, graph, machine, origins));
-            None
-        }
-    }
 }
 
 /// Sample rates follow the repetition vector from the streams that state one; every sink is told its own.
@@ -233,7 +215,8 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
     }
 }
 
-fn draw_schedule(
+/// A refusal of the scheduler on the text.
+pub(crate) fn draw_schedule(
     error: &ScheduleError,
     graph: &Graph,
     machine: &Machine,
@@ -294,6 +277,8 @@ fn draw_schedule(
             format!("`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed", device(*d)),
         )
         .help("allow more with `--max-memory` or in the machine, or ask for a smaller `--block`"),
+        ScheduleError::Buffers { .. } => Diagnostic::new(Code::E0504, error.to_string())
+            .help("allow more with `--buffers`, or leave it out"),
         ScheduleError::Latency { best_ns, limit_ns } => Diagnostic::new(
             Code::E0506,
             format!("the quickest plan has a latency of {best_ns} ns, {limit_ns} ns are allowed"),

@@ -1,13 +1,16 @@
 //! How many iterations one block has, and whether the plan is pipelined: the trade of throughput against latency and
 //! memory.
 
-use zbmd_ir::{ActorId, Costs, Graph, Machine, Plan, PortChannels, TiVec, limits};
+use zbmd_ir::{ActorId, Costs, DeviceId, Graph, Machine, Plan, PortChannels, TiVec, limits};
 
 use crate::analysis::Edges;
 use crate::assemble::assemble;
-use crate::place::{allowed_devices, loads, place};
+use crate::assign::Objective;
+use crate::buffers::{Mode, Unit};
+use crate::place::{Aim, allowed_devices, loads, place};
 use crate::problem::Problem;
-use crate::{Block, Options, ScheduleError};
+use crate::search::Control;
+use crate::{Block, Estimate, Options, ScheduleError};
 
 /// What every attempt starts from.
 pub(crate) struct Input<'a> {
@@ -24,44 +27,100 @@ const BLOCK_BYTES: u64 = 256 << 10;
 /// Largest block chosen unasked.
 const MAX_AUTO_BLOCK: u64 = 1 << 20;
 
+/// A plan, and how good its placement is.
+pub(crate) type Found = (Plan, Option<Estimate>);
+
 /// The best plan within the options' bounds.
-pub(crate) fn best_plan(input: &Input<'_>) -> Result<Plan, ScheduleError> {
+pub(crate) fn best_plan(
+    input: &Input<'_>,
+    control: &mut Control<'_>,
+) -> Result<Found, ScheduleError> {
     let options = input.given.3;
-    let largest = match options.block {
-        Block::Fixed(block) => {
+    let largest = match (options.block, options.buffers) {
+        (Block::Fixed(block), _) => {
             check_range(input, block)?;
-            return bounded_plan(input, block).and_then(|plan| within_latency(plan, options));
+            return bounded_plan(input, block, control);
         }
-        Block::Auto => auto_block(input),
+        (Block::Auto, Mode::Min(_)) => return smallest_plan(input, control),
+        (Block::Auto, _) => auto_block(input),
     };
     // Larger blocks are quicker per iteration, so the first that keeps the bounds is the best.
     let mut refusal = ScheduleError::NoDevices;
     for block in std::iter::successors(Some(largest), |b| (*b > 1).then_some(b / 2)) {
-        match bounded_plan(input, block).and_then(|plan| within_latency(plan, options)) {
-            Ok(plan) => return Ok(plan),
+        match bounded_plan(input, block, control) {
+            Ok(found) => return Ok(found),
             Err(error) => refusal = error,
         }
+    }
+    if matches!(refusal, ScheduleError::Buffers { .. } | ScheduleError::Memory { .. }) {
+        return smallest_plan(input, control).and_then(|found| within_bounds(found, options));
     }
     Err(refusal)
 }
 
+/// Single iterations on the one device, or pipelined, whatever takes fewer bytes.
+fn smallest_plan(input: &Input<'_>, control: &mut Control<'_>) -> Result<Found, ScheduleError> {
+    let (graph, machine, costs, options) = input.given;
+    let allowed = allowed_devices(machine, options.devices.as_deref());
+    let mut best: Result<Found, ScheduleError> = Err(ScheduleError::NoDevices);
+    let mut consider = |devices: Vec<DeviceId>, pipelined: bool, control: &mut Control<'_>| {
+        let options = Options { devices: Some(devices), ..options.clone() };
+        let input = Input { given: (graph, machine, costs, &options), derived: input.derived };
+        let found = plan_of(&input, 1, pipelined, "main", control)
+            .and_then(|found| within_latency(found, &options));
+        let better = match (&found, &best) {
+            (Ok(new), Ok(old)) => bytes(&new.0) < bytes(&old.0),
+            (Ok(_), Err(_)) => true,
+            (Err(_), old) => matches!(old, Err(ScheduleError::NoDevices)),
+        };
+        if better {
+            best = found;
+        }
+    };
+    consider(allowed.clone(), false, control);
+    for &device in allowed.iter().filter(|_| allowed.len() > 1) {
+        consider(vec![device], false, control);
+    }
+    best
+}
+
+/// Bytes of all regions of a plan.
+fn bytes(plan: &Plan) -> u64 {
+    let sum = |c: &zbmd_ir::Calendar| c.arena_bytes.saturating_add(c.exchange_bytes);
+    plan.calendars.iter().map(sum).fold(0, u64::saturating_add)
+}
+
+/// Tokens that the buffers of a plan hold at most.
+fn tokens(plan: &Plan) -> u64 {
+    let places = |b: &zbmd_ir::Buffer| {
+        b.head_tokens.saturating_add(b.block_tokens).saturating_mul(b.blocks.into())
+    };
+    plan.buffers.iter().map(places).fold(0, u64::saturating_add)
+}
+
 /// The plan that runs single iterations on the same devices as `main`.
-pub(crate) fn tail_plan(input: &Input<'_>, main: &Plan) -> Result<Plan, ScheduleError> {
+pub(crate) fn tail_plan(
+    input: &Input<'_>,
+    main: &Plan,
+    control: &mut Control<'_>,
+) -> Result<Plan, ScheduleError> {
     let (graph, machine, costs, options) = input.given;
     let mut options = options.clone();
     options.pins =
         main.placement.iter_enumerated().map(|(actor, &device)| (actor, device)).collect();
     let input = Input { given: (graph, machine, costs, &options), derived: input.derived };
-    match plan_of(&input, 1, true, "tail") {
+    let plan = match plan_of(&input, 1, true, "tail", control) {
         // With single iterations a delay may cover less of a cycle, or more: let the actors move together again.
         Err(ScheduleError::PinnedApart { .. }) => plan_of(
             &Input { given: (graph, machine, costs, input.given.3), ..input },
             1,
             true,
             "tail",
+            control,
         ),
         other => other,
-    }
+    };
+    plan.map(|(plan, _)| plan)
 }
 
 fn check_range(input: &Input<'_>, block: u64) -> Result<(), ScheduleError> {
@@ -73,22 +132,40 @@ fn check_range(input: &Input<'_>, block: u64) -> Result<(), ScheduleError> {
     Ok(())
 }
 
-/// Pipelined if that is quicker and the latency allows it.
-fn bounded_plan(input: &Input<'_>, block: u64) -> Result<Plan, ScheduleError> {
-    let pipelined = plan_of(input, block, true, "main")?;
-    let late = input.given.3.max_latency_ns.is_some_and(|limit| pipelined.latency_ns > limit);
-    if pipelined.stages > 1 && late {
-        return plan_of(input, block, false, "main");
+/// Pipelined, unless latency is all that counts or the latency does not allow it.
+fn bounded_plan(
+    input: &Input<'_>,
+    block: u64,
+    control: &mut Control<'_>,
+) -> Result<Found, ScheduleError> {
+    let options = input.given.3;
+    let pipeline = options.objective.period > 0;
+    let mut found = plan_of(input, block, pipeline, "main", control)?;
+    let late = options.max_latency_ns.is_some_and(|limit| found.0.latency_ns > limit);
+    if found.0.stages > 1 && late {
+        found = plan_of(input, block, false, "main", control)?;
     }
-    Ok(pipelined)
+    within_bounds(found, options)
 }
 
-fn within_latency(plan: Plan, options: &Options) -> Result<Plan, ScheduleError> {
+fn within_bounds(found: Found, options: &Options) -> Result<Found, ScheduleError> {
+    let Mode::Within(limit, unit) = options.buffers else { return within_latency(found, options) };
+    let needed = match unit {
+        Unit::Tokens => tokens(&found.0),
+        Unit::Bytes => bytes(&found.0),
+    };
+    if needed > limit {
+        return Err(ScheduleError::Buffers { needed, limit, unit, block: found.0.block });
+    }
+    within_latency(found, options)
+}
+
+fn within_latency(found: Found, options: &Options) -> Result<Found, ScheduleError> {
     match options.max_latency_ns {
-        Some(limit_ns) if plan.latency_ns > limit_ns => {
-            Err(ScheduleError::Latency { best_ns: plan.latency_ns, limit_ns })
+        Some(limit_ns) if found.0.latency_ns > limit_ns => {
+            Err(ScheduleError::Latency { best_ns: found.0.latency_ns, limit_ns })
         }
-        _ => Ok(plan),
+        _ => Ok(found),
     }
 }
 
@@ -97,15 +174,27 @@ fn plan_of(
     block: u64,
     pipelined: bool,
     name: &str,
-) -> Result<Plan, ScheduleError> {
+    control: &mut Control<'_>,
+) -> Result<Found, ScheduleError> {
     let problem = Problem::new(input.given, input.derived, block)?;
     let allowed = allowed_devices(problem.machine, problem.options.devices.as_deref());
     if allowed.is_empty() {
         return Err(ScheduleError::NoDevices);
     }
     let load = loads(&problem, &allowed)?;
-    let placement = place(&problem, &load, &allowed);
-    assemble(&problem, &placement, pipelined, name)
+    let objective = if pipelined { problem.options.objective } else { Objective::LATENCY };
+    let mut aim = Aim { objective, memory: false };
+    let placed = place(&problem, &load, &allowed, aim, control);
+    match assemble(&problem, &placed.devices, pipelined, name) {
+        // Placed for speed it does not fit; placed with an eye on memory it may.
+        Err(refusal @ ScheduleError::Memory { .. }) if allowed.len() > 1 => {
+            aim.memory = true;
+            let placed = place(&problem, &load, &allowed, aim, control);
+            let plan = assemble(&problem, &placed.devices, pipelined, name).map_err(|_| refusal)?;
+            Ok((plan, placed.estimate))
+        }
+        plan => plan.map(|plan| (plan, placed.estimate)),
+    }
 }
 
 /// Smallest power of two whose work outweighs calls and hand-overs, unless the block would outgrow the cache first.

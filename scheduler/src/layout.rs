@@ -1,12 +1,13 @@
 //! Offsets: every buffer's place in its region, from live ranges.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use zbmd_ir::{
     Action, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, Region, TiVec, limits,
 };
 
 use crate::ScheduleError;
+use crate::offsets::{self, Item, Limits};
 use crate::problem::Problem;
 
 /// First and last position in the lane at which a buffer is touched, and by which stages.
@@ -133,70 +134,25 @@ fn touch(
     }
 }
 
-/// Free stretches of memory above a base, by offset and by size.
-struct Free {
-    by_offset: BTreeMap<u64, u64>,
-    by_size: BTreeSet<(u64, u64)>,
-    top: u64,
-}
+/// Steps of branch and bound for one device: tens of milliseconds at most, as many candidate plans are laid out.
+const STEPS: u64 = 200_000;
 
-impl Free {
-    fn insert(&mut self, mut offset: u64, mut size: u64) {
-        if let Some((&before, &len)) = self.by_offset.range(..offset).next_back()
-            && before + len == offset
-        {
-            self.remove(before, len);
-            (offset, size) = (before, size + len);
-        }
-        if let Some(&len) = self.by_offset.get(&(offset + size)) {
-            self.remove(offset + size, len);
-            size += len;
-        }
-        if offset + size == self.top {
-            self.top = offset;
-            return;
-        }
-        self.by_offset.insert(offset, size);
-        self.by_size.insert((size, offset));
+/// Lays out buffers that live within one period above `base`. Returns the bytes needed, all there are if they are
+/// beyond any address.
+fn share(plan: &mut Plan, base: u64, live: Vec<(u32, u32, BufferId)>) -> u64 {
+    let items: Vec<Item> = live
+        .iter()
+        .map(|&(first, last, id)| Item {
+            align: limits::ALIGN_BYTES,
+            // A buffer whose last use is the very slot that writes another is still read meanwhile.
+            ..Item::new(first.into(), u64::from(last) + 1, plan.buffers[id].size_bytes())
+        })
+        .collect();
+    let Ok(layout) = offsets::solve(&items, &Limits { capacity: None, steps: STEPS }) else {
+        return u64::MAX;
+    };
+    for (&(_, _, id), offset) in live.iter().zip(layout.offsets) {
+        plan.buffers[id].offset_bytes = base.saturating_add(offset);
     }
-
-    fn remove(&mut self, offset: u64, size: u64) {
-        self.by_offset.remove(&offset);
-        self.by_size.remove(&(size, offset));
-    }
-
-    /// The smallest stretch that fits, else the top.
-    fn take(&mut self, size: u64) -> u64 {
-        if let Some(&(len, offset)) = self.by_size.range((size, 0)..).next() {
-            self.remove(offset, len);
-            if len > size {
-                self.by_offset.insert(offset + size, len - size);
-                self.by_size.insert((len - size, offset + size));
-            }
-            return offset;
-        }
-        let offset = self.top;
-        self.top = self.top.saturating_add(size);
-        offset
-    }
-}
-
-/// Best fit in order of first use, freeing after the last. Returns the bytes needed above `base`. O(n log n).
-fn share(plan: &mut Plan, base: u64, mut live: Vec<(u32, u32, BufferId)>) -> u64 {
-    live.sort_unstable();
-    let mut free = Free { by_offset: BTreeMap::new(), by_size: BTreeSet::new(), top: 0 };
-    let mut ends: BTreeSet<(u32, BufferId)> = BTreeSet::new();
-    let mut peak = 0;
-    for (first, last, id) in live {
-        // A buffer whose last use is this very slot is still read while the new one is written.
-        while let Some(&(end, old)) = ends.first().filter(|(end, _)| *end < first) {
-            ends.remove(&(end, old));
-            free.insert(plan.buffers[old].offset_bytes - base, plan.buffers[old].size_bytes());
-        }
-        let size = plan.buffers[id].size_bytes();
-        plan.buffers[id].offset_bytes = base + free.take(size);
-        ends.insert((last, id));
-        peak = peak.max(free.top);
-    }
-    peak
+    layout.size
 }

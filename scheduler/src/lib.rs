@@ -5,19 +5,26 @@
 
 mod analysis;
 mod assemble;
+pub mod assign;
 mod block;
+pub mod buffers;
 mod cluster;
 mod layout;
+pub mod offsets;
+pub mod order;
 mod place;
 mod problem;
+pub mod search;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod throughput;
 
 use std::collections::BTreeMap;
 
 pub use analysis::{AnalysisError, check_deadlock, repetition};
+pub use search::{Control, Level};
 use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, Plan};
 
 /// Iterations per block.
@@ -30,11 +37,44 @@ pub enum Block {
     Fixed(u64),
 }
 
+/// How good a placement is, by the cost model: its cost (the period in picoseconds, if nothing else is asked for), and
+/// what no placement can go below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// Weighted sum of the objective.
+    pub cost: u64,
+    /// Proved lower bound of it.
+    pub bound: u64,
+}
+
+impl Estimate {
+    /// How far the cost may be from the least possible, as a fraction of the bound.
+    pub fn gap(self) -> f64 {
+        search::gap(self.cost, self.bound)
+    }
+}
+
+/// Plans, and how good the main one's placement is.
+#[derive(Clone, Debug)]
+pub struct Scheduled {
+    /// `main`, and `tail` if there is one.
+    pub plans: Vec<Plan>,
+    /// Unknown for graphs too large to search.
+    pub estimate: Option<Estimate>,
+}
+
 /// What is asked of a schedule. The default asks for throughput.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Iterations per block.
     pub block: Block,
+    /// How large all buffers together may be: `Throughput` lets blocks grow, `Min` runs single iterations where they
+    /// take least, a bound in bytes counts arenas and exchanges. A fixed block is only checked against the bound.
+    pub buffers: buffers::Mode,
+    /// How hard to look for a placement.
+    pub level: Level,
+    /// What makes a placement good. If the period has no weight, plans are not pipelined.
+    pub objective: assign::Objective,
     /// Bound on the predicted latency of a block.
     pub max_latency_ns: Option<u64>,
     /// Bound on the arena and exchange bytes of each device.
@@ -51,6 +91,9 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             block: Block::Auto,
+            buffers: buffers::Mode::Throughput(buffers::Unit::Bytes),
+            level: Level::Fast,
+            objective: assign::Objective::PERIOD,
             max_latency_ns: None,
             max_memory_bytes: None,
             pins: BTreeMap::new(),
@@ -138,6 +181,20 @@ pub enum ScheduleError {
         /// Iterations in the block.
         block: u64,
     },
+    /// No plan has buffers as small as asked.
+    #[error(
+        "the buffers need {needed} {unit} for blocks of {block} iterations, {limit} are allowed"
+    )]
+    Buffers {
+        /// What the smallest plan found needs.
+        needed: u64,
+        /// The bound.
+        limit: u64,
+        /// What both are counted in.
+        unit: buffers::Unit,
+        /// Iterations in the block.
+        block: u64,
+    },
     /// No plan is as quick as asked.
     #[error("the quickest plan has a latency of {best_ns} ns, {limit_ns} ns are allowed")]
     Latency {
@@ -170,16 +227,31 @@ pub fn schedule(
     costs: &Costs,
     options: &Options,
 ) -> Result<Vec<Plan>, ScheduleError> {
+    search::unattended(|control| schedule_with(graph, machine, costs, options, control))
+        .map(|scheduled| scheduled.plans)
+}
+
+/// Like [`schedule`], watched: a search that is stopped gives the best plans so far.
+///
+/// # Errors
+/// See [`ScheduleError`].
+pub fn schedule_with(
+    graph: &Graph,
+    machine: &Machine,
+    costs: &Costs,
+    options: &Options,
+    control: &mut Control<'_>,
+) -> Result<Scheduled, ScheduleError> {
     let edges = analysis::Edges::of(graph);
     let q = analysis::repetition_over(graph, &edges)?;
     analysis::check_deadlock_over(&edges, &q)?;
     let ports = graph.port_channels();
     let input =
         block::Input { given: (graph, machine, costs, options), derived: (&ports, &edges, &q) };
-    let main = block::best_plan(&input)?;
+    let (main, estimate) = block::best_plan(&input, control)?;
     let mut plans = vec![main];
     if plans[0].block > 1 {
-        plans.push(block::tail_plan(&input, &plans[0])?);
+        plans.push(block::tail_plan(&input, &plans[0], control)?);
     }
-    Ok(plans)
+    Ok(Scheduled { plans, estimate })
 }

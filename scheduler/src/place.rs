@@ -1,11 +1,14 @@
 //! Placement: which device each cluster runs on.
 //!
-//! Candidates are made by several heuristics and compared by predicted period; ties go to fewer devices.
+//! Up to some thousand clusters [`crate::assign`] decides; beyond, two greedy heuristics do. Ties go to fewer devices.
 
 use zbmd_ir::{ActorId, DeviceId, Machine, TiVec};
 
-use crate::ScheduleError;
+use crate::assign::{self, Assignment, Channel, Device, Fanout, Link, Node, Objective};
+use crate::cluster::is_tight;
 use crate::problem::Problem;
+use crate::search::{Control, Level, LinkTime};
+use crate::{Estimate, ScheduleError};
 
 /// Predicted gain that a further device must bring, in percent of the period: hand-over and jitter eat less.
 const MIN_GAIN_PERCENT: u64 = 8;
@@ -100,8 +103,145 @@ pub(crate) fn period_ps(problem: &Problem<'_>, load: &Load, placement: &[DeviceI
 pub(crate) const RECV_PS: u64 = 100_000;
 pub(crate) const SEND_PS: u64 = 100_000;
 
-/// Device of each cluster, by index of the cluster.
-pub(crate) fn place(problem: &Problem<'_>, load: &Load, allowed: &[DeviceId]) -> Vec<DeviceId> {
+/// Clusters beyond which placements are not searched for: splitting a line of them takes quadratic time.
+const MAX_SOLVED: usize = 2_000;
+
+/// A placement, and how good it is.
+pub(crate) struct Placed {
+    /// Device of each cluster, by index of the cluster.
+    pub(crate) devices: Vec<DeviceId>,
+    /// Unknown where no search was made.
+    pub(crate) estimate: Option<Estimate>,
+}
+
+/// What a placement is to be good for.
+#[derive(Clone, Copy)]
+pub(crate) struct Aim {
+    pub(crate) objective: Objective,
+    /// Only where all buffers of a device fit at the same time.
+    pub(crate) memory: bool,
+}
+
+/// Places the clusters.
+///
+/// Of placements that are about as good, the one on fewer devices is taken.
+pub(crate) fn place(
+    problem: &Problem<'_>,
+    load: &Load,
+    allowed: &[DeviceId],
+    aim: Aim,
+    control: &mut Control<'_>,
+) -> Placed {
+    let level = problem.options.level;
+    let solve = |devices: &[DeviceId], level: Level, control: &mut Control<'_>| {
+        if load.len() > MAX_SOLVED {
+            return None;
+        }
+        assign::solve(&placement_problem(problem, load, devices, aim), level, control).ok()
+    };
+    let placed = |found: &Assignment, bound: u64| Placed {
+        devices: found.placement.iter().map(|&d| allowed[d as usize]).collect(),
+        estimate: Some(Estimate { cost: found.evaluation.cost, bound }),
+    };
+    let Some(best) = solve(allowed, level, control) else {
+        return Placed { devices: greedy(problem, load, allowed), estimate: None };
+    };
+    let cost = best.evaluation.cost;
+    let good_enough = cost.saturating_add(cost / 100 * MIN_GAIN_PERCENT);
+    let alone = allowed.iter().filter_map(|&device| {
+        let one = solve(&[device], Level::Fast, control)?;
+        (one.evaluation.cost <= good_enough).then_some((one.evaluation.cost, device))
+    });
+    if let Some((cost, device)) = alone.min() {
+        let estimate = Some(Estimate { cost, bound: best.bound });
+        return Placed { devices: vec![device; load.len()], estimate };
+    }
+    for devices in 2..allowed.len() {
+        let few = solve(&allowed[..devices], Level::Fast, control);
+        if few.is_some_and(|f| f.evaluation.cost <= good_enough)
+            && let Some(few) = solve(&allowed[..devices], level, control)
+        {
+            return placed(&few, best.bound);
+        }
+    }
+    placed(&best, best.bound)
+}
+
+/// The problem of placing the clusters on some devices, in picoseconds and bytes.
+fn placement_problem(
+    problem: &Problem<'_>,
+    load: &Load,
+    devices: &[DeviceId],
+    aim: Aim,
+) -> assign::Problem {
+    let nodes = load.iter().map(|row| Node {
+        ticks: devices.iter().map(|&d| row[d]).collect(),
+        bytes: 0,
+        group: None,
+    });
+    let link = |from: DeviceId, to: DeviceId| {
+        problem.machine.link(from, to).map(|link| Link {
+            send: LinkTime {
+                latency: SEND_PS,
+                numerator: 1_000_000_000_000,
+                denominator: link.bytes_per_s.max(1),
+            },
+            receive: LinkTime { latency: RECV_PS, ..LinkTime::FREE },
+        })
+    };
+    let bound = problem.options.max_memory_bytes.unwrap_or(u64::MAX);
+    let room = |device: DeviceId| match aim.memory {
+        true => problem.machine.devices[device].memory_bytes.min(bound),
+        false => u64::MAX,
+    };
+    assign::Problem {
+        nodes: nodes.collect(),
+        channels: placement_channels(problem),
+        devices: devices.iter().map(|&d| Device { bytes: room(d) }).collect(),
+        links: devices
+            .iter()
+            .flat_map(|&from| devices.iter().map(move |&to| (from, to)))
+            .map(|(from, to)| if from == to { None } else { link(from, to) })
+            .collect(),
+        fanout: Fanout::EachDevice,
+        max_latency: None,
+        objective: aim.objective,
+    }
+}
+
+/// What clusters hand over to one another in a block.
+fn placement_channels(problem: &Problem<'_>) -> Vec<Channel> {
+    let mut loose = vec![false; problem.graph.channels.len()];
+    for edge in problem.edges.all.iter().filter(|e| !is_tight(e, problem.q, problem.block)) {
+        loose[edge.channel.index()] = true;
+    }
+    let mut channels = Vec::new();
+    for (id, ch) in problem.graph.channels.iter_enumerated() {
+        let from = problem.cluster_of(ch.from.actor) as u32;
+        let mut to: Vec<u32> =
+            ch.readers.iter().map(|r| problem.cluster_of(r.to.actor) as u32).collect();
+        to.sort_unstable();
+        to.dedup();
+        if to == [from] {
+            continue;
+        }
+        let tokens = problem.block_tokens(id).unwrap_or(u64::MAX);
+        let head = ch.readers.iter().map(|r| r.delay).max().unwrap_or(0);
+        let size = ch.token.bytes();
+        channels.push(Channel {
+            from,
+            to,
+            amount: tokens.saturating_mul(size),
+            bytes: tokens.saturating_add(head).saturating_mul(size),
+            // Tight edges alone are sure to have no cycle.
+            delayed: loose[id.index()],
+        });
+    }
+    channels
+}
+
+/// The best of some quick placements, on as few devices as are about as good.
+fn greedy(problem: &Problem<'_>, load: &Load, allowed: &[DeviceId]) -> Vec<DeviceId> {
     let order = &problem.order;
     let mut best: Option<(u64, Vec<DeviceId>)> = None;
     for devices in 1..=allowed.len() {
@@ -112,8 +252,7 @@ pub(crate) fn place(problem: &Problem<'_>, load: &Load, allowed: &[DeviceId]) ->
         round.push(contiguous(problem, load, order, &allowed[..devices]));
         round.push(list(problem, load, order, &allowed[..devices]));
         for candidate in round {
-            let mut candidate = candidate;
-            let period = refine(problem, load, &mut candidate, &allowed[..devices]);
+            let period = period_ps(problem, load, &candidate);
             let better = match &best {
                 None => true,
                 Some((known, _)) => {
@@ -193,44 +332,6 @@ fn list(
         placed[c] = Some(device);
     }
     placed.into_iter().map(|d| d.unwrap_or(DeviceId(0))).collect()
-}
-
-/// Clusters beyond which moving them one by one is left out: each try costs a pass over the channels.
-const MAX_REFINED: usize = 200;
-
-/// Moves single clusters as long as that shortens the period.
-fn refine(
-    problem: &Problem<'_>,
-    load: &Load,
-    placement: &mut [DeviceId],
-    devices: &[DeviceId],
-) -> u64 {
-    let mut period = period_ps(problem, load, placement);
-    if devices.len() < 2 || placement.len() > MAX_REFINED {
-        return period;
-    }
-    loop {
-        let mut improved = false;
-        for c in 0..placement.len() {
-            let home = placement[c];
-            for &device in devices {
-                if device == placement[c] || load[c][device].is_none() {
-                    continue;
-                }
-                let was = std::mem::replace(&mut placement[c], device);
-                let moved = period_ps(problem, load, placement);
-                if moved < period {
-                    period = moved;
-                } else {
-                    placement[c] = was;
-                }
-            }
-            improved |= placement[c] != home;
-        }
-        if !improved {
-            return period;
-        }
-    }
 }
 
 /// Devices that may be used: all, or those the options name, in id order.

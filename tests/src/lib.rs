@@ -2,8 +2,11 @@
 
 pub mod chain;
 pub mod data;
+pub mod dsa;
 pub mod mix;
 pub mod random;
 pub mod run;
+pub mod sdf;
+pub mod sets;
 pub mod signal;
 pub mod stepper;

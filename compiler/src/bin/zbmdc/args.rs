@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use zbmd_compiler::units;
+use zbmd_scheduler::assign::Objective;
+use zbmd_scheduler::buffers::Mode;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -14,6 +16,7 @@ Exit codes:
   4   a file cannot be read or written
   5   a bundle is refused
   70  a bug in zbmdc
+  130 interrupted
 
 Data goes to stdout, everything said about it to stderr.";
 
@@ -70,6 +73,21 @@ Examples:
   zbmdc calibrate fm.ron --machine machine.ron -o machine.ron
                                                           adds the kernels of another model")]
     Calibrate(Calibrate),
+    /// Say what bounds a model, however it is scheduled: its throughput, buffers and orders
+    #[command(after_help = "\
+Examples:
+  zbmdc analyse cd2dat.ron
+  zbmdc analyse cd2dat.ron --buffers 64KiB                the quickest within that size")]
+    Analyse {
+        /// The model, or `-` for stdin
+        model: PathBuf,
+        /// The devices whose speeds are taken; by default those of this computer
+        #[arg(long, value_name = "FILE")]
+        machine: Option<PathBuf>,
+        /// All buffers together: `min`, `throughput`, a number of tokens, or a size such as 64KiB
+        #[arg(long, value_name = "SIZE")]
+        buffers: Option<Mode>,
+    },
     /// List the devices that a model is compiled for when no machine is given
     #[command(after_help = "\
 Example:
@@ -147,6 +165,18 @@ pub(crate) struct Compile {
     /// Bound on the memory of each device, such as 1MiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) max_memory: Option<u64>,
+    /// All buffers together: `min`, `throughput`, a number of tokens, or a size such as 64KiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) buffers: Option<Mode>,
+    /// How hard to look for a placement; the same level gives the same bundle
+    #[arg(long, value_name = "LEVEL", default_value = "fast")]
+    pub(crate) solve: Solve,
+    /// Take the best placement found after so long, such as 30s; Ctrl-C does the same at once
+    #[arg(long, value_name = "TIME", value_parser = units::duration_ns)]
+    pub(crate) time_limit: Option<u64>,
+    /// What makes a placement good: `period`, `latency`, `memory`, or weights such as 3,1,0 for all three
+    #[arg(long, value_name = "WHAT", default_value = "period", value_parser = objective)]
+    pub(crate) objective: Objective,
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,
@@ -177,6 +207,31 @@ pub(crate) struct Calibrate {
 fn budget(text: &str) -> Result<u64, units::UnitError> {
     let bare = text.trim().parse::<f64>().is_ok();
     units::duration_ns(&if bare { format!("{text}s") } else { text.to_owned() })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Solve {
+    /// Heuristics: milliseconds
+    Fast,
+    /// Local search and a short exact search: seconds
+    Balanced,
+    /// Until it is proved best, or a large amount of work is done
+    Exact,
+}
+
+fn objective(text: &str) -> Result<Objective, String> {
+    let weights = match text {
+        "period" => return Ok(Objective::PERIOD),
+        "latency" => return Ok(Objective::LATENCY),
+        "memory" => return Ok(Objective::MEMORY),
+        weights => weights.split(',').map(|w| w.trim().parse::<u32>()).collect::<Vec<_>>(),
+    };
+    match weights[..] {
+        [Ok(p), Ok(l), Ok(m)] if p.max(l).max(m) > 0 => {
+            Ok(Objective { period: p.into(), latency: l.into(), memory: m.into() })
+        }
+        _ => Err("write `period`, `latency`, `memory`, or three weights such as 3,1,0".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,18 +2,25 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::CommandFactory;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SourceMap,
-    check_file, check_str, compile_file, compile_str, machine, page,
+    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SearchOptions,
+    SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file, compile_str,
+    machine, page,
 };
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::{Program, verify};
+use zbmd_scheduler::Level;
+use zbmd_scheduler::buffers::Mode;
+use zbmd_scheduler::search::Progress;
 
-use crate::args::{Cli, Command, Compile, Emit};
+use crate::args::{Cli, Command, Compile, Emit, Solve};
 use crate::calibrate::calibrate;
 use crate::output::{Exit, Voice, print, say};
 
@@ -24,6 +31,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
         Command::Compile(args) => compile(&args, voice),
         Command::Check { model } => check(&model, voice),
         Command::Calibrate(args) => calibrate(&args, voice),
+        Command::Analyse { model, machine, buffers } => analyse(&model, machine, buffers, voice),
         Command::Devices { ron } => devices(ron),
         Command::Ops { name } => ops(name.as_deref()),
         Command::Explain { code } => explain(code.as_deref()),
@@ -76,6 +84,8 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         block: args.block,
         max_latency_ns: args.max_latency,
         max_memory_bytes: args.max_memory,
+        buffers: args.buffers,
+        search: search(args, voice),
         ..CompileOptions::default()
     };
     let compiled = if is_stdin(&args.model) {
@@ -109,19 +119,75 @@ fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
         ));
     }
     if voice.format == crate::args::MessageFormat::Text {
-        say(&format!("wrote {}: {}\n", path.display(), headline(&compiled.program)));
+        say(&format!("wrote {}: {}\n", path.display(), headline(compiled)));
     }
     Exit::Ok
 }
 
+/// How the search goes: told of its progress on a terminal, and stopped by Ctrl-C, which takes the best so far.
+fn search(args: &Compile, voice: Voice) -> SearchOptions {
+    let level = match args.solve {
+        Solve::Fast => Level::Fast,
+        Solve::Balanced => Level::Balanced,
+        Solve::Exact => Level::Exact,
+    };
+    let mut search = SearchOptions {
+        level,
+        objective: Some(args.objective),
+        time_limit: args.time_limit.map(Duration::from_nanos),
+        ..SearchOptions::default()
+    };
+    if level != Level::Fast {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        // Without a handler Ctrl-C ends the program, as ever.
+        let set = ctrlc::set_handler(move || {
+            // The second time, or outside of a search, it does mean the end.
+            if flag.swap(true, Ordering::Relaxed) {
+                std::process::exit(Exit::Interrupted as i32);
+            }
+        });
+        search.stop = set.is_ok().then_some(stop);
+        let shown = voice.format == crate::args::MessageFormat::Text
+            && std::io::IsTerminal::is_terminal(&std::io::stderr());
+        search.progress = shown.then_some(progress as fn(Progress));
+    }
+    search
+}
+
+fn progress(now: Progress) {
+    let gap = now.gap() * 100.0;
+    say(&format!("{}: best {}, bound {}, gap {gap:.2} %\n", now.stage, now.best, now.bound));
+}
+
+fn analyse(model: &Path, machine: Option<PathBuf>, buffers: Option<Mode>, voice: Voice) -> Exit {
+    let machine = machine.map_or(MachineChoice::Detect, MachineChoice::File);
+    let options = CompileOptions { machine, buffers, ..CompileOptions::default() };
+    let analysis = if is_stdin(model) {
+        stdin().and_then(|text| analyse_str("<stdin>", &text, "", &options))
+    } else {
+        analyse_file(model, &options)
+    };
+    match analysis {
+        Ok(analysis) => print(&analysis.to_string()),
+        Err(diagnostics) => voice.report(&diagnostics),
+    }
+}
+
 /// The program in one line.
-fn headline(program: &Program) -> String {
+fn headline(compiled: &Compiled) -> String {
+    let program = &compiled.program;
+    let quality = match compiled.estimate {
+        None => String::new(),
+        Some(estimate) if estimate.cost <= estimate.bound => ", no placement is better".to_owned(),
+        Some(estimate) => format!(", at most {:.1} % above the best", 100.0 * estimate.gap()),
+    };
     let (actors, channels) = (program.graph.actors.len(), program.graph.channels.len());
     let plan = program.plans.first().map(|plan| {
         let period = plan.period_ns as f64 / 1e3;
         let devices = plan.calendars.len();
         format!(
-            ", blocks of {}, period {period:.1} us on {devices} devices, bound by {}",
+            ", blocks of {}, period {period:.1} us on {devices} devices, bound by {}{quality}",
             plan.block, plan.bound_by
         )
     });

@@ -17,6 +17,7 @@ pub(crate) enum Exit {
     File = 4,
     Refused = 5,
     OurBug = 70,
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

@@ -1,0 +1,206 @@
+//! Offsets from live ranges: where in one region of memory each item lies. Knows nothing of graphs or plans.
+//!
+//! Two items may share memory when their live ranges are disjoint. Finding the smallest region is the *dynamic
+//! storage allocation* problem, which is strongly NP-hard (Garey & Johnson 1979, SR2). [`solve`] goes from cheap to
+//! dear and stops as soon as the region is as small as it can be or, where a capacity is given, small enough:
+//!
+//! 1. aliases are taken together into blocks ([`blocks`]), and time falls apart into groups that share no moment;
+//! 2. greedy orders, each group keeping its best ([`greedy`]);
+//! 3. branch and bound, group by group, the largest first ([`search`], [`descend`]), or, where groups are too large, window by window
+//!    ([`repair`]).
+//!
+//! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout.
+
+mod blocks;
+mod conflict;
+mod descend;
+mod greedy;
+mod repair;
+mod search;
+#[cfg(test)]
+mod tests;
+
+pub use conflict::{Verdict, conflict};
+
+use blocks::Problem;
+
+/// Something that needs memory for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// First moment at which the item is live.
+    pub first: u64,
+    /// First moment at which it is live no more. An item that is never live (`end <= first`) shares with all.
+    pub end: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The offset is a multiple of this power of two.
+    pub align: u64,
+    /// The only offset allowed, if there is one.
+    pub fixed: Option<u64>,
+    /// The item lies within another: an operation in place, a reshape, a part of a split or of a concatenation.
+    pub alias: Option<Alias>,
+}
+
+impl Item {
+    /// An item without wishes: live in `[first, end)`, at any offset.
+    pub fn new(first: u64, end: u64, size: u64) -> Item {
+        Item { first, end, size, align: 1, fixed: None, alias: None }
+    }
+}
+
+/// Ties an item's offset to that of another.
+///
+/// All items tied together share memory as one block: live from the first moment of any to the last of any, as long
+/// as the furthest reaches. So a concatenation is there in full as soon as its first part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// Index of the other item, which may be tied to a third.
+    pub item: usize,
+    /// Bytes from the other item's start to this one's.
+    pub offset: u64,
+}
+
+/// What a layout must keep to and may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that are small enough; without it, the smallest region is looked for.
+    pub capacity: Option<u64>,
+    /// Most steps of branch and bound, each about a tenth of a microsecond. 0: greedy only.
+    pub steps: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { capacity: None, steps: 10_000_000 }
+    }
+}
+
+/// Offsets of all items.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Offset of each item.
+    pub offsets: Vec<u64>,
+    /// Bytes of the region: the highest end of an item. May exceed [`Limits::capacity`].
+    pub size: u64,
+    /// Bytes below which no layout exists (with aliases taken as blocks): the largest sum of sizes live at one
+    /// moment, or more where the search proved more.
+    pub lower_bound: u64,
+    /// Placements tried.
+    pub nodes: u64,
+}
+
+impl Layout {
+    /// Whether no layout is smaller.
+    pub fn proved(&self) -> bool {
+        self.size == self.lower_bound
+    }
+
+    /// `size / lower_bound - 1`; 0 for an empty layout.
+    pub fn gap(&self) -> f64 {
+        if self.size == self.lower_bound {
+            return 0.0;
+        }
+        self.size as f64 / self.lower_bound as f64 - 1.0
+    }
+}
+
+/// Why items have no layout at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OffsetsError {
+    /// An alignment is no power of two.
+    #[error("item {item} has alignment {align}, which is no power of two")]
+    Align {
+        /// The item.
+        item: usize,
+        /// Its alignment.
+        align: u64,
+    },
+    /// A fixed offset is not aligned.
+    #[error("item {item} is fixed at {fixed}, which is no multiple of its alignment {align}")]
+    FixedAlign {
+        /// The item.
+        item: usize,
+        /// Its offset.
+        fixed: u64,
+        /// Its alignment.
+        align: u64,
+    },
+    /// Two items fixed at overlapping places are live at the same time.
+    #[error(
+        "item {first}, fixed at {first_fixed}, overlaps item {second}, fixed at {second_fixed}"
+    )]
+    FixedOverlap {
+        /// One item.
+        first: usize,
+        /// Its offset.
+        first_fixed: u64,
+        /// The other item.
+        second: usize,
+        /// Its offset.
+        second_fixed: u64,
+    },
+    /// An alias names an item that does not exist.
+    #[error("item {item} is tied to item {to}, but there are only {count}")]
+    AliasRange {
+        /// The item.
+        item: usize,
+        /// What it is tied to.
+        to: usize,
+        /// Number of items.
+        count: usize,
+    },
+    /// Aliases go round in a circle.
+    #[error("item {item} is tied to itself in the end")]
+    AliasCycle {
+        /// An item of the cycle.
+        item: usize,
+    },
+    /// Items tied together have alignments that no offset satisfies.
+    #[error("item {item} lies {offset} bytes into a block, which its alignment {align} forbids")]
+    AliasAlign {
+        /// The item.
+        item: usize,
+        /// Bytes from the block's start.
+        offset: u64,
+        /// Alignment of the item, or the largest of the block.
+        align: u64,
+    },
+    /// Items tied together are fixed at offsets that contradict each other.
+    #[error("item {item} is fixed at {fixed}, but what it is tied to wants it at {wanted}")]
+    AliasFixed {
+        /// The item.
+        item: usize,
+        /// Its fixed offset.
+        fixed: u64,
+        /// The offset that follows from the others, or the lowest that leaves them room.
+        wanted: u64,
+    },
+    /// Sizes and offsets add up to more than any address.
+    #[error("the items reach beyond {limit} bytes")]
+    TooBig {
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Most bytes that all items together may need.
+pub const MAX_BYTES: u64 = 1 << 60;
+
+/// Lays out items: greedy first, then branch and bound while the region is larger than need be.
+///
+/// O(n log n) memory and, but for the budget of the search, close to O(n log n) time.
+///
+/// # Errors
+/// See [`OffsetsError`]. A layout larger than the capacity is no error: compare [`Layout::size`].
+pub fn solve(items: &[Item], limits: &Limits) -> Result<Layout, OffsetsError> {
+    let problem = Problem::new(items)?;
+    let goal = limits.capacity.unwrap_or(0).max(problem.lower_bound);
+    let mut draft = greedy::best(&problem, goal);
+    let mut budget = descend::Budget::new(limits.steps);
+    let mut lower_bound = problem.lower_bound;
+    descend::descend(&problem, goal, &mut budget, &mut draft, &mut lower_bound);
+    let offsets = problem.item_offsets(&draft.offsets);
+    let size = problem.real_size(&offsets);
+    let lower_bound = problem.real_bound(lower_bound).min(size);
+    Ok(Layout { offsets, size, lower_bound, nodes: budget.nodes })
+}

@@ -1,0 +1,84 @@
+//! `cargo bench -p zbmd-tests --bench dsa [-- FILTER]`: arena layouts, one line each: ours, the published capacity,
+//! the proved bound, what greedy orders need, the gap to the bound, the time. Then sets of random layouts.
+
+use std::time::Instant;
+
+use zbmd_scheduler::offsets::{Item, Layout, Limits, solve};
+use zbmd_tests::dsa::{self, CAPACITY};
+
+fn timed(items: &[Item], limits: &Limits) -> (Layout, f64) {
+    let before = Instant::now();
+    let layout = solve(items, limits).expect("valid items");
+    let seconds = before.elapsed().as_secs_f64();
+    dsa::assert_apart(items, &layout);
+    (layout, seconds)
+}
+
+fn row(name: &str, items: &[Item], limits: &Limits) -> f64 {
+    let (greedy, _) = timed(items, &Limits { steps: 0, ..*limits });
+    let (layout, seconds) = timed(items, limits);
+    let published = limits.capacity.map_or("-".to_owned(), |c| c.to_string());
+    println!(
+        "{name:<18} {:>7} {:>10} {published:>10} {:>10} {:>8.3} {:>8.3} % {:>10} {seconds:>9.3} s",
+        items.len(),
+        layout.size,
+        layout.lower_bound,
+        greedy.size as f64 / greedy.lower_bound as f64,
+        layout.gap() * 100.0,
+        layout.nodes,
+    );
+    assert!(limits.capacity.is_none_or(|c| layout.size <= c), "{name} misses its capacity");
+    seconds
+}
+
+/// Mean and worst gap of random layouts of 20 to 2000 items.
+fn random(name: &str, items: impl Fn(u64, u64) -> Vec<Item>) {
+    let (mut sum, mut worst, mut seconds, mut cases) = (0.0, 0.0f64, 0.0, 0u32);
+    for count in [20, 50, 100, 200, 500, 1000, 2000] {
+        for seed in 0..10 {
+            let (layout, time) = timed(&items(seed, count), &Limits::default());
+            sum += layout.gap();
+            worst = worst.max(layout.gap());
+            seconds += time;
+            cases += 1;
+        }
+    }
+    let mean = sum / f64::from(cases) * 100.0;
+    let worst = worst * 100.0;
+    println!("{name:<18} {cases:>7} {mean:>12.3} % {worst:>8.3} % {seconds:>9.3} s");
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wanted = |name: &str| words.iter().all(|w| name.contains(w.as_str()));
+    println!(
+        "{:<18} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10} {:>11}",
+        "instance", "items", "ours", "published", "bound", "greedy", "gap", "nodes", "time"
+    );
+    let limits = Limits { capacity: Some(CAPACITY), steps: 100_000_000 };
+    let mut total = 0.0;
+    for name in ["A", "B", "C", "D", "E", "F"].into_iter().filter(|name| wanted(name)) {
+        let Some(items) = dsa::published(name) else { break };
+        total += row(name, &items, &limits);
+    }
+    println!("{:<18} {total:>78.3} s", "together");
+    let many = 100_000;
+    let lists = [
+        ("passing, short", dsa::passing(1, many, 60)),
+        ("passing, long", dsa::passing(2, many, 1000)),
+        ("crossing", dsa::crossing(3, many)),
+    ];
+    for (name, items) in lists.iter().filter(|(name, _)| wanted(name)) {
+        row(name, items, &Limits::default());
+    }
+    println!("\n{:<18} {:>7} {:>14} {:>10} {:>11}", "random", "cases", "mean gap", "worst", "time");
+    if wanted("crossing") {
+        random("crossing", dsa::crossing);
+    }
+    for life in [8, 40] {
+        let name = format!("passing, {life}");
+        if wanted(&name) {
+            random(&name, |seed, count| dsa::passing(seed, count, life));
+        }
+    }
+}
