@@ -68,7 +68,7 @@ codes! {
     E0402 "the graph deadlocks",
     E0403 "an iteration is too long",
     E0404 "sample rates disagree",
-    E0501 "a link joins unknown devices",
+    E0501 "a link or a cost names an unknown device",
     E0502 "a pin names something unknown",
     E0503 "no device runs an actor",
     E0504 "the memory does not suffice",
@@ -83,6 +83,7 @@ codes! {
     E0704 "a file cannot be written",
     W0201 "an output is never read",
     W0202 "a sub-model is never used",
+    W0701 "the cache of measured costs is ignored",
 }
 
 impl Code {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{BlobId, Graph, Machine, Program, TiVec};
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
@@ -16,7 +16,9 @@ use zbmd_scheduler::{Block, Control, Estimate, Level, Scheduled};
 
 use crate::analysis::Analysis;
 use crate::build::{self, Origins};
+use crate::calibrate::{self, CalibrateOptions, Calibration};
 use crate::codes::Code;
+use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::expand::expand;
 use crate::infer::infer;
@@ -39,6 +41,8 @@ pub enum MachineChoice {
     File(PathBuf),
     /// A machine made in Rust.
     Given(Machine),
+    /// A machine made in Rust, and what was measured on it.
+    Measured(Machine, MeasuredCosts),
 }
 
 /// How a plan is looked for.
@@ -177,6 +181,42 @@ pub fn check_str(
     let mut run = Run::new(options);
     let front = run.text(name, text, dir.as_ref());
     run.check(front)
+}
+
+/// Measures the kernels of a model file on the devices of `options.machine`, which must be this computer's.
+/// `progress` is told of each kernel before it is measured.
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+///
+/// # Panics
+/// Where a custom actor does.
+pub fn calibrate_file(
+    path: impl AsRef<Path>,
+    options: &CompileOptions,
+    how: &CalibrateOptions,
+    progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
+) -> Result<Calibration, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.file(path.as_ref());
+    run.calibrate(front, how, progress)
+}
+
+/// Measures the kernels of a model given as text; see [`calibrate_file`] and [`compile_str`].
+///
+/// # Errors
+/// Everything that is wrong with the model and the machine.
+pub fn calibrate_str(
+    name: &str,
+    text: &str,
+    dir: impl AsRef<Path>,
+    options: &CompileOptions,
+    how: &CalibrateOptions,
+    progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
+) -> Result<Calibration, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.text(name, text, dir.as_ref());
+    run.calibrate(front, how, progress)
 }
 
 /// What bounds a model file, however it is scheduled. Times are those of the quickest device for each actor.
@@ -329,11 +369,11 @@ impl<'a> Run<'a> {
 
     fn bounds(mut self, front: Front) -> Result<Analysis, Diagnostics> {
         let machine = self.machine();
-        let found = front.zip(machine).and_then(|((mut graph, origins), machine)| {
+        let found = front.zip(machine).and_then(|((mut graph, origins), (machine, measured))| {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let costs = pipeline::costs(&graph, &machine, &self.options.registry, &self.files);
+            let costs = self.costs(&graph, &machine, &measured);
             let mode = self.options.buffers.unwrap_or(Mode::Throughput(Unit::Tokens));
             match Analysis::of(&graph, &costs, mode) {
                 Ok(analysis) => Some(analysis),
@@ -355,11 +395,11 @@ impl<'a> Run<'a> {
     fn compile(mut self, front: Front) -> Result<Compiled, Diagnostics> {
         // A wrong machine file is reported along with a wrong model.
         let machine = self.machine();
-        let planned = front.zip(machine).and_then(|((mut graph, origins), machine)| {
+        let planned = front.zip(machine).and_then(|((mut graph, origins), (machine, measured))| {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let Scheduled { plans, estimate } = self.plan(&graph, &machine, &origins)?;
+            let Scheduled { plans, estimate } = self.plan(&graph, &machine, &measured, &origins)?;
             let (plans, blobs) =
                 (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
             Some((Program { graph, machine, plans, blobs }, estimate))
@@ -374,12 +414,47 @@ impl<'a> Run<'a> {
         Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate })
     }
 
-    fn plan(&mut self, graph: &Graph, machine: &Machine, origins: &Origins) -> Option<Scheduled> {
+    fn calibrate(
+        mut self,
+        front: Front,
+        how: &CalibrateOptions,
+        progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
+    ) -> Result<Calibration, Diagnostics> {
+        let machine = self.machine();
+        let outcome = front.zip(machine).and_then(|((mut graph, origins), (machine, costs))| {
+            let model = calibrate::Model {
+                registry: &self.options.registry,
+                blobs: &self.files.blobs,
+                machine: &machine,
+            };
+            // Half a graph has kernels of no use.
+            let fine =
+                self.sink.errors() == 0 && pipeline::analyse(&mut graph, &origins, &mut self.sink);
+            fine.then(|| calibrate::run(&graph, &model, costs, how, progress, &mut self.sink))
+                .map(|(costs, rows)| (machine, costs, rows))
+        });
+        let errors = self.sink.errors();
+        let diagnostics = self.sink.finish(self.sources);
+        match outcome {
+            Some((machine, costs, rows)) if errors == 0 => {
+                Ok(Calibration { machine, costs, rows, warnings: diagnostics })
+            }
+            _ => Err(diagnostics),
+        }
+    }
+
+    fn plan(
+        &mut self,
+        graph: &Graph,
+        machine: &Machine,
+        measured: &MeasuredCosts,
+        origins: &Origins,
+    ) -> Option<Scheduled> {
         let pins = pipeline::pins(origins, machine, &mut self.sink);
         if self.sink.errors() > 0 {
             return None;
         }
-        let costs = pipeline::costs(graph, machine, &self.options.registry, &self.files);
+        let costs = self.costs(graph, machine, measured);
         let search = &self.options.search;
         let defaults = zbmd_scheduler::Options::default();
         let options = zbmd_scheduler::Options {
@@ -412,11 +487,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn machine(&mut self) -> Option<Machine> {
+    fn costs(&self, graph: &Graph, machine: &Machine, measured: &MeasuredCosts) -> Costs {
+        pipeline::costs(graph, machine, measured, &self.options.registry, &self.files)
+    }
+
+    fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
+        let unmeasured = |machine| Some((machine, MeasuredCosts::default()));
         match &self.options.machine {
-            MachineChoice::Detect => Some(machine::detect()),
-            MachineChoice::Uniform(n) => Some(machine::uniform(*n)),
-            MachineChoice::Given(machine) => Some(machine.clone()),
+            MachineChoice::Detect => unmeasured(machine::detect()),
+            MachineChoice::Uniform(n) => unmeasured(machine::uniform(*n)),
+            MachineChoice::Given(machine) => unmeasured(machine.clone()),
+            MachineChoice::Measured(machine, costs) => Some((machine.clone(), costs.clone())),
             MachineChoice::File(path) => {
                 let text = read_text(path, Span::NONE, &mut self.sink)?;
                 let file = self.sources.add(path.display().to_string(), text.as_str());

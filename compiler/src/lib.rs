@@ -6,7 +6,9 @@
 mod analysis;
 mod build;
 mod builder;
+pub mod calibrate;
 mod codes;
+pub mod costs;
 mod diag;
 mod expand;
 mod explain;
@@ -33,7 +35,7 @@ pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
     CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
-    check_file, check_str, compile_file, compile_graph, compile_str,
+    calibrate_file, calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
 };
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};

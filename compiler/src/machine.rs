@@ -4,10 +4,11 @@ use serde::Serialize;
 use zbmd_ir::{Device, DeviceId, Link, Machine, TiVec, limits};
 
 use crate::codes::Code;
+use crate::costs::{self, MeasuredCosts};
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::parse::{self, Kind, Node};
 use crate::read::{self, Fields};
-use crate::source::{FileId, Spanned};
+use crate::source::{FileId, Span, Spanned};
 use crate::units::{self, UnitError};
 
 /// Arithmetic peak assumed of one CPU core, in operations per second, until it is measured: 8 lanes, two fused
@@ -149,11 +150,24 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
     ron::ser::to_string_pretty(&typed, config).map(|s| s + "\n")
 }
 
+/// The machine with what was measured on it, as a `machine.ron` that reads back as both.
+///
+/// # Errors
+/// None in practice: every machine can be written.
+pub fn to_ron_with_costs(machine: &Machine, costs: &MeasuredCosts) -> Result<String, ron::Error> {
+    let text = to_ron(machine)?;
+    // Written apart: one cost a line, deeper in the tree than devices are.
+    Ok(match (costs::to_ron(machine, costs)?, text.strip_suffix("\n)\n")) {
+        (Some(costs), Some(body)) => format!("{body}\n    costs: {costs},\n)\n"),
+        _ => text,
+    })
+}
+
 const DEVICE_FIELDS: &[&str] = &["name", "backend", "cores", "memory", "flops", "bandwidth"];
 const LINK_FIELDS: &[&str] = &["from", "to", "both", "bandwidth", "latency"];
 
 /// Reads a machine file; `None` if there were errors. Where `links` is not given, every two devices are linked.
-pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<Machine> {
+pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine, MeasuredCosts)> {
     let before = sink.errors();
     let node = parse::parse(file, text, sink)?;
     if sink.errors() > before {
@@ -174,8 +188,25 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<Machine>
     let mut fields = Fields::new("Machine", head, args, sink);
     let list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
     let links = fields.take("links");
-    fields.finish(&["devices", "links"], sink);
+    let costs = fields.take("costs");
+    fields.finish(&["devices", "links", "costs"], sink);
     let list = read::list(list?, "a list of devices", sink)?;
+    let (names, devices) = read_devices(list, head, sink)?;
+    let links = match links {
+        None => all_links(&devices),
+        Some(node) => read_links(read::list(node, "a list of links", sink)?, &names, sink),
+    };
+    let costs = match costs {
+        None => MeasuredCosts::default(),
+        Some(node) => costs::read(read::list(node, "a list of costs", sink)?, &names, sink),
+    };
+    (sink.errors() == before).then_some((Machine { devices, links }, costs))
+}
+
+type Devices = (Vec<Spanned<String>>, TiVec<DeviceId, Device>);
+
+fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<Devices> {
+    let before = sink.errors();
     let mut devices = TiVec::new();
     let mut names: Vec<Spanned<String>> = Vec::new();
     for node in list {
@@ -202,11 +233,7 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<Machine>
         );
         return None;
     }
-    let links = match links {
-        None => all_links(&devices),
-        Some(node) => read_links(read::list(node, "a list of links", sink)?, &names, sink),
-    };
-    (sink.errors() == before).then_some(Machine { devices, links })
+    Some((names, devices))
 }
 
 fn group<'a>(node: &'a Node, what: &str, head: &str, sink: &mut Sink) -> Option<Fields<'a>> {
@@ -387,7 +414,7 @@ mod tests {
         let mut sources = SourceMap::default();
         let file = sources.add("machine.ron", text);
         let mut sink = Sink::default();
-        let machine = read(file, text, &mut sink);
+        let machine = read(file, text, &mut sink).map(|(machine, _)| machine);
         let errors: Vec<String> =
             sink.iter().map(|d| format!("{} {}", d.code, d.message)).collect();
         if errors.is_empty() { Ok(machine.unwrap_or_default()) } else { Err(errors) }

@@ -1,11 +1,15 @@
 //! From the graph to the program: analysis, costs, plans and the verifier, with their refusals drawn on the text.
 
 use zbmd_backends::op::Registry;
-use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, TiVec, Value};
+use zbmd_ir::{
+    Actor, ActorCost, ActorId, ChannelId, Costs, Device, DeviceId, Graph, Machine, Role, TiVec,
+    Value,
+};
 use zbmd_scheduler::{AnalysisError, ScheduleError};
 
 use crate::build::Origins;
 use crate::codes::Code;
+use crate::costs::{CostKey, MeasuredCosts};
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::source::Span;
 use crate::values::Files;
@@ -25,10 +29,29 @@ pub(crate) fn analyse(graph: &mut Graph, origins: &Origins, sink: &mut Sink) -> 
     sink.errors() == before
 }
 
-/// What every actor costs on every device, by the roofline.
-pub(crate) fn costs(graph: &Graph, machine: &Machine, registry: &Registry, files: &Files) -> Costs {
+/// What every actor costs on every device: as measured, or else by the roofline.
+pub(crate) fn costs(
+    graph: &Graph,
+    machine: &Machine,
+    measured: &MeasuredCosts,
+    registry: &Registry,
+    files: &Files,
+) -> Costs {
     let blobs = &files.blobs;
-    let row = |actor| machine.devices.iter().map(|d| registry.cost(actor, d, blobs)).collect();
+    let row = |actor: &Actor| {
+        let wanted = !measured.is_empty() && actor.role == Role::Compute;
+        let key = wanted.then(|| CostKey::of(actor, blobs));
+        let cost = |device: &Device| {
+            let modelled = registry.cost(actor, device, blobs)?;
+            let found = key.and_then(|key| measured.get(&device.name, key));
+            Some(found.map_or(modelled, |m| ActorCost {
+                call_ps: m.call_ps,
+                firing_ps: m.firing_ps,
+                ..modelled
+            }))
+        };
+        machine.devices.iter().map(cost).collect()
+    };
     Costs { table: graph.actors.iter().map(row).collect() }
 }
 

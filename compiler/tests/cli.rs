@@ -76,6 +76,12 @@ fn exit_codes() {
         (&["check", "fine.ron"], 0),
         (&["compile", "fine.ron"], 0),
         (&["inspect", "fine.zbmd"], 0),
+        (&["calibrate", "fine.ron", "--budget", "1ms", "--cache", "cache"], 0),
+        (&["calibrate", "fine.ron", "--budget", "0.001", "--cache", "cache"], 0),
+        (&["calibrate", "fine.ron", "--budget", "soon"], 2),
+        (&["calibrate", "wrong.ron"], 3),
+        (&["calibrate", "missing.ron"], 4),
+        (&["calibrate", "fine.ron", "--cache", "cache", "-o", "no/such/m.ron"], 4),
         (&["devices"], 0),
         (&["devices", "--ron"], 0),
         (&["ops"], 0),
@@ -135,6 +141,82 @@ fn bundles_are_reproducible_and_inspected_as_they_were_emitted() {
     assert_eq!(text(&first.stdout), text(&inspected.stdout));
     let left: Vec<_> = std::fs::read_dir(dir.path()).expect("a folder").flatten().collect();
     assert_eq!(left.len(), 3, "no temporary files are left: {left:?}");
+}
+
+/// The last column of the table on stderr, by actor.
+fn origins(output: &Output) -> Vec<(String, String)> {
+    let said = text(&output.stderr);
+    let rows = said.lines().skip_while(|l| !l.starts_with("actor ")).skip(1);
+    let rows =
+        rows.take_while(|l| !l.starts_with("wrote ") && !l.contains(" is left to the model"));
+    let ends = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[0].to_owned(), words[words.len() - 1].to_owned())
+    };
+    rows.map(ends).collect()
+}
+
+#[test]
+fn calibrated_machines_are_compiled_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../graphs/agc/model.ron");
+    let args = ["calibrate", model, "-o", "machine.ron", "--cache", "cache", "--budget", "1ms"];
+    let from = |source: &str| {
+        ["scale", "level", "loop"].map(|actor| (actor.to_owned(), source.to_owned()))
+    };
+    let sorted = |output: &Output| {
+        let mut rows = origins(output);
+        rows.sort_by_key(|(actor, _)| ["scale", "level", "loop"].iter().position(|a| a == actor));
+        rows
+    };
+    let first = zbmdc(dir.path(), &args);
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+    assert_eq!(text(&first.stdout), "");
+    assert_eq!(sorted(&first), from("measured"), "{}", text(&first.stderr));
+    assert!(
+        text(&first.stderr).contains("wrote machine.ron: 3 measured, 0 from the cache, 0 left")
+    );
+    let read = |name: &str| std::fs::read(dir.path().join(name)).expect("a file");
+    let machine = read("machine.ron");
+
+    let second = zbmdc(dir.path(), &args);
+    assert_eq!(sorted(&second), from("cache"), "{}", text(&second.stderr));
+    assert!(!text(&second.stderr).contains("measuring"), "{}", text(&second.stderr));
+    assert_eq!(machine, read("machine.ron"));
+    let mut files: Vec<_> = std::fs::read_dir(dir.path()).expect("a folder").flatten().collect();
+    files.sort_by_key(std::fs::DirEntry::file_name);
+    assert_eq!(files.len(), 2, "no temporary files are left: {files:?}");
+
+    for bundle in ["a.zbmd", "b.zbmd"] {
+        let compiled =
+            zbmdc(dir.path(), &["compile", model, "--machine", "machine.ron", "-o", bundle]);
+        assert_eq!(compiled.status.code(), Some(0), "{}", text(&compiled.stderr));
+    }
+    assert_eq!(read("a.zbmd"), read("b.zbmd"));
+
+    // Costs that were there stay, and without -o the machine is data.
+    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    let args = ["calibrate", "fine.ron", "--machine", "machine.ron", "--cache", "cache"];
+    let added = zbmdc(dir.path(), &args);
+    assert_eq!(origins(&added), [("half".to_owned(), "measured".to_owned())]);
+    let out = text(&added.stdout);
+    assert!(out.contains("op: \"Magnitude\"") && out.contains("op: \"Gain\""), "{out}");
+}
+
+#[test]
+fn a_damaged_cache_is_said_and_replaced() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    let args = ["calibrate", "fine.ron", "-o", "m.ron", "--cache", "cache", "--budget", "1ms"];
+    let json = [&args[..], &["--message-format", "json"]].concat();
+    assert_eq!(codes(&zbmdc(dir.path(), &json)), [""; 0], "only messages are said as JSON");
+    for file in std::fs::read_dir(dir.path().join("cache")).expect("a folder").flatten() {
+        std::fs::write(file.path(), "not RON at all").expect("a file");
+    }
+    let damaged = zbmdc(dir.path(), &json);
+    assert_eq!((damaged.status.code(), codes(&damaged)), (Some(0), vec!["W0701".to_owned()]));
+    let mended = zbmdc(dir.path(), &args);
+    assert_eq!(origins(&mended), [("half".to_owned(), "cache".to_owned())]);
 }
 
 #[test]
@@ -204,7 +286,9 @@ fn a_closed_pipe_is_no_error() {
 #[test]
 fn every_subcommand_shows_an_example() {
     let dir = tempfile::tempdir().expect("a folder");
-    for command in ["compile", "check", "devices", "ops", "explain", "inspect", "completions"] {
+    for command in
+        ["compile", "check", "calibrate", "devices", "ops", "explain", "inspect", "completions"]
+    {
         let output = zbmdc(dir.path(), &[command, "--help"]);
         assert!(text(&output.stdout).contains("Example"), "{command}");
     }

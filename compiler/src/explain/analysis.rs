@@ -111,7 +111,8 @@ pub(super) const PAGES: &[Page] = &[
     ),
     machine!(
         E0501,
-        "A link of the machine joins a device that is not listed, or a device to itself.",
+        "A link of the machine joins a device that is not listed, or a device to itself; or measured costs are given \
+         for a device that is not listed.",
         r#"Machine(
     devices: [(name: "cpu:0", backend: cpu), (name: "cpu:1", backend: cpu)],
     links: [(from: "cpu:0", to: "cpu:2", bandwidth: "10GB/s", latency: "1us")],
@@ -166,7 +167,8 @@ pub(super) const PAGES: &[Page] = &[
     ),
     machine!(
         E0507,
-        "A device of the machine is impossible: no devices at all, an unknown backend, no memory.",
+        "A device of the machine is impossible: no devices at all, an unknown backend, no memory, an op measured to \
+         cost nothing.",
         r#"Machine(devices: [(name: "tpu:0", backend: tpu)])
 "#,
         "start from `zbmdc devices --ron`, which describes this computer."
@@ -201,5 +203,16 @@ compile_graph(graph, TiVec::new(), &CompileOptions::default())
 "#,
         ),
         mend: "use a `GraphBuilder`, which cannot make one, or mend what the message names.",
+    },
+    Page {
+        code: Code::W0701,
+        text: "`zbmdc calibrate` keeps what it measured in a cache. Its file is damaged, was written for another \
+               processor or version, or cannot be read or written. Kernels are measured as if there were none; a \
+               damaged file is written anew.",
+        example: Example::Command {
+            files: &[("model.ron", FINE), ("notes.txt", b"no folder\n")],
+            command: "calibrate model.ron -o machine.ron --budget 1ms --cache notes.txt",
+        },
+        mend: "name a folder that can be written.",
     },
 ];

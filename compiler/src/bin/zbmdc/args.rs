@@ -65,6 +65,14 @@ Example:
         /// The model, or `-` for stdin
         model: PathBuf,
     },
+    /// Measure what the kernels of a model cost on this computer, for better schedules
+    #[command(after_help = "\
+Examples:
+  zbmdc calibrate agc.ron -o machine.ron                  measures on the devices of this computer
+  zbmdc compile agc.ron --machine machine.ron             plans with what was measured
+  zbmdc calibrate fm.ron --machine machine.ron -o machine.ron
+                                                          adds the kernels of another model")]
+    Calibrate(Calibrate),
     /// Say what bounds a model, however it is scheduled: its throughput, buffers and orders
     #[command(after_help = "\
 Examples:
@@ -172,6 +180,33 @@ pub(crate) struct Compile {
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Calibrate {
+    /// The model, or `-` for stdin
+    pub(crate) model: PathBuf,
+    /// Where to write the machine with the costs; by default to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// The devices to measure, all of this computer; by default all it has. Costs in it are kept
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+    /// Folder of what was measured earlier; by default `zbmd` in the cache folder of the user
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Measure again what the cache has
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Time for each kernel on each kind of device, in seconds or such as 50ms
+    #[arg(long, value_name = "TIME", value_parser = budget, default_value = "200ms")]
+    pub(crate) budget: u64,
+}
+
+/// A duration; a bare number is seconds.
+fn budget(text: &str) -> Result<u64, units::UnitError> {
+    let bare = text.trim().parse::<f64>().is_ok();
+    units::duration_ns(&if bare { format!("{text}s") } else { text.to_owned() })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

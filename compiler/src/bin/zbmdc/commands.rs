@@ -21,6 +21,7 @@ use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
 
 use crate::args::{Cli, Command, Compile, Emit, Solve};
+use crate::calibrate::calibrate;
 use crate::output::{Exit, Voice, print, say};
 
 /// Runs one invocation.
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Compile(args) => compile(&args, voice),
         Command::Check { model } => check(&model, voice),
+        Command::Calibrate(args) => calibrate(&args, voice),
         Command::Analyse { model, machine, buffers } => analyse(&model, machine, buffers, voice),
         Command::Devices { ron } => devices(ron),
         Command::Ops { name } => ops(name.as_deref()),
@@ -42,17 +44,17 @@ pub(crate) fn run(cli: Cli) -> Exit {
     }
 }
 
-fn is_stdin(path: &Path) -> bool {
+pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
 /// One error without a place in a text.
-fn lone(code: Code, message: String, help: &str) -> Diagnostics {
+pub(crate) fn lone(code: Code, message: String, help: &str) -> Diagnostics {
     let diagnostic = Diagnostic::new(code, message).help(help);
     Diagnostics { sources: SourceMap::default(), list: vec![diagnostic], more: false }
 }
 
-fn stdin() -> Result<String, Diagnostics> {
+pub(crate) fn stdin() -> Result<String, Diagnostics> {
     let mut bytes = Vec::new();
     let limit = SourceMap::MAX_FILE_BYTES as u64 + 1;
     let read = std::io::stdin().lock().take(limit).read_to_end(&mut bytes);

@@ -1,6 +1,7 @@
 //! `zbmdc`: models to bundles, and questions about them.
 
 mod args;
+mod calibrate;
 mod commands;
 mod output;
 

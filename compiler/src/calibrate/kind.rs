@@ -1,0 +1,111 @@
+//! What kind of processor a CPU device is, so that like devices are measured once and a cache knows whose it is.
+
+use std::collections::BTreeMap;
+
+/// The processors of this computer, as the system describes them.
+pub(crate) struct Computer {
+    cores: BTreeMap<u32, String>,
+}
+
+/// Flags that change how fast kernels are, by their beginnings.
+const FEATURES: &[&str] = &["sse", "ssse", "avx", "fma", "f16c", "bmi", "asimd", "sve", "fphp"];
+/// Fields that name a processor, on x86-64 and on AArch64.
+const FIELDS: &[&str] = &[
+    "model name",
+    "cpu family",
+    "model",
+    "stepping",
+    "CPU implementer",
+    "CPU part",
+    "CPU variant",
+    "CPU revision",
+];
+
+impl Computer {
+    /// This computer. Where the system does not tell, all cores are alike.
+    pub(crate) fn read() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), max_khz)
+    }
+
+    fn parse(cpuinfo: &str, khz: impl Fn(u32) -> Option<u64>) -> Self {
+        let mut cores = BTreeMap::new();
+        for block in cpuinfo.split("\n\n") {
+            let fields: BTreeMap<&str, &str> = block
+                .lines()
+                .filter_map(|line| line.split_once(':'))
+                .map(|(name, value)| (name.trim(), value.trim()))
+                .collect();
+            let number = fields.get("processor").and_then(|n| n.parse().ok());
+            let Some(number) = number else { continue };
+            let mut parts: Vec<String> = FIELDS
+                .iter()
+                .filter_map(|name| fields.get(name).map(|value| format!("{name} {value}")))
+                .collect();
+            // Cores of one model may still be made for different clocks.
+            parts.extend(khz(number).map(|khz| format!("{khz} kHz")));
+            let flags = fields.get("flags").or(fields.get("Features")).copied().unwrap_or_default();
+            let mut flags: Vec<&str> = flags
+                .split_whitespace()
+                .filter(|flag| FEATURES.iter().any(|begin| flag.starts_with(begin)))
+                .collect();
+            flags.sort_unstable();
+            parts.push(flags.join(" "));
+            cores.insert(number, parts.join(", "));
+        }
+        Self { cores }
+    }
+
+    /// The kind of a device with these cores; without any, or with unknown ones, that of the first core.
+    pub(crate) fn kind(&self, cores: &[u32]) -> String {
+        let known = cores.first().and_then(|core| self.cores.get(core));
+        let described = known.or_else(|| self.cores.values().next());
+        let described = described.map_or("unknown processor", String::as_str);
+        format!("{}-{}: {described}", std::env::consts::ARCH, std::env::consts::OS)
+    }
+}
+
+fn max_khz(core: u32) -> Option<u64> {
+    let path = format!("/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Keeps the calling thread on these cores; without any, or where the system refuses, it stays free.
+pub(crate) fn pin_to(cores: &[u32]) {
+    #[cfg(target_os = "linux")]
+    if !cores.is_empty() {
+        let mut set = rustix::thread::CpuSet::new();
+        for &core in cores.iter().filter(|&&c| (c as usize) < rustix::thread::CpuSet::MAX_CPU) {
+            set.set(core as usize);
+        }
+        // A machine file may name cores that this process does not have: measured anywhere, they are still measured.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = cores;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const X86: &str = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 fma avx sse2\n\n\
+                       processor\t: 3\nmodel name\t: Some CPU\nflags\t\t: sse2 fma avx avx2 vme\n\n";
+    const ARM: &str = "processor\t: 0\nFeatures\t: fp asimd aes\nCPU part\t: 0xd05\n\n\
+                       processor\t: 1\nFeatures\t: fp asimd aes\nCPU part\t: 0xd0b\n\n";
+
+    #[test]
+    fn kinds() {
+        let x86 = Computer::parse(X86, |_| None);
+        let kind = x86.kind(&[0]);
+        assert!(kind.ends_with(": model name Some CPU, avx avx2 fma sse2"), "{kind}");
+        assert_eq!(kind, x86.kind(&[3]), "the order of flags and those of no use do not count");
+        assert_eq!(kind, x86.kind(&[]), "a device without cores runs anywhere");
+        assert_eq!(kind, x86.kind(&[17]));
+        let clocked = Computer::parse(X86, |core| Some(1000 + u64::from(core)));
+        assert_ne!(clocked.kind(&[0]), clocked.kind(&[3]));
+        let arm = Computer::parse(ARM, |_| None);
+        assert_ne!(arm.kind(&[0]), arm.kind(&[1]), "big and little cores");
+        let unknown = Computer::parse("what is this?", |_| None);
+        assert!(unknown.kind(&[0]).ends_with(": unknown processor"));
+    }
+}
