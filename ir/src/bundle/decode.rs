@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
-use crate::{BlobId, Program, TiVec};
+use crate::{BlobId, Contingencies, Program, TiVec};
 
 /// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
 ///
@@ -17,6 +17,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
     read::<Meta>(Section::Meta, &find(Section::Meta))?;
     let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths))?;
     Ok(Program {
+        contingencies: Contingencies::default(),
         graph: read(Section::Graph, &find(Section::Graph))?,
         machine: read(Section::Machine, &find(Section::Machine))?,
         plans: read(Section::Plans, &find(Section::Plans))?,
