@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{BlobId, Graph, Machine, Plan, Program, TiVec};
-use zbmd_scheduler::Block;
+use zbmd_ir::{BlobId, Graph, Machine, Program, TiVec};
+use zbmd_scheduler::{Block, Contingent, Losses};
 
 use crate::build::{self, Origins};
 use crate::codes::Code;
+use crate::contingency::{self, ImpossibleLoss};
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::expand::expand;
 use crate::infer::infer;
@@ -47,6 +48,8 @@ pub struct CompileOptions {
     pub max_latency_ns: Option<u64>,
     /// Bound on the arena and exchange bytes of each device.
     pub max_memory_bytes: Option<u64>,
+    /// Losses of devices that plans are made for.
+    pub contingencies: Losses,
 }
 
 impl Default for CompileOptions {
@@ -57,6 +60,7 @@ impl Default for CompileOptions {
             block: None,
             max_latency_ns: None,
             max_memory_bytes: None,
+            contingencies: Losses::None,
         }
     }
 }
@@ -68,6 +72,8 @@ pub struct Compiled {
     pub program: Verified<Program>,
     /// Warnings; no errors among them.
     pub warnings: Diagnostics,
+    /// Losses of devices that plans were asked for and that what is left of the machine cannot bear.
+    pub impossible: Vec<ImpossibleLoss>,
 }
 
 /// Why a bundle cannot be written.
@@ -276,22 +282,24 @@ impl<'a> Run<'a> {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let plans = self.plan(&graph, &machine, &origins)?;
-            let (plans, blobs) =
-                (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
-            Some(Program { graph, machine, plans, blobs })
+            let made = self.plan(&graph, &machine, &origins)?;
+            let impossible =
+                contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
+            let Contingent { plans, contingencies, .. } = made;
+            let (plans, blobs) = (plans.into(), std::mem::take(&mut self.files.blobs));
+            Some((Program { graph, machine, plans, contingencies, blobs }, impossible))
         });
-        let Some(program) = program.filter(|_| self.sink.errors() == 0) else {
+        let Some((program, impossible)) = program.filter(|_| self.sink.errors() == 0) else {
             return Err(self.sink.finish(self.sources));
         };
         // What the verifier refuses here is the scheduler's mistake, not the model's.
         let program = verify(program).unwrap_or_else(|errors| {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
-        Ok(Compiled { program, warnings: self.sink.finish(self.sources) })
+        Ok(Compiled { program, warnings: self.sink.finish(self.sources), impossible })
     }
 
-    fn plan(&mut self, graph: &Graph, machine: &Machine, origins: &Origins) -> Option<Vec<Plan>> {
+    fn plan(&mut self, graph: &Graph, machine: &Machine, origins: &Origins) -> Option<Contingent> {
         let pins = pipeline::pins(origins, machine, &mut self.sink);
         if self.sink.errors() > 0 {
             return None;
@@ -304,7 +312,13 @@ impl<'a> Run<'a> {
             pins,
             ..zbmd_scheduler::Options::default()
         };
-        pipeline::plan(graph, machine, &costs, &options, origins, &mut self.sink)
+        let given = (graph, machine, &costs, &options);
+        let plans = pipeline::plan(graph, machine, &costs, &options, origins, &mut self.sink)?;
+        contingency::plan(given, plans, self.options.contingencies)
+            .map_err(|error| {
+                self.sink.push(pipeline::draw_schedule(&error, graph, machine, origins));
+            })
+            .ok()
     }
 
     fn machine(&mut self) -> Option<Machine> {

@@ -6,6 +6,7 @@
 mod build;
 mod builder;
 mod codes;
+mod contingency;
 mod diag;
 mod expand;
 mod explain;
@@ -33,7 +34,9 @@ pub use compile::{
     CompileOptions, Compiled, MachineChoice, WriteError, check_file, check_str, compile_file,
     compile_graph, compile_str,
 };
+pub use contingency::ImpossibleLoss;
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};
 pub use npy::{Npy, NpyError, read as read_npy};
 pub use source::{FileId, Position, Source, SourceMap, Span, Spanned};
+pub use zbmd_scheduler::Losses;

@@ -210,7 +210,7 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
     }
 }
 
-fn draw_schedule(
+pub(crate) fn draw_schedule(
     error: &ScheduleError,
     graph: &Graph,
     machine: &Machine,
@@ -281,6 +281,8 @@ fn draw_schedule(
             format!("a block of {block} iterations is asked for, 1 to {limit} are possible"),
         )
         .help("ask for another `--block`, or leave it out"),
+        ScheduleError::TooManyContingencies { .. } => Diagnostic::new(Code::E0506, error.to_string())
+            .help("ask for `--contingencies single` or `none`"),
         ScheduleError::TooManySlots { .. } => Diagnostic::new(Code::E0403, error.to_string())
             .help("shorten the iteration, or ask for a smaller `--block`"),
     }

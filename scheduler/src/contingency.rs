@@ -127,17 +127,12 @@ pub fn schedule_loss(
         devices: Some(allowed.into_iter().filter(|device| left.contains(device)).collect()),
         ..options.clone()
     };
-    let what = describe(machine, kinds, lost);
+    let what = zbmd_ir::text::loss(machine, kinds, lost);
     let mut made = schedule(graph, machine, costs, &options)?;
     for plan in &mut made {
         plan.name = format!("{} without {what}", plan.name);
     }
     Ok(made)
-}
-
-/// A loss in words: `2 like cpu:0 and gpu:0`. A kind is named by its first device.
-pub fn describe(machine: &Machine, kinds: &TiVec<KindId, Vec<DeviceId>>, lost: &[Loss]) -> String {
-    zbmd_ir::text::loss(machine, kinds, lost)
 }
 
 /// A program's plans and contingencies, and the losses that it cannot bear.
@@ -147,6 +142,8 @@ pub struct Contingent {
     pub plans: Vec<Plan>,
     /// Which of them run after which loss.
     pub contingencies: Contingencies,
+    /// The devices by kind, also where no loss can be borne.
+    pub kinds: TiVec<KindId, Vec<DeviceId>>,
     /// Losses without a plan, and why.
     pub impossible: Vec<(Vec<Loss>, ScheduleError)>,
 }
@@ -171,8 +168,9 @@ impl Contingent {
             }
         }
         if !all.contingencies.list.is_empty() {
-            all.contingencies.kinds = kinds;
+            all.contingencies.kinds = kinds.clone();
         }
+        all.kinds = kinds;
         all
     }
 

@@ -20,9 +20,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use analysis::{AnalysisError, check_deadlock, repetition};
-pub use contingency::{
-    Contingent, Losses, describe, kinds, losses, schedule_contingencies, schedule_loss,
-};
+pub use contingency::{Contingent, Losses, kinds, losses, schedule_contingencies, schedule_loss};
 use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, Plan};
 
 /// Iterations per block.

@@ -51,6 +51,7 @@ pub(crate) enum Command {
 Examples:
   zbmdc compile agc.ron                                   writes agc.zbmd for this computer
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
+  zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
     Compile(Compile),
@@ -139,15 +140,30 @@ pub(crate) struct Compile {
     /// Bound on the memory of each device, such as 1MiB
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) max_memory: Option<u64>,
+    /// Make plans ahead for when devices are lost
+    #[arg(long, value_name = "LOSSES", default_value = "none")]
+    pub(crate) contingencies: Contingencies,
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Contingencies {
+    /// No plans beside those for the whole machine
+    None,
+    /// For the loss of any one device
+    Single,
+    /// For the loss of any one device and of any two
+    Pairs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Emit {
     /// Actors, ports and channels
     Graph,
+    /// Losses of devices, and the plans that run then
+    Contingencies,
     /// Devices of actors, and what each does there
     Schedule,
     /// The calendars

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SourceMap,
-    check_file, check_str, compile_file, compile_str, machine, page,
+    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
+    SourceMap, check_file, check_str, compile_file, compile_str, machine, page,
 };
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::{Program, verify};
 
-use crate::args::{Cli, Command, Compile, Emit};
+use crate::args::{Cli, Command, Compile, Contingencies, Emit, MessageFormat};
 use crate::output::{Exit, Voice, print, say};
 
 /// Runs one invocation.
@@ -74,6 +74,11 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         block: args.block,
         max_latency_ns: args.max_latency,
         max_memory_bytes: args.max_memory,
+        contingencies: match args.contingencies {
+            Contingencies::None => Losses::None,
+            Contingencies::Single => Losses::Single,
+            Contingencies::Pairs => Losses::Pairs,
+        },
         ..CompileOptions::default()
     };
     let compiled = if is_stdin(&args.model) {
@@ -92,6 +97,9 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
             return exit;
         }
     }
+    if voice.format == MessageFormat::Text {
+        say(&losses(&compiled));
+    }
     match args.emit {
         Some(stage) => print(&emit(&compiled.program, stage, !args.no_times)),
         None => Exit::Ok,
@@ -106,10 +114,24 @@ fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
             "check the folder and its permissions",
         ));
     }
-    if voice.format == crate::args::MessageFormat::Text {
+    if voice.format == MessageFormat::Text {
         say(&format!("wrote {}: {}\n", path.display(), headline(&compiled.program)));
     }
     Exit::Ok
+}
+
+/// What may be lost, in a line for each loss that nothing can be done about.
+fn losses(compiled: &Compiled) -> String {
+    let borne = compiled.program.contingencies.list.len();
+    if borne + compiled.impossible.len() == 0 {
+        return String::new();
+    }
+    let mut out =
+        format!("contingencies: {borne} of {} losses\n", borne + compiled.impossible.len());
+    for loss in &compiled.impossible {
+        out += &format!("  not without {}: {}\n", loss.lost, loss.reason);
+    }
+    out
 }
 
 /// The program in one line.
@@ -233,10 +255,18 @@ fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Ex
         Ok(program) => {
             let stages = match stage {
                 Some(stage) => vec![stage],
-                None => vec![Emit::Graph, Emit::Schedule, Emit::Layout, Emit::Calendar],
+                // A program without contingencies has nothing to say about them.
+                None => vec![
+                    Emit::Graph,
+                    Emit::Contingencies,
+                    Emit::Schedule,
+                    Emit::Layout,
+                    Emit::Calendar,
+                ],
             };
             let parts: Vec<String> =
                 stages.into_iter().map(|s| emit(&program, s, !no_times)).collect();
+            let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             print(&parts.join("\n"))
         }
         Err(OpenError::Io(error)) => {
@@ -260,6 +290,7 @@ fn emit(program: &Program, stage: Emit, times: bool) -> String {
             let q = verify::check_graph(&program.graph, &program.blobs).ok();
             text::graph(&program.graph, q.as_deref())
         }
+        Emit::Contingencies => text::contingencies(program, options),
         Emit::Schedule => {
             let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
             plans.map(part).collect::<Vec<_>>().join("\n")
