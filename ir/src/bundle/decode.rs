@@ -30,7 +30,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
 }
 
 /// The plans that are written out, then those that are differences from the first.
-fn join(
+pub(super) fn join(
     mut plans: TiVec<PlanId, Plan>,
     (contingencies, differences): (Contingencies, Vec<Difference>),
 ) -> Result<(TiVec<PlanId, Plan>, Contingencies), BundleError> {
@@ -86,7 +86,7 @@ fn checksum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), Bu
 }
 
 /// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`].
-fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
+pub(super) fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     let found = file.len() as u64;
     let enough = |what, needed: usize| {
         let needed = needed as u64;

@@ -1,5 +1,6 @@
 //! Tests of the bundle.
 
+use super::differences::Difference;
 use super::*;
 use crate::testing::programs;
 use crate::{BlobId, Entry, Program, Value};
@@ -116,6 +117,32 @@ fn forged_numbers_are_refused() {
         let found = message.expect_err(&format!("byte {at} was forged and not noticed"));
         assert!(found.contains(expected), "byte {at}: expected `{expected}`, found `{found}`");
     }
+}
+
+#[test]
+fn contingencies_need_a_plan_0_and_few_others() {
+    let table = |plans: &Program| {
+        let section = sections_of(plans).swap_remove(Section::Contingencies as usize - 1);
+        postcard::from_bytes::<(crate::Contingencies, Vec<Difference>)>(&section).expect("a table")
+    };
+    let mut spare = programs::spare();
+    let (contingencies, differences) = table(&spare);
+    assert_eq!((contingencies.list.len(), differences.len()), (1, 1));
+    assert_eq!(table(&programs::two_devices()), Default::default());
+    let join = super::decode::join;
+    let refused = |plans: &Program, count: usize| {
+        let many = vec![differences[0].clone(); count];
+        join(plans.plans.clone(), (contingencies.clone(), many)).expect_err("refused").to_string()
+    };
+    let limit = crate::limits::MAX_PLANS;
+    assert!(refused(&spare, limit - 1).ends_with("4097 plans, at most 4096"));
+    spare.plans.clear();
+    assert!(refused(&spare, 1).ends_with("1 plans are differences from plan 0, of 0 plans"));
+}
+
+/// The bytes of each section.
+fn sections_of(program: &Program) -> Vec<Bytes> {
+    super::decode::sections(&encode(program).into()).expect("a valid bundle")
 }
 
 #[test]

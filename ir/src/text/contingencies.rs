@@ -23,7 +23,7 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
         return String::new();
     }
     let machine = &program.machine;
-    let mut out = format!("contingencies   {} losses\n", table.list.len());
+    let mut out = format!("contingencies   {}\n", count(table.list.len()));
     let mut kinds = Table::default();
     for (kind, devices) in table.kinds.iter_enumerated() {
         let names: Vec<_> = devices.iter().map(|&d| device_name(machine, d)).collect();
@@ -51,9 +51,10 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
     out
 }
 
-/// The plan's id and the device count it runs on; its name repeats the loss.
+/// The plan's id and the number of devices it runs on; its name would repeat the loss.
 fn name(program: &Program, id: PlanId) -> String {
     match program.plans.get(id) {
+        Some(plan) if plan.calendars.len() == 1 => format!("{id} on 1 device"),
         Some(plan) => format!("{id} on {} devices", plan.calendars.len()),
         None => format!("{id}?"),
     }
@@ -63,4 +64,8 @@ fn name(program: &Program, id: PlanId) -> String {
 fn slower(plan: &Plan, main: &Plan) -> String {
     let percent = (plan.period_ns as f64 / main.period_ns.max(1) as f64 - 1.0) * 100.0;
     format!("{percent:+.1} %")
+}
+
+fn count(losses: usize) -> String {
+    if losses == 1 { "1 loss".to_owned() } else { format!("{losses} losses") }
 }
