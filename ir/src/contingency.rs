@@ -211,7 +211,7 @@ mod tests {
             (pairs, 0, 2, Some("links have")),
             (|m| m.links.clear(), 0, 2, None),
             (
-                |m| drop(m.links.remove(LinkId(0))),
+                |m| m.links.retain(|l| l.from != DeviceId(0) || l.to != DeviceId(1)),
                 0,
                 1,
                 Some("none to it against 10 bytes/s and 1 ns to dev0"),

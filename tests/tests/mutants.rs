@@ -14,7 +14,7 @@ fn program(seed: u64) -> Program {
     let costs = random::costs(&graph, &machine, seed);
     let options = Options { block: Block::Fixed(1 + seed % 3), ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    let which = if seed % 3 == 0 { Losses::Pairs } else { Losses::None };
+    let which = if seed.is_multiple_of(3) { Losses::Pairs } else { Losses::None };
     let given = (&graph, &machine, &costs, &options);
     let made = schedule_contingencies(given, plans, which).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);

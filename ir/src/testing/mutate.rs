@@ -139,7 +139,9 @@ fn change_contingencies(program: &mut Program, random: &mut Random) -> Change {
         match random.below(4) {
             0 => devices[i].0 = random.step(devices[i].0.into()) as u32,
             1 => devices.swap(0, i),
-            2 => drop(devices.remove(i)),
+            2 => {
+                devices.remove(i);
+            }
             _ => devices.insert(i, devices[i]),
         }
         return Some((format!("device {i} of kind {kind}"), true));
