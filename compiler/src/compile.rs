@@ -12,12 +12,13 @@ use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
-use zbmd_scheduler::{Block, Control, Estimate, Level, Scheduled};
+use zbmd_scheduler::{Block, Contingent, Control, Estimate, Level, Losses, Scheduled};
 
 use crate::analysis::Analysis;
 use crate::build::{self, Origins};
 use crate::calibrate::{self, CalibrateOptions, Calibration};
 use crate::codes::Code;
+use crate::contingency::{self, ImpossibleLoss};
 use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::expand::expand;
@@ -77,6 +78,8 @@ pub struct CompileOptions {
     pub buffers: Option<Mode>,
     /// How a plan is looked for.
     pub search: SearchOptions,
+    /// Losses of devices that plans are made for.
+    pub contingencies: Losses,
 }
 
 impl Default for CompileOptions {
@@ -89,6 +92,7 @@ impl Default for CompileOptions {
             max_memory_bytes: None,
             buffers: None,
             search: SearchOptions { level: Level::Fast, ..SearchOptions::default() },
+            contingencies: Losses::None,
         }
     }
 }
@@ -102,6 +106,8 @@ pub struct Compiled {
     pub warnings: Diagnostics,
     /// How good the placement of the main plan is, by the cost model; unknown for graphs too large to search.
     pub estimate: Option<Estimate>,
+    /// Losses of devices that plans were asked for and that what is left of the machine cannot bear.
+    pub impossible: Vec<ImpossibleLoss>,
 }
 
 /// Why a bundle cannot be written.
@@ -399,19 +405,23 @@ impl<'a> Run<'a> {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let Scheduled { plans, estimate } = self.plan(&graph, &machine, &measured, &origins)?;
-            let (plans, blobs) =
-                (plans.into_iter().collect(), std::mem::take(&mut self.files.blobs));
-            Some((Program { graph, machine, plans, blobs }, estimate))
+            let (made, estimate) = self.plan(&graph, &machine, &measured, &origins)?;
+            let impossible =
+                contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
+            let Contingent { plans, contingencies, .. } = made;
+            let (plans, blobs) = (plans.into(), std::mem::take(&mut self.files.blobs));
+            let program = Program { graph, machine, plans, contingencies, blobs };
+            Some((program, estimate, impossible))
         });
-        let Some((program, estimate)) = planned.filter(|_| self.sink.errors() == 0) else {
+        let planned = planned.filter(|_| self.sink.errors() == 0);
+        let Some((program, estimate, impossible)) = planned else {
             return Err(self.sink.finish(self.sources));
         };
         // What the verifier refuses here is the scheduler's mistake, not the model's.
         let program = verify(program).unwrap_or_else(|errors| {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
-        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate })
+        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate, impossible })
     }
 
     fn calibrate(
@@ -449,7 +459,7 @@ impl<'a> Run<'a> {
         machine: &Machine,
         measured: &MeasuredCosts,
         origins: &Origins,
-    ) -> Option<Scheduled> {
+    ) -> Option<(Contingent, Option<Estimate>)> {
         let pins = pipeline::pins(origins, machine, &mut self.sink);
         if self.sink.errors() > 0 {
             return None;
@@ -478,13 +488,16 @@ impl<'a> Run<'a> {
             }
         };
         let mut control = Control { stop: &stop, progress: &mut progress };
-        match zbmd_scheduler::schedule_with(graph, machine, &costs, &options, &mut control) {
-            Ok(scheduled) => Some(scheduled),
-            Err(error) => {
-                self.sink.push(pipeline::draw_schedule(&error, graph, machine, origins));
-                None
-            }
-        }
+        let given = (graph, machine, &costs, &options);
+        let made = zbmd_scheduler::schedule_with(graph, machine, &costs, &options, &mut control)
+            .and_then(|Scheduled { plans, estimate }| {
+                let made = contingency::plan(given, plans, self.options.contingencies)?;
+                Ok((made, estimate))
+            });
+        made.map_err(|error| {
+            self.sink.push(pipeline::draw_schedule(&error, graph, machine, origins));
+        })
+        .ok()
     }
 
     fn costs(&self, graph: &Graph, machine: &Machine, measured: &MeasuredCosts) -> Costs {

@@ -8,6 +8,7 @@ mod build;
 mod builder;
 pub mod calibrate;
 mod codes;
+mod contingency;
 pub mod costs;
 mod diag;
 mod expand;
@@ -37,7 +38,9 @@ pub use compile::{
     CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
     calibrate_file, calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
 };
+pub use contingency::ImpossibleLoss;
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};
 pub use npy::{Npy, NpyError, read as read_npy};
 pub use source::{FileId, Position, Source, SourceMap, Span, Spanned};
+pub use zbmd_scheduler::Losses;

@@ -289,6 +289,8 @@ pub(crate) fn draw_schedule(
             format!("a block of {block} iterations is asked for, 1 to {limit} are possible"),
         )
         .help("ask for another `--block`, or leave it out"),
+        ScheduleError::TooManyContingencies { .. } => Diagnostic::new(Code::E0506, error.to_string())
+            .help("ask for `--contingencies single` or `none`"),
         ScheduleError::TooManySlots { .. } => Diagnostic::new(Code::E0403, error.to_string())
             .help("shorten the iteration, or ask for a smaller `--block`"),
     }

@@ -293,3 +293,20 @@ fn every_subcommand_shows_an_example() {
         assert!(text(&output.stdout).contains("Example"), "{command}");
     }
 }
+
+#[test]
+fn losses_are_listed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
+    let args = ["compile", "fine.ron", "--devices", "2", "--contingencies", "pairs"];
+    let said = text(&zbmdc(dir.path(), &args).stderr);
+    let expected = "contingencies: 1 of 2 losses\n  not without 2 like cpu:0: no device is left\n";
+    assert!(said.ends_with(expected), "{said}");
+    let args = ["inspect", "fine.zbmd", "--no-times", "--emit", "contingencies"];
+    let expected =
+        "contingencies   1 loss\n  kind0  cpu:0, cpu:1\n  without 1 like cpu:0  plan0 on 1 device";
+    let printed = text(&zbmdc(dir.path(), &args).stdout);
+    assert!(printed.starts_with(expected), "{printed}");
+    let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd"]).stdout);
+    assert!(printed.contains(expected) && printed.contains("+0.0 %"), "{printed}");
+}

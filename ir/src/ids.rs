@@ -60,3 +60,5 @@ entity!(/// An SPSC hand-over of one channel between two devices, in a [`crate::
     RingId, "r");
 entity!(/// One plan of a [`crate::Program`].
     PlanId, "plan");
+entity!(/// A kind of device: devices that can stand in for one another; see [`crate::Contingencies`].
+    KindId, "kind");

@@ -45,9 +45,12 @@
 //! At the end of a run, block N's heads hold the last h tokens of every channel: the [`State`]. A run starts at
 //! block 0 in place 0 with the heads filled from a state. So any plan can go on where any other stopped.
 //!
+//! A [`Contingency`] is a plan, and its tail, for the machine without some devices: [`Contingencies`].
+//!
 //! Invariant: only [`verify`] makes a [`verify::Verified`] program, and it shares no code with the scheduler.
 
 pub mod bundle;
+mod contingency;
 mod graph;
 mod ids;
 pub mod limits;
@@ -62,6 +65,7 @@ pub mod text;
 mod token;
 pub mod verify;
 
+pub use contingency::*;
 pub use graph::*;
 pub use ids::*;
 pub use machine::*;

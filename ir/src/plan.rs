@@ -9,7 +9,7 @@ use crate::{ActorId, BufferId, ChannelId, DeviceId, RingId, TiVec};
 /// Calendars and memory for one set of devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// `main`, `tail`, or what was lost (`without cpu:1`).
+    /// `main`, `tail`, or which of them and what was lost (`main without 2 like cpu:0`).
     pub name: String,
     /// Graph iterations in one block, at least 1. One period fires every actor `block * q` times.
     pub block: u64,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BlobId, ChannelId, Graph, Machine, Plan, PlanId, TiVec};
+use crate::{ActorId, BlobId, ChannelId, Contingencies, Graph, Machine, Plan, PlanId, TiVec};
 
 /// Everything the executor needs. Trust it only as [`crate::verify::Verified`].
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +14,8 @@ pub struct Program {
     pub machine: Machine,
     /// The ways to run it. Plan 0 is `main`; a plan called `tail` with block 1 runs what is left of the input.
     pub plans: TiVec<PlanId, Plan>,
+    /// Which of the plans run on what is left of the machine when devices are lost.
+    pub contingencies: Contingencies,
     /// Constant tensors referred to by parameters.
     pub blobs: TiVec<BlobId, Bytes>,
 }

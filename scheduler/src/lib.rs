@@ -1,7 +1,8 @@
 //! From a consistent SDF graph, a machine and costs to plans: pure functions without I/O, clock or threads.
 //!
 //! [`schedule`] reads as the pipeline: analyse -> choose a block -> cluster -> place -> assemble (stages, buffers,
-//! order, times) -> lay out. What it returns is checked by `zbmd_ir::verify`, which shares no code with it.
+//! order, times) -> lay out. [`schedule_contingencies`] does the same for what is left
+//! of the machine when devices are lost. What they return is checked by `zbmd_ir::verify`, which shares no code with it.
 
 mod analysis;
 mod assemble;
@@ -9,6 +10,7 @@ pub mod assign;
 mod block;
 pub mod buffers;
 mod cluster;
+mod contingency;
 mod layout;
 pub mod offsets;
 pub mod order;
@@ -24,6 +26,7 @@ pub mod throughput;
 use std::collections::BTreeMap;
 
 pub use analysis::{AnalysisError, check_deadlock, repetition};
+pub use contingency::{Contingent, Losses, kinds, losses, schedule_contingencies, schedule_loss};
 pub use search::{Control, Level};
 use zbmd_ir::{ActorId, ChannelId, Costs, DeviceId, Graph, Machine, Plan};
 
@@ -210,6 +213,14 @@ pub enum ScheduleError {
         block: u64,
         /// The largest block for this graph.
         limit: u64,
+    },
+    /// More losses than a program can have plans for.
+    #[error("{count} losses of devices need plans of their own, at most {limit}")]
+    TooManyContingencies {
+        /// Losses asked for.
+        count: usize,
+        /// The limit.
+        limit: usize,
     },
 }
 

@@ -22,7 +22,8 @@ fn program(seed: u64) -> Program {
     let level = if seed.is_multiple_of(5) { Level::Balanced } else { Level::Fast };
     let options = Options { block: Block::Fixed(1 + seed % 5), level, ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    Program { graph, machine, plans: plans.into(), blobs: TiVec::new() }
+    let contingencies = Default::default();
+    Program { graph, machine, plans: plans.into(), contingencies, blobs: TiVec::new() }
 }
 
 /// [`steps`], with a crash of the slow checker on a mutant, whose numbers may be anything, taken as a refusal.

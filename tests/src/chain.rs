@@ -160,6 +160,7 @@ pub fn program(
     let costs = Costs { table: costs.collect() };
     let options = Options { block: Block::Fixed(block), ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
-    verify(Program { graph, machine, plans: plans.into(), blobs: TiVec::new() })
+    let (plans, contingencies) = (plans.into(), Contingencies::default());
+    verify(Program { graph, machine, plans, contingencies, blobs: TiVec::new() })
         .expect("it verifies")
 }

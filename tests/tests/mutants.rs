@@ -2,8 +2,8 @@
 
 use zbmd_ir::testing::mutate::mutants;
 use zbmd_ir::verify::verify;
-use zbmd_ir::{PlanId, Program, TiVec};
-use zbmd_scheduler::{Block, Options, repetition, schedule};
+use zbmd_ir::{Contingency, DeviceId, PlanId, Program, TiVec};
+use zbmd_scheduler::{Block, Losses, Options, repetition, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, interpret_program, replay_program};
 use zbmd_tests::{mix, stepper};
@@ -14,7 +14,11 @@ fn program(seed: u64) -> Program {
     let costs = random::costs(&graph, &machine, seed);
     let options = Options { block: Block::Fixed(1 + seed % 3), ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    Program { graph, machine, plans: plans.into(), blobs: TiVec::new() }
+    let which = if seed.is_multiple_of(3) { Losses::Pairs } else { Losses::None };
+    let given = (&graph, &machine, &costs, &options);
+    let made = schedule_contingencies(given, plans, which).expect("few losses");
+    let (plans, contingencies) = (made.plans.into(), made.contingencies);
+    Program { graph, machine, plans, contingencies, blobs: TiVec::new() }
 }
 
 fn inputs(program: &Program, iterations: u64) -> Streams {
@@ -26,6 +30,39 @@ fn inputs(program: &Program, iterations: u64) -> Streams {
         (source.name.clone(), (0..bytes).map(|_| rng.u8(..)).collect())
     });
     sources.collect()
+}
+
+/// Written from what an entry means: whichever devices of its kinds fail, survivors can take all roles of its plans, and
+/// a run can go over at any border of the main plan's blocks.
+fn check_entry(program: &Program, entry: &Contingency, what: &str) {
+    let kinds = &program.contingencies.kinds;
+    let block = program.plans[PlanId(0)].block;
+    // The first devices of each kind, and the last ones.
+    for first in [true, false] {
+        let lost: Vec<DeviceId> = entry
+            .lost
+            .iter()
+            .flat_map(|loss| {
+                let (devices, count) = (&kinds[loss.kind], loss.count as usize);
+                if first {
+                    devices[..count].to_vec()
+                } else {
+                    devices[devices.len() - count..].to_vec()
+                }
+            })
+            .collect();
+        assert_eq!(program.contingencies.find(&lost), Some(entry), "{what}");
+        let roles = program.contingencies.roles(&lost);
+        let parts = [Some((entry.main, block)), entry.tail.map(|tail| (tail, 1))];
+        for (id, block) in parts.into_iter().flatten() {
+            let plan = &program.plans[id];
+            assert_eq!(plan.block, block, "{what}: {id}");
+            for role in &plan.placement {
+                let device = roles.get(role);
+                assert!(device.is_some_and(|d| !lost.contains(d)), "{what}: {id} needs {role}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -50,6 +87,9 @@ fn every_mutant_is_refused_or_equivalent() {
                         violation.0
                     );
                 }
+            }
+            for entry in &verified.contingencies.list {
+                check_entry(&verified, entry, &what);
             }
             let main = &verified.plans[PlanId(0)];
             let inputs = inputs(&verified, main.block * (u64::from(main.stages) + 2) + 1);

@@ -4,8 +4,9 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
+use super::differences::{Base, Difference};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
-use crate::{BlobId, Program, TiVec};
+use crate::{BlobId, Contingencies, Plan, PlanId, Program, TiVec, limits};
 
 /// Reads a program; its blobs share the memory of `bytes`. Not verified yet.
 ///
@@ -16,12 +17,41 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
     let find = |section: Section| sections[section as usize - 1].clone();
     read::<Meta>(Section::Meta, &find(Section::Meta))?;
     let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths))?;
+    let plans = read(Section::Plans, &find(Section::Plans))?;
+    let table = read(Section::Contingencies, &find(Section::Contingencies))?;
+    let (plans, contingencies) = join(plans, table)?;
     Ok(Program {
         graph: read(Section::Graph, &find(Section::Graph))?,
         machine: read(Section::Machine, &find(Section::Machine))?,
-        plans: read(Section::Plans, &find(Section::Plans))?,
+        plans,
+        contingencies,
         blobs: blobs(&lengths, &find(Section::Blobs))?,
     })
+}
+
+/// The plans that are written out, then those that are differences from the first.
+pub(super) fn join(
+    mut plans: TiVec<PlanId, Plan>,
+    (contingencies, differences): (Contingencies, Vec<Difference>),
+) -> Result<(TiVec<PlanId, Plan>, Contingencies), BundleError> {
+    if differences.is_empty() {
+        return Ok((plans, contingencies));
+    }
+    let Some(main) = plans.first() else {
+        let message =
+            format!("{} plans are differences from plan 0, of 0 plans", differences.len());
+        return Err(BundleError::Content { section: Section::Contingencies, message });
+    };
+    let count = plans.len() + differences.len();
+    if count > limits::MAX_PLANS {
+        let message = format!("{count} plans, at most {}", limits::MAX_PLANS);
+        return Err(BundleError::Content { section: Section::Contingencies, message });
+    }
+    let base = Base::new(main);
+    for difference in &differences {
+        plans.push(base.unpack(difference)?);
+    }
+    Ok((plans, contingencies))
 }
 
 /// Reads the meta strings alone.
@@ -56,7 +86,7 @@ fn checksum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), Bu
 }
 
 /// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`].
-fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
+pub(super) fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     let found = file.len() as u64;
     let enough = |what, needed: usize| {
         let needed = needed as u64;

@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3Default;
 
+use super::differences::{Base, Difference};
 use super::{ALIGN, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
-use crate::Program;
+use crate::{Plan, Program};
 
 /// The bytes of a bundle without any meta strings.
 pub fn encode(program: &Program) -> Vec<u8> {
@@ -49,6 +50,19 @@ fn postcard<T: Serialize + ?Sized>(value: &T) -> Vec<Cow<'static, [u8]>> {
     vec![Cow::Owned(bytes)]
 }
 
+/// The plans that are written out, and the differences of the others. Without contingencies no plan need be like
+/// plan 0.
+fn split(program: &Program) -> (&[Plan], Vec<Difference>) {
+    match program.plans.raw.split_first() {
+        Some((main, others)) if !program.contingencies.list.is_empty() => {
+            let base = Base::new(main);
+            let differences = others.iter().map(|plan| base.pack(plan)).collect();
+            (std::slice::from_ref(main), differences)
+        }
+        _ => (&program.plans.raw, Vec::new()),
+    }
+}
+
 impl<'p> Layout<'p> {
     pub(super) fn new(program: &'p Program, meta: &Meta) -> Self {
         let lengths: Vec<u64> = program.blobs.iter().map(|blob| blob.len() as u64).collect();
@@ -59,6 +73,7 @@ impl<'p> Layout<'p> {
                 blobs.push(Cow::Borrowed(padding(blob.len() as u64)));
             }
         }
+        let (plans, differences) = split(program);
         let mut at = (HEADER_BYTES + ENTRY_BYTES * Section::ALL.len()) as u64;
         let mut parts = Vec::new();
         for section in Section::ALL {
@@ -66,7 +81,8 @@ impl<'p> Layout<'p> {
                 Section::Meta => postcard(meta),
                 Section::Graph => postcard(&program.graph),
                 Section::Machine => postcard(&program.machine),
-                Section::Plans => postcard(&program.plans),
+                Section::Plans => postcard(plans),
+                Section::Contingencies => postcard(&(&program.contingencies, &differences)),
                 Section::BlobLengths => postcard(&lengths),
                 Section::Blobs => std::mem::take(&mut blobs),
             };

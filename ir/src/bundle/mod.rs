@@ -1,8 +1,8 @@
 //! The bundle: one file with everything the executor needs, and nothing that depends on where or when it was made.
 //!
 //! All integers are little-endian. Sections stand in the order of the table, each at the first multiple of 64 after
-//! the one before; bytes between them are 0; the file ends with the last one. So there is exactly one file for a
-//! program, and no byte without a meaning.
+//! the one before; bytes between them are 0; the file ends with the last one. So there is no byte without a
+//! meaning, and one file that the compiler writes for a program.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -19,15 +19,17 @@
 //! | 1 | meta: names and values for people, postcard |
 //! | 2 | graph, postcard |
 //! | 3 | machine, postcard |
-//! | 4 | plans, postcard |
-//! | 5 | lengths of the blobs, postcard |
-//! | 6 | the blobs, each at the next multiple of 64: mapped, not read |
+//! | 4 | plans, postcard; only plan 0 where there are contingencies |
+//! | 5 | contingencies, postcard: the table, and the other plans as differences from plan 0 |
+//! | 6 | lengths of the blobs, postcard |
+//! | 7 | the blobs, each at the next multiple of 64: mapped, not read |
 //!
 //! Checksums are XXH3 of 64 bits (xxhash-rust: kept, no dependencies, tens of GB/s, so that gigabytes of weights can
 //! be checked at every load; a CRC of 32 bits is too short to name a graph by). They find accidents; an attacker can
 //! make them fit, which is why nothing here is believed: every number is checked before use, and [`open`] verifies.
 
 mod decode;
+mod differences;
 mod encode;
 mod file;
 #[cfg(test)]
@@ -42,7 +44,7 @@ pub use self::file::{OpenError, open, open_meta, write, write_with};
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";
 /// The format version that this crate writes, and the only one it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Facts for people: the compiler's version, where the model came from. Nothing depends on them.
 pub type Meta = BTreeMap<String, String>;
@@ -62,21 +64,24 @@ pub enum Section {
     Graph = 2,
     /// The machine.
     Machine = 3,
-    /// All plans.
+    /// All plans, or plan 0 alone.
     Plans = 4,
+    /// [`crate::Contingencies`], and the plans that are no plan 0.
+    Contingencies = 5,
     /// Length of each blob.
-    BlobLengths = 5,
+    BlobLengths = 6,
     /// The blobs.
-    Blobs = 6,
+    Blobs = 7,
 }
 
 impl Section {
     /// Every section, in the order of the file.
-    pub const ALL: [Section; 6] = [
+    pub const ALL: [Section; 7] = [
         Section::Meta,
         Section::Graph,
         Section::Machine,
         Section::Plans,
+        Section::Contingencies,
         Section::BlobLengths,
         Section::Blobs,
     ];
@@ -132,6 +137,7 @@ impl std::fmt::Display for Section {
             Section::Graph => "graph",
             Section::Machine => "machine",
             Section::Plans => "plans",
+            Section::Contingencies => "contingencies",
             Section::BlobLengths => "blob lengths",
             Section::Blobs => "blobs",
         })

@@ -1,5 +1,6 @@
 //! Tests of the bundle.
 
+use super::differences::Difference;
 use super::*;
 use crate::testing::programs;
 use crate::{BlobId, Entry, Program, Value};
@@ -91,19 +92,19 @@ fn forged_numbers_are_refused() {
     let entry = |i: usize, field: usize| HEADER_BYTES + ENTRY_BYTES * i + field;
     let max = u64::MAX.to_le_bytes();
     let padding = bytes.len() - 6 - 1;
-    let lengths = usize::from(bytes[entry(4, 8)]) + 256 * usize::from(bytes[entry(4, 9)]);
+    let lengths = usize::from(bytes[entry(5, 8)]) + 256 * usize::from(bytes[entry(5, 9)]);
     let cases: Vec<(usize, &[u8], &str)> = vec![
         (0, b"ELF!", "starts with"),
-        (4, &[2], "format version 2, this program reads 1"),
-        (8, &[5], "5 sections, must be 6"),
+        (4, &[1], "format version 1, this program reads 2"),
+        (8, &[6], "6 sections, must be 7"),
         (12, &[1], "byte 12 must be 0, is 1"),
         (16, &max, "the file should end at byte 18446744073709551615"),
         (entry(1, 0), &[9], "section 1 is of kind 9, must be 2 (graph)"),
         (entry(1, 4), &[9], "must be 0, is 9"),
         (entry(2, 8), &[0], "section machine starts at byte"),
         (entry(2, 8), &max, "section machine starts at byte"),
-        (entry(5, 16), &max, "a section needs 18446744073709551615 bytes"),
-        (entry(5, 16), &[0], "the file should end at byte"),
+        (entry(6, 16), &max, "a section needs 18446744073709551615 bytes"),
+        (entry(6, 16), &[0], "the file should end at byte"),
         (lengths + 2, &[7], "2 blobs need 71 bytes, section blobs has 70"),
         (lengths, &[1], "section blob lengths has 1 bytes after its data"),
         (lengths, &[3], "section blob lengths: "),
@@ -116,6 +117,32 @@ fn forged_numbers_are_refused() {
         let found = message.expect_err(&format!("byte {at} was forged and not noticed"));
         assert!(found.contains(expected), "byte {at}: expected `{expected}`, found `{found}`");
     }
+}
+
+#[test]
+fn contingencies_need_a_plan_0_and_few_others() {
+    let table = |plans: &Program| {
+        let section = sections_of(plans).swap_remove(Section::Contingencies as usize - 1);
+        postcard::from_bytes::<(crate::Contingencies, Vec<Difference>)>(&section).expect("a table")
+    };
+    let mut spare = programs::spare();
+    let (contingencies, differences) = table(&spare);
+    assert_eq!((contingencies.list.len(), differences.len()), (1, 1));
+    assert_eq!(table(&programs::two_devices()), Default::default());
+    let join = super::decode::join;
+    let refused = |plans: &Program, count: usize| {
+        let many = vec![differences[0].clone(); count];
+        join(plans.plans.clone(), (contingencies.clone(), many)).expect_err("refused").to_string()
+    };
+    let limit = crate::limits::MAX_PLANS;
+    assert!(refused(&spare, limit - 1).ends_with("4097 plans, at most 4096"));
+    spare.plans.clear();
+    assert!(refused(&spare, 1).ends_with("1 plans are differences from plan 0, of 0 plans"));
+}
+
+/// The bytes of each section.
+fn sections_of(program: &Program) -> Vec<Bytes> {
+    super::decode::sections(&encode(program).into()).expect("a valid bundle")
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use crate::limits::ALIGN_BYTES;
 use crate::{
-    Action, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, Program, Region, RingId, Slot,
+    Action, BufferId, Calendar, ChannelId, Contingencies, DeviceId, Entry, Plan, PlanId, Program,
+    Region, RingId, Slot,
 };
 
 /// A changed program.
@@ -72,7 +73,11 @@ pub fn mutants(program: &Program, seed: u64, count: usize) -> Vec<Mutant> {
 type Change = Option<(String, bool)>;
 
 fn change(program: &mut Program, random: &mut Random) -> Change {
-    let kind = random.below(12);
+    let table = !program.contingencies.list.is_empty();
+    let kind = random.below(if table { 16 } else { 12 });
+    if kind >= 12 {
+        return change_contingencies(program, random);
+    }
     if kind == 0 {
         return change_graph(program, random);
     }
@@ -122,6 +127,66 @@ fn change_graph(program: &mut Program, random: &mut Random) -> Change {
             Some((format!("reader {reader} of {id} dropped"), true))
         }
     }
+}
+
+fn change_contingencies(program: &mut Program, random: &mut Random) -> Change {
+    let plans = program.plans.len();
+    let Contingencies { kinds, list } = &mut program.contingencies;
+    if random.below(3) == 0 {
+        let kind = random.index(kinds.len())?;
+        let devices = &mut kinds.raw[kind];
+        let i = random.index(devices.len())?;
+        match random.below(4) {
+            0 => devices[i].0 = random.step(devices[i].0.into()) as u32,
+            1 => devices.swap(0, i),
+            2 => {
+                devices.remove(i);
+            }
+            _ => devices.insert(i, devices[i]),
+        }
+        return Some((format!("device {i} of kind {kind}"), true));
+    }
+    let entry = random.index(list.len())?;
+    let (what, must_fail) = match random.below(8) {
+        0 => {
+            list.push(list[entry].clone());
+            ("existence twice", true)
+        }
+        1 => {
+            list.remove(entry);
+            ("existence", false)
+        }
+        2 => {
+            list[entry].lost.clear();
+            ("emptiness", true)
+        }
+        3 => {
+            let loss = random.index(list[entry].lost.len())?;
+            let count = &mut list[entry].lost[loss].count;
+            *count = random.step((*count).into()) as u32;
+            ("count", false)
+        }
+        4 => {
+            let loss = random.index(list[entry].lost.len())?;
+            let kind = &mut list[entry].lost[loss].kind;
+            kind.0 = random.step(kind.0.into()) as u32;
+            ("kind", false)
+        }
+        5 => {
+            let tail = &mut list[entry].tail;
+            *tail = if tail.is_none() { Some(PlanId(0)) } else { None };
+            ("tail", true)
+        }
+        6 => {
+            list[entry].main = PlanId::from(plans + random.below(2));
+            ("unknown plan", true)
+        }
+        _ => {
+            list[entry].main = PlanId::from(random.below(plans));
+            ("plan", false)
+        }
+    };
+    Some((format!("{what} of contingency {entry}"), must_fail))
 }
 
 fn change_plan(plan: &mut Plan, devices: usize, random: &mut Random) -> Change {

@@ -6,9 +6,10 @@ use bytes::Bytes;
 
 use crate::limits::ALIGN_BYTES;
 use crate::{
-    Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, DType, Device,
-    DeviceId, Endpoint, Entry, Graph, InPort, Lane, LaneKind, Link, Machine, OutPort, Plan,
-    Program, Reader, Region, Ring, RingId, Role, Slot, StatePort, TiVec, TokenType, Value,
+    Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, Contingencies,
+    Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, InPort, KindId, Lane, LaneKind,
+    Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring, RingId, Role, Slot,
+    StatePort, TiVec, TokenType, Value,
 };
 
 /// Nanoseconds of every slot here.
@@ -168,7 +169,8 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
         rings: sketch.rings.into(),
     };
     let blobs = TiVec::from(vec![Bytes::from_static(&[0, 0, 0, 63, 0, 0, 0, 63])]);
-    Program { graph, machine: machine(devices), plans: vec![plan].into(), blobs }
+    let (machine, plans) = (machine(devices), vec![plan].into());
+    Program { graph, machine, plans, contingencies: Contingencies::default(), blobs }
 }
 
 /// A source, an upsampler by 2 with a weight tensor, a sink on one device; blocks of 4 iterations.
@@ -384,7 +386,24 @@ pub fn round_trip() -> Program {
     build("round_trip", graph.actors.into(), graph.channels.into(), sketch)
 }
 
+/// [`two_devices`] with what to do when either is lost: [`window`] on the other.
+pub fn spare() -> Program {
+    let mut program = two_devices();
+    program.graph.name = "spare".into();
+    let mut alone = window().plans[PlanId(0)].clone();
+    alone.name = "main without 1 like cpu:0".into();
+    program.contingencies = Contingencies {
+        kinds: vec![vec![DeviceId(0), DeviceId(1)]].into(),
+        list: vec![Contingency {
+            lost: vec![Loss { kind: KindId(0), count: 1 }],
+            main: program.plans.push_and_get_key(alone),
+            tail: None,
+        }],
+    };
+    program
+}
+
 /// All of them.
 pub fn all() -> Vec<Program> {
-    vec![chain(), window(), pipeline(), feedback(), state(), two_devices(), round_trip()]
+    vec![chain(), window(), pipeline(), feedback(), state(), two_devices(), round_trip(), spare()]
 }

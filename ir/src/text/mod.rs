@@ -7,6 +7,7 @@
 //! exchange region of device 1. Slots show the bytes of place 0 and, in a loop, of the first repetition.
 
 mod calendar;
+mod contingencies;
 mod graph;
 mod layout;
 mod table;
@@ -15,6 +16,7 @@ mod tests;
 mod units;
 
 pub use self::calendar::{TextOptions, calendar};
+pub use self::contingencies::{contingencies, loss};
 pub use self::graph::graph;
 pub use self::layout::{layout, placement, schedule};
 pub use self::units::{bytes, duration};
@@ -25,13 +27,17 @@ use crate::{
     ActorId, ChannelId, DeviceId, Endpoint, Graph, Machine, Plan, Program, Region, TiSlice,
 };
 
-/// All stages of a program: graph, then placement, layout and calendars of each plan.
+/// All stages of a program: graph, contingencies if there are any, then placement, layout and calendars of each plan.
 pub fn program(
     program: &Program,
     q: Option<&TiSlice<ActorId, u64>>,
     options: TextOptions,
 ) -> String {
     let mut text = graph(&program.graph, q);
+    if !program.contingencies.list.is_empty() {
+        text.push('\n');
+        text.push_str(&contingencies(program, options));
+    }
     for plan in &program.plans {
         text.push('\n');
         text.push_str(&placement(program, plan));

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::{
-    ActorId, BlobId, BufferId, ChannelId, DeviceId, LinkId, PlanId, Region, RingId, Role, TokenType,
+    ActorId, BlobId, BufferId, ChannelId, DeviceId, KindId, LinkId, PlanId, Region, RingId, Role,
+    TokenType,
 };
 
 /// A port of an actor, for messages: `input 2`.
@@ -83,6 +84,10 @@ impl fmt::Display for Wait {
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn maybe(id: &Option<PlanId>) -> String {
+    id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
 
 macro_rules! errors {
@@ -214,6 +219,22 @@ errors! {
     "V0902" SlotStart { plan: PlanId, device: DeviceId, slot: usize, start_ns: u64, previous_end_ns: u64 } "slot {slot} on {device} of {plan} starts at {start_ns} ns, the one before ends at {previous_end_ns} ns";
     "V0903" LaneEnd { plan: PlanId, device: DeviceId, end_ns: u64, period_ns: u64 } "the lane of {device} of {plan} ends at {end_ns} ns of {period_ns}";
     "V0904" RecvTime { plan: PlanId, ring: RingId, recv_end_ns: u64, send_end_ns: u64 } "{ring} of {plan} is received by {recv_end_ns} ns, sent by {send_end_ns} ns";
+    // Contingencies.
+    "V1001" KindEmpty { kind: KindId } "{kind} has 0 devices, must have at least 1";
+    "V1002" KindDevice { kind: KindId, device: DeviceId, devices: usize } "{kind} names {device} of {devices} devices";
+    "V1003" KindTwice { device: DeviceId, first: KindId, second: KindId } "{device} is in {first} and again in {second}";
+    "V1004" KindOrder { kind: KindId, above: DeviceId, device: DeviceId } "{kind} has {device} after {above}, must be ascending";
+    "V1005" KindMissing { device: DeviceId } "{device} is of no kind";
+    "V1006" NotAlike { kind: KindId, first: DeviceId, device: DeviceId, difference: String } "{kind} has {first} and {device}, which are not alike: {difference}";
+    "V1007" NothingLost { entry: usize } "contingency {entry} is for 0 lost devices, must be at least 1";
+    "V1008" LossKind { entry: usize, kind: KindId, kinds: usize } "contingency {entry} names {kind} of {kinds} kinds";
+    "V1009" LossCount { entry: usize, kind: KindId, count: u32, devices: usize } "contingency {entry} loses {count} of {devices} devices of {kind}, must be 1 to {devices}";
+    "V1010" LossOrder { entry: usize, above: KindId, kind: KindId } "contingency {entry} has {kind} after {above}, must be ascending";
+    "V1011" LossTwice { first: usize, second: usize } "contingencies {first} and {second} are for the same loss";
+    "V1012" ContingencyPlan { entry: usize, plan: PlanId, plans: usize } "contingency {entry} names {plan} of {plans} plans";
+    "V1013" ContingencyBlock { entry: usize, plan: PlanId, found: u64, expected: u64 } "{plan} of contingency {entry} has block {found}, must be {expected}";
+    "V1014" ContingencyTail { entry: usize, found: Option<PlanId>, expected: Option<PlanId> } "contingency {entry} has {} as its tail, the program has {}", maybe(found), maybe(expected);
+    "V1015" LostRole { entry: usize, plan: PlanId, device: DeviceId, kind: KindId, role: usize, left: usize } "{plan} of contingency {entry} uses {device}, role {role} of {kind}, of which {left} are left";
 }
 
 /// Most errors that one verification reports: enough to mend a program by, and a bound on memory.

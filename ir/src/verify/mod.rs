@@ -20,11 +20,14 @@
 //! - rings (`V07..`, `plan/rings.rs`): exactly those needed, both ends carry every token once and in order, one
 //!   release after the last use;
 //! - deadlock (`V08..`, `plan/deadlock.rs`): no cycle of devices waiting for each other;
-//! - times (`V09..`, `plan/times.rs`): no overlap on a lane, end within the period, no receipt before its sending.
+//! - times (`V09..`, `plan/times.rs`): no overlap on a lane, end within the period, no receipt before its sending;
+//! - contingencies (`V10..`, `contingencies.rs`): kinds that partition the devices into alike ones, losses within them
+//!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations.
 //!
 //! Not yet: lanes other than one `Compute` a device (refused); `latency_ns`, `bound_by` and times of releases (only
-//! for people); that `scratch_bytes` suffices and ops exist (the executor asks the kernels); `Bool` bytes.
+//! for people); that devices of a kind cost the same (the machine does not say; only times depend on it); that `scratch_bytes` suffices and ops exist (the executor asks the kernels); `Bool` bytes.
 
+mod contingencies;
 mod error;
 pub mod graph;
 mod liveness;
@@ -81,6 +84,7 @@ pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
     let q = graph::check(&program.graph, &program.blobs, &mut errors);
     check_plan_names(program, &mut errors);
     if let (Some(q), true) = (q, errors.len() == 0) {
+        contingencies::check(program, &mut errors);
         for (id, plan) in program.plans.iter_enumerated() {
             plan::check(&program.graph, &program.machine, &q, id, plan, &mut errors);
             if errors.full() {

@@ -3,11 +3,11 @@
 use super::*;
 use crate::testing::mutate::mutants;
 use crate::testing::programs::{
-    self, chain, feedback, pipeline, round_trip, state, two_devices, window,
+    self, chain, feedback, pipeline, round_trip, spare, state, two_devices, window,
 };
 use crate::{
-    Action, BufferId, Calendar, ChannelId, DType, DeviceId, Entry, LaneKind, Region, RingId, Slot,
-    TokenType, Value,
+    Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, KindId, LaneKind,
+    Region, RingId, Slot, TokenType, Value,
 };
 
 #[test]
@@ -349,6 +349,67 @@ fn harmless_changes_pass() {
         change(&mut program);
         assert_eq!(codes(&program), [""; 0], "case {i}");
     }
+}
+
+#[test]
+fn contingencies() {
+    fn kinds(p: &mut Program) -> &mut Vec<Vec<DeviceId>> {
+        &mut p.contingencies.kinds.raw
+    }
+    fn entry(p: &mut Program) -> &mut Contingency {
+        &mut p.contingencies.list[0]
+    }
+    fn add_tail(p: &mut Program) {
+        let mut tail = p.plans[PlanId(1)].clone();
+        (tail.name, tail.block) = ("tail".into(), 1);
+        p.plans.push(tail);
+    }
+    run(&[
+        ("V0101", spare, |p| {
+            p.contingencies.list = vec![entry(p).clone(); crate::limits::MAX_CONTINGENCIES + 1];
+        }),
+        ("V1001", spare, |p| kinds(p).push(vec![])),
+        ("V1002", spare, |p| kinds(p).push(vec![DeviceId(2)])),
+        ("V1002", spare, |p| kinds(p)[0][1] = DeviceId(u32::MAX)),
+        ("V1003", spare, |p| kinds(p).push(vec![DeviceId(1)])),
+        ("V1003", spare, |p| kinds(p)[0][1] = DeviceId(0)),
+        ("V1004", spare, |p| kinds(p)[0].reverse()),
+        ("V1005", spare, |p| kinds(p)[0].truncate(1)),
+        ("V1005", spare, |p| kinds(p).clear()),
+        ("V1006", spare, |p| p.machine.devices[DeviceId(1)].memory_bytes -= 1),
+        ("V1006", spare, |p| p.machine.links[crate::LinkId(0)].latency_ns = 6),
+        ("V1007", spare, |p| entry(p).lost.clear()),
+        ("V1008", spare, |p| entry(p).lost[0].kind = KindId(1)),
+        ("V1008", spare, |p| entry(p).lost[0].kind = KindId(u32::MAX)),
+        ("V1009", spare, |p| entry(p).lost[0].count = 0),
+        ("V1009", spare, |p| entry(p).lost[0].count = u32::MAX),
+        ("V1010", spare, |p| {
+            let twice = entry(p).lost[0];
+            entry(p).lost.push(twice);
+        }),
+        ("V1011", spare, |p| {
+            let twice = entry(p).clone();
+            p.contingencies.list.push(twice);
+        }),
+        ("V1012", spare, |p| entry(p).main = PlanId(2)),
+        ("V1012", spare, |p| entry(p).tail = Some(PlanId(u32::MAX))),
+        ("V1013", spare, |p| p.plans[PlanId(1)].block = 2),
+        ("V1013", spare, |p| {
+            add_tail(p);
+            entry(p).tail = Some(PlanId(1));
+        }),
+        ("V1014", spare, add_tail),
+        ("V1014", spare, |p| entry(p).tail = Some(PlanId(1))),
+        ("V1015", spare, |p| entry(p).main = PlanId(0)),
+        ("V1015", spare, |p| entry(p).lost[0].count = 2),
+    ]);
+    // The plan of a contingency is a plan like any other.
+    run(&[("V0901", spare, |p| p.plans[PlanId(1)].period_ns = 0)]);
+    // Kinds may be finer than what is alike, as long as every plan leaves the lost roles empty.
+    let mut finer = spare();
+    *kinds(&mut finer) = vec![vec![DeviceId(0)], vec![DeviceId(1)]];
+    entry(&mut finer).lost[0].kind = KindId(1);
+    assert_eq!(codes(&finer), [""; 0]);
 }
 
 /// [`chain`] with one more actor: three buffers in a row, of which the first and the last never meet.

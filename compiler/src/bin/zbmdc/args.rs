@@ -54,6 +54,7 @@ pub(crate) enum Command {
 Examples:
   zbmdc compile agc.ron                                   writes agc.zbmd for this computer
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
+  zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
     Compile(Compile),
@@ -177,6 +178,9 @@ pub(crate) struct Compile {
     /// What makes a placement good: `period`, `latency`, `memory`, or weights such as 3,1,0 for all three
     #[arg(long, value_name = "WHAT", default_value = "period", value_parser = objective)]
     pub(crate) objective: Objective,
+    /// Make plans ahead for when devices are lost
+    #[arg(long, value_name = "LOSSES", default_value = "none")]
+    pub(crate) contingencies: Contingencies,
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,
@@ -235,9 +239,21 @@ fn objective(text: &str) -> Result<Objective, String> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Contingencies {
+    /// No plans beside those for the whole machine
+    None,
+    /// For the loss of any one device
+    Single,
+    /// For the loss of any one device and of any two
+    Pairs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Emit {
     /// Actors, ports and channels
     Graph,
+    /// Losses of devices, and the plans that run then
+    Contingencies,
     /// Devices of actors, and what each does there
     Schedule,
     /// The calendars

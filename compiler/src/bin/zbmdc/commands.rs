@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::CommandFactory;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, MachineChoice, SearchOptions,
-    SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file, compile_str,
-    machine, page,
+    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
+    SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
+    compile_str, machine, page,
 };
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
@@ -20,7 +20,7 @@ use zbmd_scheduler::Level;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
 
-use crate::args::{Cli, Command, Compile, Emit, Solve};
+use crate::args::{Cli, Command, Compile, Contingencies, Emit, MessageFormat, Solve};
 use crate::calibrate::calibrate;
 use crate::output::{Exit, Voice, print, say};
 
@@ -86,6 +86,11 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         max_memory_bytes: args.max_memory,
         buffers: args.buffers,
         search: search(args, voice),
+        contingencies: match args.contingencies {
+            Contingencies::None => Losses::None,
+            Contingencies::Single => Losses::Single,
+            Contingencies::Pairs => Losses::Pairs,
+        },
         ..CompileOptions::default()
     };
     let compiled = if is_stdin(&args.model) {
@@ -104,6 +109,9 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
             return exit;
         }
     }
+    if voice.format == MessageFormat::Text {
+        say(&losses(&compiled));
+    }
     match args.emit {
         Some(stage) => print(&emit(&compiled.program, stage, !args.no_times)),
         None => Exit::Ok,
@@ -118,7 +126,7 @@ fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
             "check the folder and its permissions",
         ));
     }
-    if voice.format == crate::args::MessageFormat::Text {
+    if voice.format == MessageFormat::Text {
         say(&format!("wrote {}: {}\n", path.display(), headline(compiled)));
     }
     Exit::Ok
@@ -148,7 +156,7 @@ fn search(args: &Compile, voice: Voice) -> SearchOptions {
             }
         });
         search.stop = set.is_ok().then_some(stop);
-        let shown = voice.format == crate::args::MessageFormat::Text
+        let shown = voice.format == MessageFormat::Text
             && std::io::IsTerminal::is_terminal(&std::io::stderr());
         search.progress = shown.then_some(progress as fn(Progress));
     }
@@ -172,6 +180,20 @@ fn analyse(model: &Path, machine: Option<PathBuf>, buffers: Option<Mode>, voice:
         Ok(analysis) => print(&analysis.to_string()),
         Err(diagnostics) => voice.report(&diagnostics),
     }
+}
+
+/// What may be lost, in a line for each loss that nothing can be done about.
+fn losses(compiled: &Compiled) -> String {
+    let borne = compiled.program.contingencies.list.len();
+    if borne + compiled.impossible.len() == 0 {
+        return String::new();
+    }
+    let mut out =
+        format!("contingencies: {borne} of {} losses\n", borne + compiled.impossible.len());
+    for loss in &compiled.impossible {
+        out += &format!("  not without {}: {}\n", loss.lost, loss.reason);
+    }
+    out
 }
 
 /// The program in one line.
@@ -301,10 +323,18 @@ fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Ex
         Ok(program) => {
             let stages = match stage {
                 Some(stage) => vec![stage],
-                None => vec![Emit::Graph, Emit::Schedule, Emit::Layout, Emit::Calendar],
+                // A program without contingencies has nothing to say about them.
+                None => vec![
+                    Emit::Graph,
+                    Emit::Contingencies,
+                    Emit::Schedule,
+                    Emit::Layout,
+                    Emit::Calendar,
+                ],
             };
             let parts: Vec<String> =
                 stages.into_iter().map(|s| emit(&program, s, !no_times)).collect();
+            let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             print(&parts.join("\n"))
         }
         Err(OpenError::Io(error)) => {
@@ -328,6 +358,7 @@ fn emit(program: &Program, stage: Emit, times: bool) -> String {
             let q = verify::check_graph(&program.graph, &program.blobs).ok();
             text::graph(&program.graph, q.as_deref())
         }
+        Emit::Contingencies => text::contingencies(program, options),
         Emit::Schedule => {
             let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
             plans.map(part).collect::<Vec<_>>().join("\n")

@@ -1,0 +1,208 @@
+//! Plans stored as differences from plan 0. Knows nothing of the file around them.
+//!
+//! A plan that is much like plan 0 differs from it in most start times, because one slot more at the front moves all
+//! that follow. So start times are first written as the gap after the slot before, mostly 0, and buffers' offsets as
+//! the step from the buffer before; then the bytes (postcard) are compressed with those of plan 0 as the dictionary.
+//!
+//! LZ4 (`lz4_flex`: kept, no dependencies, forbids unsafe code as configured here) is quick and simple to bound: no
+//! byte of it can stand for more than 255. Its window of 64 KiB is shorter than very large plans, which then find fewer
+//! matches; they still have their own.
+
+use serde::{Deserialize, Serialize};
+
+use super::{BundleError, Section};
+use crate::{Entry, Plan};
+
+/// A plan as its difference from another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Difference {
+    /// Bytes of the plan once decompressed.
+    bytes: u64,
+    /// LZ4 block.
+    packed: Vec<u8>,
+}
+
+/// Most bytes that one byte of an LZ4 block stands for: a run-length byte of 255.
+const MAX_EXPANSION: u64 = 255;
+/// Bytes that the first byte of a block may stand for beyond that.
+const MIN_MATCH: u64 = 64;
+
+/// What plans are compared with: plan 0, in the form that differences are made of.
+pub(super) struct Base(Vec<u8>);
+
+impl Base {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self(relative(plan))
+    }
+
+    pub(super) fn pack(&self, plan: &Plan) -> Difference {
+        let bytes = relative(plan);
+        let packed = lz4_flex::block::compress_with_dict(&bytes, &self.0);
+        Difference { bytes: bytes.len() as u64, packed }
+    }
+
+    /// The plan of a difference that may be damaged or hostile: takes at most 255 times its bytes of memory before
+    /// anything of it is believed.
+    pub(super) fn unpack(&self, difference: &Difference) -> Result<Plan, BundleError> {
+        let refuse = |message| BundleError::Content { section: Section::Contingencies, message };
+        let Difference { bytes, packed } = difference;
+        let limit = (packed.len() as u64).saturating_mul(MAX_EXPANSION).saturating_add(MIN_MATCH);
+        if *bytes > limit {
+            let found = packed.len();
+            return Err(refuse(format!(
+                "{found} bytes stand for {bytes} of a plan, at most {limit}"
+            )));
+        }
+        let mut plain = vec![0; *bytes as usize];
+        let length = lz4_flex::block::decompress_into_with_dict(packed, &mut plain, &self.0)
+            .map_err(|error| refuse(error.to_string()))?;
+        if length as u64 != *bytes {
+            return Err(refuse(format!("a plan has {length} bytes, must have {bytes}")));
+        }
+        match postcard::take_from_bytes::<Plan>(&plain) {
+            Ok((mut plan, [])) => {
+                walk(&mut plan, u64::wrapping_add, true);
+                Ok(plan)
+            }
+            Ok((_, rest)) => Err(refuse(format!("{} bytes after a plan", rest.len()))),
+            Err(error) => Err(refuse(error.to_string())),
+        }
+    }
+}
+
+fn relative(plan: &Plan) -> Vec<u8> {
+    let mut plan = plan.clone();
+    walk(&mut plan, u64::wrapping_sub, false);
+    postcard::to_stdvec(&plan).expect("every sequence has a length")
+}
+
+/// Applies `op` to each start time and what it follows, and to each offset and the one before. All sums wrap: what is
+/// taken away is what is added again, whatever the numbers.
+fn walk(plan: &mut Plan, op: fn(u64, u64) -> u64, restore: bool) {
+    for lane in plan.calendars.iter_mut().flat_map(|c| &mut c.lanes) {
+        starts(&mut lane.entries, 0, op, restore);
+    }
+    let mut before = 0;
+    for buffer in &mut plan.buffers {
+        let given = buffer.offset_bytes;
+        buffer.offset_bytes = op(given, before);
+        before = if restore { buffer.offset_bytes } else { given };
+    }
+}
+
+/// The end of the last entry, in absolute time.
+fn starts(entries: &mut [Entry], mut now: u64, op: fn(u64, u64) -> u64, restore: bool) -> u64 {
+    for entry in entries {
+        now = match entry {
+            Entry::Slot(slot) => {
+                let given = slot.start_ns;
+                slot.start_ns = op(given, now);
+                let start = if restore { slot.start_ns } else { given };
+                start.wrapping_add(slot.duration_ns)
+            }
+            Entry::Loop { count, body } => {
+                let length = starts(body, now, op, restore).wrapping_sub(now);
+                now.wrapping_add(length.wrapping_mul(*count))
+            }
+        };
+    }
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::mutate::{Random, mutants};
+    use crate::testing::programs;
+    use crate::{Action, BufferId, PlanId, Slot};
+
+    #[test]
+    fn any_plan_comes_back() {
+        for program in programs::all() {
+            let base = Base::new(&program.plans[PlanId(0)]);
+            for other in programs::all() {
+                for mutant in mutants(&other, 3, 200) {
+                    for plan in &mutant.program.plans {
+                        assert_eq!(base.unpack(&base.pack(plan)), Ok(plan.clone()));
+                    }
+                }
+            }
+        }
+        // Numbers that wrap around.
+        let mut plan = programs::feedback().plans[PlanId(0)].clone();
+        plan.buffers[BufferId(0)].offset_bytes = u64::MAX;
+        let action = Action::Carry { buffer: BufferId(9) };
+        let slot = Slot { stage: 0, start_ns: u64::MAX, duration_ns: u64::MAX, action };
+        let body = vec![Entry::Slot(slot.clone()), Entry::Slot(Slot { start_ns: 0, ..slot })];
+        let entries = &mut plan.calendars[0].lanes[0].entries;
+        entries.insert(0, Entry::Loop { count: u64::MAX, body });
+        let base = Base::new(&plan);
+        assert_eq!(base.unpack(&base.pack(&plan)), Ok(plan));
+    }
+
+    #[test]
+    fn a_plan_like_plan_0_takes_few_bytes() {
+        let plan = &programs::round_trip().plans[PlanId(0)];
+        let (base, mut later) = (Base::new(plan), plan.clone());
+        let Entry::Slot(first) = &mut later.calendars[0].lanes[0].entries[0] else { panic!() };
+        first.start_ns += 1_000_000;
+        for entry in &mut later.calendars[0].lanes[0].entries[1..] {
+            let Entry::Slot(slot) = entry else { panic!() };
+            slot.start_ns += 1_000_000;
+        }
+        let difference = base.pack(&later);
+        assert!(difference.packed.len() < 32 && difference.bytes > 150, "{difference:?}");
+    }
+
+    #[test]
+    fn hostile_differences_are_refused() {
+        let program = programs::spare();
+        let base = Base::new(&program.plans[PlanId(0)]);
+        let good = base.pack(&program.plans[PlanId(1)]);
+        let refused = |bytes, packed: &[u8]| {
+            let packed = packed.to_vec();
+            base.unpack(&Difference { bytes, packed }).expect_err("refused").to_string()
+        };
+        let cases = [
+            (u64::MAX, good.packed.clone(), "stand for 18446744073709551615 of a plan, at most"),
+            (1 << 40, good.packed.clone(), "stand for 1099511627776 of a plan, at most"),
+            (good.bytes + 1, good.packed.clone(), "a plan has"),
+            (good.bytes - 1, good.packed.clone(), "section contingencies: "),
+            (good.bytes, vec![], "section contingencies: "),
+            (0, vec![], "section contingencies: "),
+            // A copy from before the dictionary.
+            (100, vec![0x0f, 0xff, 0xff, 0x10], "section contingencies: "),
+        ];
+        for (bytes, packed, expected) in cases {
+            let found = refused(bytes, &packed);
+            assert!(found.contains(expected), "expected `{expected}`, found `{found}`");
+        }
+        // Nothing that is done to the bytes makes it panic, or take more than it may.
+        let mut random = Random::new(5);
+        for _ in 0..20_000 {
+            let mut damaged = good.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(damaged.packed.len());
+                damaged.packed[at] = random.bits() as u8;
+            }
+            if random.below(4) == 0 {
+                damaged.packed.truncate(random.below(damaged.packed.len()));
+            }
+            if random.below(4) == 0 {
+                damaged.bytes = random.below(20_000) as u64;
+            }
+            let _ = base.unpack(&damaged);
+        }
+    }
+
+    /// The bound on expansion holds for what is most compressible.
+    #[test]
+    fn runs_are_within_the_bound() {
+        let mut plan = programs::chain().plans[PlanId(0)].clone();
+        let base = Base::new(&plan);
+        plan.name = "a".repeat(1 << 20);
+        let difference = base.pack(&plan);
+        assert!(difference.packed.len() < 10_000);
+        assert_eq!(base.unpack(&difference), Ok(plan));
+    }
+}

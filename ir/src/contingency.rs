@@ -1,0 +1,261 @@
+//! Contingencies: which devices are alike, and what to run when some are lost. Knows no costs and makes no plan.
+//!
+//! Devices are kept by *kind*: those of one kind can stand in for one another. A calendar names *roles*: when n devices
+//! of a kind are lost, the survivors take the first roles of the kind in order, and only plans that leave its last n
+//! roles empty will do. So 8 alike devices of which any 2 may fail need 2 entries beside the full machine, not 36.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Device, DeviceId, KindId, Machine, PlanId, TiVec};
+
+/// What to run when devices are lost. Empty where none was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Contingencies {
+    /// The devices of each kind, ascending, alike by [`Alike`]. Each device of the machine is in exactly one, or there
+    /// are no kinds and no entries.
+    pub kinds: TiVec<KindId, Vec<DeviceId>>,
+    /// What to do about each loss that can be borne; no two for the same loss.
+    pub list: Vec<Contingency>,
+}
+
+/// The plans for one loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Contingency {
+    /// What is lost, by ascending kind; not empty.
+    pub lost: Vec<Loss>,
+    /// Runs whole blocks, which are those of plan 0: a run can go over at any of its borders.
+    pub main: PlanId,
+    /// Runs what is left of the input; present where the program has a tail.
+    pub tail: Option<PlanId>,
+}
+
+/// So many devices of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Loss {
+    /// The kind.
+    pub kind: KindId,
+    /// Devices lost, at least 1.
+    pub count: u32,
+}
+
+impl Contingencies {
+    /// The entry for the loss of exactly these devices, in any order; `None` if it was not foreseen. O(devices + list).
+    pub fn find(&self, lost: &[DeviceId]) -> Option<&Contingency> {
+        let counts = self.kinds.iter_enumerated().map(|(kind, devices)| {
+            let count = devices.iter().filter(|d| lost.contains(d)).count() as u32;
+            Loss { kind, count }
+        });
+        let wanted: Vec<Loss> = counts.filter(|loss| loss.count > 0).collect();
+        self.list.iter().find(|entry| entry.lost == wanted)
+    }
+
+    /// The device that takes each role when `lost` are gone: survivors of a kind take its first roles in order. Roles
+    /// that stay empty are left out.
+    pub fn roles(&self, lost: &[DeviceId]) -> BTreeMap<DeviceId, DeviceId> {
+        let mut roles = BTreeMap::new();
+        for devices in &self.kinds {
+            let survivors = devices.iter().filter(|d| !lost.contains(d));
+            roles.extend(devices.iter().copied().zip(survivors.copied()));
+        }
+        roles
+    }
+}
+
+/// One end of a link: the other device, bandwidth, latency.
+type End = (DeviceId, u64, u64);
+
+/// Which devices of a machine are alike: exchanging two of them, and their links, changes nothing but names and cores,
+/// which only say where threads are tied to.
+///
+/// That is an equivalence: so a set of devices, each like the first, may be permuted at will, and so may the sets of
+/// a partition at once.
+#[derive(Clone, Debug)]
+pub struct Alike<'m> {
+    machine: &'m Machine,
+    from: TiVec<DeviceId, Vec<End>>,
+    to: TiVec<DeviceId, Vec<End>>,
+}
+
+impl<'m> Alike<'m> {
+    /// Sorts the links by device: O(n log n). Links of unknown devices are passed over.
+    pub fn new(machine: &'m Machine) -> Self {
+        let none: TiVec<DeviceId, Vec<End>> = machine.devices.iter().map(|_| Vec::new()).collect();
+        let (mut from, mut to) = (none.clone(), none);
+        for link in &machine.links {
+            if let (Some(out), Some(into)) = (from.get_mut(link.from), to.get_mut(link.to)) {
+                out.push((link.to, link.bytes_per_s, link.latency_ns));
+                into.push((link.from, link.bytes_per_s, link.latency_ns));
+            }
+        }
+        from.iter_mut().chain(&mut to).for_each(|ends| ends.sort_unstable());
+        Self { machine, from, to }
+    }
+
+    /// What tells two existing devices apart, for people; `None` if they are alike. O(their links).
+    ///
+    /// # Panics
+    /// If a device does not exist.
+    pub fn difference(&self, a: DeviceId, b: DeviceId) -> Option<String> {
+        let (x, y): (&Device, &Device) = (&self.machine.devices[a], &self.machine.devices[b]);
+        if x.backend != y.backend {
+            return Some(format!("backends are `{}` and `{}`", x.backend, y.backend));
+        }
+        let numbers = [
+            ("memory", "bytes", x.memory_bytes, y.memory_bytes),
+            ("arithmetic peak", "flop/s", x.flops_per_s, y.flops_per_s),
+            ("memory bandwidth", "bytes/s", x.bytes_per_s, y.bytes_per_s),
+        ];
+        if let Some((what, unit, x, y)) = numbers.into_iter().find(|(_, _, x, y)| x != y) {
+            return Some(format!("{what} is {x} and {y} {unit}"));
+        }
+        let sides = [("to", &self.from), ("from", &self.to)];
+        sides.into_iter().find_map(|(side, ends)| links(side, (a, &ends[a]), (b, &ends[b])))
+    }
+}
+
+/// How the links of two devices differ once the devices are exchanged.
+fn links(side: &str, a: (DeviceId, &[End]), b: (DeviceId, &[End])) -> Option<String> {
+    let tell = |end: Option<&End>| match end {
+        Some((device, bytes, latency)) => {
+            format!("{bytes} bytes/s and {latency} ns {side} {device}")
+        }
+        None => format!("none {side} it"),
+    };
+    let differ = |x, y| Some(format!("links have {} against {}", tell(x), tell(y)));
+    let between =
+        |(_, ends): (DeviceId, &'_ [End]), other| ends.iter().find(|end| end.0 == other).copied();
+    let (there, back) = (between(a, b.0), between(b, a.0));
+    if there.map(|e| (e.1, e.2)) != back.map(|e| (e.1, e.2)) {
+        return differ(there.as_ref(), back.as_ref());
+    }
+    let mut x = a.1.iter().filter(|end| end.0 != b.0);
+    let mut y = b.1.iter().filter(|end| end.0 != a.0);
+    loop {
+        match (x.next(), y.next()) {
+            (None, None) => return None,
+            (one, other) if one == other => {}
+            (one, other) => return differ(one, other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Link, LinkId};
+
+    /// `devices` alike, with a link from each to each.
+    fn machine(devices: u32) -> Machine {
+        let mut machine = Machine::default();
+        for i in 0..devices {
+            machine.devices.push(Device {
+                name: format!("cpu:{i}"),
+                backend: "cpu".into(),
+                cores: vec![i],
+                memory_bytes: 1000,
+                flops_per_s: 2000,
+                bytes_per_s: 3000,
+            });
+            for j in (0..devices).filter(|&j| j != i) {
+                let (from, to) = (DeviceId(i), DeviceId(j));
+                machine.links.push(Link { from, to, bytes_per_s: 10, latency_ns: 1 });
+            }
+        }
+        machine
+    }
+
+    #[test]
+    fn what_makes_devices_alike() {
+        type Case = (fn(&mut Machine), u32, u32, Option<&'static str>);
+        let cases: &[Case] = &[
+            (|_| {}, 0, 2, None),
+            (|m| m.devices[DeviceId(0)].cores.clear(), 0, 1, None),
+            (
+                |m| m.devices[DeviceId(1)].backend = "cuda".into(),
+                0,
+                1,
+                Some("backends are `cpu` and `cuda`"),
+            ),
+            (|m| m.devices[DeviceId(1)].memory_bytes = 7, 0, 1, Some("memory is 1000 and 7 bytes")),
+            (
+                |m| m.devices[DeviceId(1)].flops_per_s = 7,
+                0,
+                1,
+                Some("arithmetic peak is 2000 and 7"),
+            ),
+            (
+                |m| m.devices[DeviceId(1)].bytes_per_s = 7,
+                1,
+                0,
+                Some("memory bandwidth is 7 and 3000"),
+            ),
+            // 0 -> 1 differs from 1 -> 0.
+            (
+                |m| m.links[LinkId(0)].latency_ns = 9,
+                0,
+                1,
+                Some("9 ns to dev1 against 10 bytes/s and 1 ns to dev0"),
+            ),
+            // ... which tells 2 from both: exchanging 1 and 2 would move the odd link.
+            (
+                |m| m.links[LinkId(0)].latency_ns = 9,
+                1,
+                2,
+                Some("9 ns from dev0 against 10 bytes/s and 1 ns from dev0"),
+            ),
+            // Two pairs: exchanging the two of a pair changes nothing, exchanging across does.
+            (pairs, 0, 1, None),
+            (pairs, 2, 3, None),
+            (pairs, 0, 2, Some("links have")),
+            (|m| m.links.clear(), 0, 2, None),
+            (
+                |m| m.links.retain(|l| l.from != DeviceId(0) || l.to != DeviceId(1)),
+                0,
+                1,
+                Some("none to it against 10 bytes/s and 1 ns to dev0"),
+            ),
+        ];
+        for (i, (change, a, b, expected)) in cases.iter().enumerate() {
+            let mut machine = machine(4);
+            change(&mut machine);
+            let found = Alike::new(&machine).difference(DeviceId(*a), DeviceId(*b));
+            match (expected, found) {
+                (None, None) => {}
+                (Some(expected), Some(found)) if found.contains(expected) => {}
+                (expected, found) => panic!("case {i}: expected {expected:?}, found {found:?}"),
+            }
+        }
+    }
+
+    /// 0 and 1 are near each other, so are 2 and 3.
+    fn pairs(machine: &mut Machine) {
+        for link in &mut machine.links {
+            link.latency_ns = if link.from.0 / 2 == link.to.0 / 2 { 1 } else { 50 };
+        }
+    }
+
+    #[test]
+    fn losses_are_found_by_kind_and_survivors_move_up() {
+        let ids = |list: &[u32]| list.iter().map(|&d| DeviceId(d)).collect::<Vec<_>>();
+        let entry = |lost: &[(u32, u32)], main| Contingency {
+            lost: lost.iter().map(|&(k, count)| Loss { kind: KindId(k), count }).collect(),
+            main: PlanId(main),
+            tail: None,
+        };
+        let contingencies = Contingencies {
+            kinds: vec![ids(&[0, 2, 3]), ids(&[1])].into(),
+            list: vec![entry(&[(0, 1)], 1), entry(&[(0, 2)], 2), entry(&[(0, 1), (1, 1)], 3)],
+        };
+        let main = |lost: &[u32]| contingencies.find(&ids(lost)).map(|entry| entry.main.0);
+        assert_eq!((main(&[0]), main(&[2]), main(&[3])), (Some(1), Some(1), Some(1)));
+        assert_eq!((main(&[3, 0]), main(&[1, 2]), main(&[1])), (Some(2), Some(3), None));
+        let roles = |lost: &[u32]| -> Vec<(u32, u32)> {
+            contingencies.roles(&ids(lost)).into_iter().map(|(role, d)| (role.0, d.0)).collect()
+        };
+        assert_eq!(roles(&[]), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+        assert_eq!(roles(&[0]), [(0, 2), (1, 1), (2, 3)]);
+        assert_eq!(roles(&[1, 2]), [(0, 0), (2, 3)]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The table of contingencies: kinds of devices that are alike, losses, and plans that leave the lost roles empty.
+//! That the plans themselves are right is checked like that of every plan.
+
+use std::collections::BTreeMap;
+
+use super::error::{Errors, VerifyError};
+use crate::limits::MAX_CONTINGENCIES;
+use crate::{Alike, Contingencies, Contingency, DeviceId, KindId, Loss, PlanId, Program, TiVec};
+
+/// Kind of a device and its place among those of its kind.
+type Roles = TiVec<DeviceId, Option<(KindId, usize)>>;
+
+/// Checks the table; the machine has passed, plans need not have.
+pub(super) fn check(program: &Program, errors: &mut Errors) {
+    let Contingencies { kinds, list } = &program.contingencies;
+    if kinds.is_empty() && list.is_empty() {
+        return;
+    }
+    if !errors.limit(|| "contingencies".into(), list.len() as u128, MAX_CONTINGENCIES as u128) {
+        return;
+    }
+    let before = errors.len();
+    let roles = check_kinds(program, errors);
+    if errors.len() > before {
+        return;
+    }
+    let mut losses: BTreeMap<&[Loss], usize> = BTreeMap::new();
+    for (entry, contingency) in list.iter().enumerate() {
+        if let Some(&first) = losses.get(contingency.lost.as_slice()) {
+            errors.push(VerifyError::LossTwice { first, second: entry });
+        }
+        losses.entry(&contingency.lost).or_insert(entry);
+        check_lost(program, entry, contingency, errors);
+        check_plans(program, &roles, entry, contingency, errors);
+        if errors.full() {
+            return;
+        }
+    }
+}
+
+/// Every device in exactly one kind, each like the first of its kind.
+fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
+    let devices = program.machine.devices.len();
+    let mut roles: Roles = vec![None; devices].into();
+    for (kind, members) in program.contingencies.kinds.iter_enumerated() {
+        if members.is_empty() {
+            errors.push(VerifyError::KindEmpty { kind });
+        }
+        for (i, &device) in members.iter().enumerate() {
+            let Some(role) = roles.get_mut(device) else {
+                errors.push(VerifyError::KindDevice { kind, device, devices });
+                continue;
+            };
+            if let Some((first, _)) = *role {
+                errors.push(VerifyError::KindTwice { device, first, second: kind });
+            }
+            *role = Some((kind, i));
+            if let Some(&above) = i.checked_sub(1).and_then(|i| members.get(i))
+                && above >= device
+            {
+                errors.push(VerifyError::KindOrder { kind, above, device });
+            }
+        }
+    }
+    for (device, role) in roles.iter_enumerated() {
+        if role.is_none() {
+            errors.push(VerifyError::KindMissing { device });
+        }
+    }
+    let alike = Alike::new(&program.machine);
+    for (kind, members) in program.contingencies.kinds.iter_enumerated() {
+        let mut known = members.iter().copied().filter(|d| d.index() < devices);
+        let Some(first) = known.next() else { continue };
+        for device in known {
+            if let Some(difference) = alike.difference(first, device) {
+                errors.push(VerifyError::NotAlike { kind, first, device, difference });
+            }
+        }
+    }
+    roles
+}
+
+fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors: &mut Errors) {
+    let kinds = &program.contingencies.kinds;
+    if contingency.lost.is_empty() {
+        errors.push(VerifyError::NothingLost { entry });
+    }
+    for &Loss { kind, count } in &contingency.lost {
+        match kinds.get(kind) {
+            None => errors.push(VerifyError::LossKind { entry, kind, kinds: kinds.len() }),
+            Some(members) if count == 0 || count as usize > members.len() => {
+                errors.push(VerifyError::LossCount { entry, kind, count, devices: members.len() });
+            }
+            Some(_) => {}
+        }
+    }
+    for pair in contingency.lost.windows(2) {
+        if let [above, below] = pair
+            && above.kind >= below.kind
+        {
+            errors.push(VerifyError::LossOrder { entry, above: above.kind, kind: below.kind });
+        }
+    }
+}
+
+fn check_plans(
+    program: &Program,
+    roles: &Roles,
+    entry: usize,
+    contingency: &Contingency,
+    errors: &mut Errors,
+) {
+    let expected = program.plan("tail").map(|(id, _)| id).filter(|&id| id != PlanId(0));
+    if expected.is_some() != contingency.tail.is_some() {
+        let found = contingency.tail;
+        errors.push(VerifyError::ContingencyTail { entry, found, expected });
+    }
+    let block = program.plans.first().map_or(0, |main| main.block);
+    let parts = [Some((contingency.main, block)), contingency.tail.map(|tail| (tail, 1))];
+    for (id, expected) in parts.into_iter().flatten() {
+        let Some(plan) = program.plans.get(id) else {
+            let plans = program.plans.len();
+            errors.push(VerifyError::ContingencyPlan { entry, plan: id, plans });
+            continue;
+        };
+        if plan.block != expected {
+            let found = plan.block;
+            errors.push(VerifyError::ContingencyBlock { entry, plan: id, found, expected });
+        }
+        // The calendars of a plan that passes are those of the devices that it places actors on.
+        for calendar in &plan.calendars {
+            let device = calendar.device;
+            let Some(&Some((kind, role))) = roles.get(device) else { continue };
+            let lost = contingency.lost.iter().find(|l| l.kind == kind).map_or(0, |l| l.count);
+            let left = program.contingencies.kinds[kind].len().saturating_sub(lost as usize);
+            if role >= left {
+                errors.push(VerifyError::LostRole { entry, plan: id, device, kind, role, left });
+            }
+        }
+    }
+}

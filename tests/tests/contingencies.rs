@@ -1,0 +1,210 @@
+//! Plans for lost devices: they give the same bits as the whole machine, a run can go over to them at a border of
+//! blocks, and they take few bytes.
+
+use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file, machine};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{
+    Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, TiVec, bundle,
+};
+use zbmd_scheduler::{Block, Options, repetition, schedule, schedule_contingencies};
+use zbmd_tests::random::{self, Shape};
+use zbmd_tests::run::{Streams, graph_file, interpret_program, replay_program};
+use zbmd_tests::{mix, stepper};
+
+/// The graph with plans for the loss of any two devices.
+fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Program {
+    let options = Options { block, ..Options::default() };
+    let given = (&graph, &machine, costs, &options);
+    let plans = schedule(&graph, &machine, costs, &options).expect("random graphs have schedules");
+    let made = schedule_contingencies(given, plans, Losses::Pairs).expect("few losses");
+    // What leaves no device is all that cannot be borne.
+    assert_eq!(made.impossible.len(), usize::from(machine.devices.len() <= 2));
+    let (plans, contingencies) = (made.plans.into(), made.contingencies);
+    Program { graph, machine, plans, contingencies, blobs: TiVec::new() }
+}
+
+/// A random graph with plans for the loss of any two of 2 to 6 devices, of which every other one is smaller in half of
+/// the cases.
+fn program(seed: u64) -> Verified<Program> {
+    let graph = random::graph(seed, Shape { actors: 16, ..Shape::default() });
+    let mut machine = random::machine(2 + (seed % 5) as usize);
+    if seed % 2 == 1 {
+        for device in machine.devices.iter_mut().skip(1).step_by(2) {
+            device.memory_bytes /= 2;
+        }
+    }
+    let costs = random::costs(&graph, &machine, seed);
+    let program = contingent(graph, machine, &costs, Block::Fixed(1 + seed % 3));
+    verify(program).unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
+}
+
+/// The program of what is left: the entry's plans in place of `main` and `tail`.
+fn without(program: &Program, entry: &Contingency) -> Verified<Program> {
+    let mut left = program.clone();
+    let named = |id: PlanId, name: &str| {
+        let mut plan = program.plans[id].clone();
+        plan.name = name.into();
+        plan
+    };
+    let tail = entry.tail.map(|tail| named(tail, "tail"));
+    left.plans = std::iter::once(named(entry.main, "main")).chain(tail).collect();
+    left.contingencies = Contingencies::default();
+    verify(left).expect("a plan for what is left is a plan")
+}
+
+/// Random bytes for so many iterations and a little more.
+fn inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let q = repetition(&program.graph).expect("verified graphs are consistent");
+    let sources = program.graph.sources().map(|(id, source)| {
+        let port = &source.outputs[0];
+        let tokens = q[id] * port.rate * iterations + rng.u64(0..q[id] * port.rate);
+        let bytes = (0..tokens * port.token.bytes()).map(|_| rng.u8(..)).collect();
+        (source.name.clone(), bytes)
+    });
+    sources.collect()
+}
+
+#[test]
+fn what_is_left_gives_the_same_bits() {
+    let registry = mix::registry();
+    let (mut entries, mut own) = (0, 0);
+    for seed in 0..200u64 {
+        let program = program(seed);
+        for (i, entry) in program.contingencies.list.iter().enumerate() {
+            let left = without(&program, entry);
+            let what = format!("seed {seed}, contingency {i}: {}", program.plans[entry.main].name);
+            for plan in &left.plans {
+                let blocks = u64::from(plan.stages) + 3;
+                stepper::step(&left.graph, plan, blocks, seed)
+                    .unwrap_or_else(|violation| panic!("{what}: {}", violation.0));
+            }
+            let main = &left.plans[PlanId(0)];
+            let inputs = inputs(&left, main.block * (u64::from(main.stages) + 2) + 1, seed);
+            let (expected, state) = interpret_program(&left, &registry, &inputs, None);
+            let (outputs, outcome) = replay_program(left, &registry, &inputs, None, None);
+            assert_eq!(outcome.state, state, "{what}: another state");
+            assert!(outputs == expected, "{what}: other outputs");
+            entries += 1;
+            own += u32::from(entry.main != PlanId(0));
+        }
+    }
+    assert!(entries > 400 && own > 200, "{entries} {own}: a weak sample");
+}
+
+#[test]
+fn a_run_goes_over_at_a_border_of_blocks() {
+    let registry = mix::registry();
+    let mut handed_over = 0;
+    for seed in 0..60u64 {
+        let program = program(seed);
+        let block = program.plans[PlanId(0)].block;
+        let inputs = inputs(&program, block * 5 + 1, seed);
+        let (expected, end) = interpret_program(&program, &registry, &inputs, None);
+        for entry in &program.contingencies.list {
+            let bound = Some(2 * block);
+            let (before, outcome) =
+                replay_program(program.clone(), &registry, &inputs, bound, None);
+            let mut rest = inputs.clone();
+            for &(source, tokens) in &outcome.state.consumed {
+                let actor = &program.graph.actors[source];
+                let bytes = tokens * actor.outputs[0].token.bytes();
+                rest.get_mut(&actor.name).expect("a source").drain(..bytes as usize);
+            }
+            let left = without(&program, entry);
+            let state = Some(outcome.state);
+            let (after, outcome) = replay_program(left, &registry, &rest, None, state);
+            assert_eq!(outcome.state, end, "seed {seed}: another state");
+            for (sink, bytes) in &expected {
+                let whole = [before[sink].as_slice(), &after[sink]].concat();
+                assert!(whole == *bytes, "seed {seed}: other outputs at {sink}");
+            }
+            handed_over += 1;
+        }
+    }
+    assert!(handed_over > 100, "{handed_over}: a weak sample");
+}
+
+fn compile(model: &str, devices: usize, contingencies: Losses) -> Compiled {
+    let machine = MachineChoice::Uniform(devices);
+    let options = CompileOptions { machine, contingencies, ..CompileOptions::default() };
+    compile_file(graph_file(model), &options).unwrap_or_else(|errors| panic!("{model}: {errors}"))
+}
+
+#[test]
+fn any_two_of_eight_alike_devices_need_three_entries_with_the_whole_machine() {
+    let compiled = compile("fm/model.ron", 8, Losses::Pairs);
+    let table = &compiled.program.contingencies;
+    assert_eq!(table.kinds.raw, [(0..8).map(DeviceId).collect::<Vec<_>>()]);
+    assert_eq!((1 + table.list.len(), compiled.impossible.len()), (3, 0));
+    for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))) {
+        let lost: Vec<DeviceId> =
+            [a, b].into_iter().take(1 + usize::from(a != b)).map(DeviceId).collect();
+        let entry = table.find(&lost).expect("every pair is foreseen");
+        let roles = table.roles(&lost);
+        for calendar in &compiled.program.plans[entry.main].calendars {
+            let device = roles.get(&calendar.device).expect("a role that somebody takes");
+            assert!(!lost.contains(device), "{lost:?}");
+        }
+    }
+    let without = compile("fm/model.ron", 8, Losses::None);
+    assert_eq!(without.program.plans[PlanId(0)], compiled.program.plans[PlanId(0)]);
+    assert_eq!(without.program.contingencies, Contingencies::default());
+}
+
+#[test]
+fn one_device_cannot_be_lost() {
+    let compiled = compile("agc/model.ron", 1, Losses::Single);
+    assert_eq!(compiled.program.contingencies, Contingencies::default());
+    let reasons: Vec<(&str, &str)> =
+        compiled.impossible.iter().map(|i| (i.lost.as_str(), i.reason.as_str())).collect();
+    assert_eq!(reasons, [("cpu:0", "no device is left")]);
+}
+
+/// Bytes of the bundle without contingencies, with their plans written out, and with them as differences.
+fn sizes(program: &Program) -> [usize; 3] {
+    let mut alone = program.clone();
+    alone.plans.truncate(2);
+    let mut plain = program.clone();
+    for program in [&mut alone, &mut plain] {
+        program.contingencies = Contingencies::default();
+    }
+    [&alone, &plain, program].map(|p| bundle::encode(p).len())
+}
+
+/// Prints the bytes, and checks that the plans for losses take less than half of what they would written out.
+fn check_sizes(what: &str, program: &Program) {
+    let [alone, plain, stored] = sizes(program);
+    let plans = program.plans.len() - 2;
+    println!(
+        "{what}: {plans} plans for losses take {} B, written out {} B",
+        stored - alone,
+        plain - alone
+    );
+    assert!(2 * (stored - alone) < plain - alone, "{what}: {alone} {plain} {stored}");
+}
+
+#[test]
+fn plans_for_losses_are_stored_as_differences() {
+    // Slow devices, so that all have work.
+    let mut machine = machine::uniform(8);
+    for device in &mut machine.devices {
+        device.flops_per_s /= 1000;
+        device.bytes_per_s /= 1000;
+    }
+    let machine = MachineChoice::Given(machine);
+    let contingencies = Losses::Pairs;
+    let options = CompileOptions { machine, contingencies, ..CompileOptions::default() };
+    let compile = || compile_file(graph_file("fm/model.ron"), &options).expect("a good model");
+    let program = compile().program;
+    assert!(program.plans.len() > 2, "all devices have work");
+    let bytes = bundle::encode(&program);
+    assert_eq!(bytes, bundle::encode(&compile().program), "threads leave no trace");
+    assert_eq!(bundle::decode(bytes.into()).as_ref(), Ok(&*program));
+    check_sizes("fm on 8 devices", &program);
+
+    let shape = Shape { min_actors: 100, actors: 100, max_rate: 2, ..Shape::default() };
+    let (graph, machine) = (random::graph(7, shape), random::machine(4));
+    let costs = random::costs(&graph, &machine, 7);
+    check_sizes("100 actors on 4 devices", &contingent(graph, machine, &costs, Block::Fixed(1)));
+}
