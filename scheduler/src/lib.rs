@@ -1,8 +1,8 @@
 //! From a consistent SDF graph, a machine and costs to plans: pure functions without I/O, clock or threads.
 //!
 //! [`schedule`] reads as the pipeline: analyse -> choose a block -> cluster -> place -> assemble (stages, buffers,
-//! order, times) -> lay out. [`schedule_contingencies`] does the same for what is left
-//! of the machine when devices are lost. What they return is checked by `zbmd_ir::verify`, which shares no code with it.
+//! order, times) -> lay out. [`schedule_contingencies`] does the same for what is left of the machine when devices are
+//! lost. What they return is checked by `zbmd_ir::verify`, which shares no code with them.
 
 mod analysis;
 mod assemble;

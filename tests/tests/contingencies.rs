@@ -1,7 +1,7 @@
 //! Plans for lost devices: they give the same bits as the whole machine, a run can go over to them at a border of
 //! blocks, and they take few bytes.
 
-use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file, machine};
+use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, TiVec, bundle,
@@ -172,8 +172,8 @@ fn sizes(program: &Program) -> [usize; 3] {
     [&alone, &plain, program].map(|p| bundle::encode(p).len())
 }
 
-/// Prints the bytes, and checks that the plans for losses take less than half of what they would written out.
-fn check_sizes(what: &str, program: &Program) {
+/// Prints the bytes, and checks that the plans for losses take at most so much of what they would written out.
+fn check_sizes(what: &str, program: &Program, percent: usize) {
     let [alone, plain, stored] = sizes(program);
     let plans = program.plans.len() - 2;
     println!(
@@ -181,30 +181,29 @@ fn check_sizes(what: &str, program: &Program) {
         stored - alone,
         plain - alone
     );
-    assert!(2 * (stored - alone) < plain - alone, "{what}: {alone} {plain} {stored}");
+    assert!(
+        (stored - alone) * 100 <= (plain - alone) * percent,
+        "{what}: {alone} {plain} {stored}"
+    );
 }
 
 #[test]
 fn plans_for_losses_are_stored_as_differences() {
-    // Slow devices, so that all have work.
-    let mut machine = machine::uniform(8);
-    for device in &mut machine.devices {
-        device.flops_per_s /= 1000;
-        device.bytes_per_s /= 1000;
-    }
-    let machine = MachineChoice::Given(machine);
-    let contingencies = Losses::Pairs;
-    let options = CompileOptions { machine, contingencies, ..CompileOptions::default() };
-    let compile = || compile_file(graph_file("fm/model.ron"), &options).expect("a good model");
+    // Of 8 devices the model uses some, bound by its largest actor; of so many, every one is missed.
+    let devices = compile("fm/model.ron", 8, Losses::None).program.plans[PlanId(0)].calendars.len();
+    let compile = || compile("fm/model.ron", devices, Losses::Pairs);
     let program = compile().program;
     assert!(program.plans.len() > 2, "all devices have work");
     let bytes = bundle::encode(&program);
     assert_eq!(bytes, bundle::encode(&compile().program), "threads leave no trace");
     assert_eq!(bundle::decode(bytes.into()).as_ref(), Ok(&*program));
-    check_sizes("fm on 8 devices", &program);
+    check_sizes(&format!("fm on {devices} devices"), &program, 50);
 
-    let shape = Shape { min_actors: 100, actors: 100, max_rate: 2, ..Shape::default() };
-    let (graph, machine) = (random::graph(7, shape), random::machine(4));
-    let costs = random::costs(&graph, &machine, 7);
-    check_sizes("100 actors on 4 devices", &contingent(graph, machine, &costs, Block::Fixed(1)));
+    for actors in [100, 1000] {
+        let shape = Shape { min_actors: actors, actors, max_rate: 2, ..Shape::default() };
+        let (graph, machine) = (random::graph(7, shape), random::machine(4));
+        let costs = random::costs(&graph, &machine, 7);
+        let program = contingent(graph, machine, &costs, Block::Fixed(1));
+        check_sizes(&format!("{actors} actors on 4 devices"), &program, 50);
+    }
 }

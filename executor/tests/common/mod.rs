@@ -11,7 +11,8 @@ use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorCost, BlobId, ChannelId, Costs, DeviceId, Plan, Program, TiSlice, TiVec,
+    Actor, ActorCost, BlobId, ChannelId, Contingencies, Costs, DeviceId, Plan, Program, TiSlice,
+    TiVec,
 };
 use zbmd_scheduler::{Block, Options, schedule};
 
@@ -125,8 +126,10 @@ fn planned(program: &Program, block: u64, name: &str) -> Plan {
     plan
 }
 
-/// Adds a plan `tail` with blocks of one iteration, made by the scheduler.
+/// Adds a plan `tail` with blocks of one iteration, made by the scheduler, for the whole machine: contingencies, which
+/// would need tails of their own, are left out.
 pub(crate) fn with_tail(mut program: Program) -> Program {
+    program.contingencies = Contingencies::default();
     program.plans.push(planned(&program, 1, "tail"));
     program
 }
