@@ -286,9 +286,17 @@ fn a_closed_pipe_is_no_error() {
 #[test]
 fn every_subcommand_shows_an_example() {
     let dir = tempfile::tempdir().expect("a folder");
-    for command in
-        ["compile", "check", "calibrate", "devices", "ops", "explain", "inspect", "completions"]
-    {
+    for command in [
+        "compile",
+        "check",
+        "analyse",
+        "calibrate",
+        "devices",
+        "ops",
+        "explain",
+        "inspect",
+        "completions",
+    ] {
         let output = zbmdc(dir.path(), &[command, "--help"]);
         assert!(text(&output.stdout).contains("Example"), "{command}");
     }
