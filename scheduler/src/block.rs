@@ -183,19 +183,42 @@ fn plan_of(
     }
     let load = loads(&problem, &allowed)?;
     let objective = if pipelined { problem.options.objective } else { Objective::LATENCY };
-    let mut aim = Aim { objective, memory: false };
-    let placed = place(&problem, &load, &allowed, aim, control);
-    match assemble(&problem, &placed.devices, pipelined, name) {
+    let mut aim = Aim { objective, memory: false, together: false };
+    let mut attempt = |aim: Aim| -> Result<Found, ScheduleError> {
+        let placed = place(&problem, &load, &allowed, aim, control);
+        let plan = assemble(&problem, &placed.devices, pipelined, name)?;
+        let estimate = placed.estimate.map(|mut estimate| {
+            if objective == Objective::PERIOD {
+                // The loads of the devices leave out what they wait for each other.
+                estimate.cost = estimate.cost.max(plan.period_ns.saturating_mul(1_000));
+            }
+            estimate
+        });
+        Ok((plan, estimate))
+    };
+    let mut found = attempt(aim);
+    if matches!(found, Err(ScheduleError::Memory { .. })) && allowed.len() > 1 {
         // Placed for speed it does not fit; placed with an eye on memory it may.
-        Err(refusal @ ScheduleError::Memory { .. }) if allowed.len() > 1 => {
-            aim.memory = true;
-            let placed = place(&problem, &load, &allowed, aim, control);
-            let plan = assemble(&problem, &placed.devices, pipelined, name).map_err(|_| refusal)?;
-            Ok((plan, placed.estimate))
-        }
-        plan => plan.map(|plan| (plan, placed.estimate)),
+        aim.memory = true;
+        found = attempt(aim).or(found);
     }
+    let (plan, estimate) = found?;
+    let waits = estimate.is_some_and(|e| e.gap() > WAITING);
+    if pipelined && waits && problem.has_loops() {
+        aim.together = true;
+        if let Ok((other, quality)) = attempt(aim)
+            && other.period_ns < plan.period_ns
+        {
+            // The bound is that of all placements, not only of those that keep loops together.
+            let quality = quality.zip(estimate).map(|(q, e)| Estimate { bound: e.bound, ..q });
+            return Ok((other, quality));
+        }
+    }
+    Ok((plan, estimate))
 }
+
+/// Gap from which on a plan whose devices wait for each other within the period is tried with loops kept together.
+const WAITING: f64 = 0.05;
 
 /// Smallest power of two whose work outweighs calls and hand-overs, unless the block would outgrow the cache first.
 fn auto_block(input: &Input<'_>) -> u64 {

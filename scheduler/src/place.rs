@@ -120,6 +120,9 @@ pub(crate) struct Aim {
     pub(crate) objective: Objective,
     /// Only where all buffers of a device fit at the same time.
     pub(crate) memory: bool,
+    /// Clusters that depend on each other across blocks stay on one device: apart they share a stage and wait for each
+    /// other within the period, which the loads of the devices do not tell.
+    pub(crate) together: bool,
 }
 
 /// Places the clusters.
@@ -174,10 +177,10 @@ fn placement_problem(
     devices: &[DeviceId],
     aim: Aim,
 ) -> assign::Problem {
-    let nodes = load.iter().map(|row| Node {
+    let nodes = load.iter().zip(&problem.component_of).map(|(row, &component)| Node {
         ticks: devices.iter().map(|&d| row[d]).collect(),
         bytes: 0,
-        group: None,
+        group: aim.together.then_some(component as u32),
     });
     let link = |from: DeviceId, to: DeviceId| {
         problem.machine.link(from, to).map(|link| Link {

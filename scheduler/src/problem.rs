@@ -85,6 +85,12 @@ impl<'a> Problem<'a> {
         })
     }
 
+    /// Whether clusters depend on each other in a circle, across blocks.
+    pub(crate) fn has_loops(&self) -> bool {
+        let mut seen = std::collections::BTreeSet::new();
+        !self.component_of.iter().all(|c| seen.insert(c))
+    }
+
     pub(crate) fn cluster_of(&self, actor: ActorId) -> usize {
         self.clusters.of[actor] as usize
     }
