@@ -86,7 +86,7 @@ fn reason(error: &ScheduleError, graph: &Graph, machine: &Machine) -> String {
         ScheduleError::NoLink { from, to, .. } => {
             format!("there is no link from `{}` to `{}`", device(*from), device(*to))
         }
-        ScheduleError::Memory { device: d, needed_bytes, limit_bytes, block } => format!(
+        ScheduleError::Memory { device: d, needed_bytes, limit_bytes, block, .. } => format!(
             "`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed",
             device(*d)
         ),

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use zbmd_ir::{
-    Action, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, Region, TiVec, limits,
+    Action, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Plan, Region, TiVec, limits,
 };
 
 use crate::ScheduleError;
-use crate::offsets::{self, Item, Limits};
+use crate::offsets::{self, Item, Limits, Verdict};
 use crate::problem::Problem;
 
 /// First and last position in the lane at which a buffer is touched, and by which stages.
@@ -49,9 +49,7 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
                     buffer.offset_bytes = exchange;
                     exchange = exchange.saturating_add(buffer.size_bytes());
                 }
-                (Region::Arena, Some(t))
-                    if t.one_stage && buffer.blocks == 1 && buffer.head_tokens == 0 =>
-                {
+                (Region::Arena, Some(t)) if is_transient(buffer, t) => {
                     transient.push((t.first, t.last, id));
                 }
                 (Region::Arena, _) => always.push(id),
@@ -68,12 +66,63 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
         calendar.scratch_bytes = calendar.scratch_bytes.next_multiple_of(limits::ALIGN_BYTES);
         calendar.arena_bytes = top.saturating_add(calendar.scratch_bytes);
         calendar.exchange_bytes = exchange;
-        check_memory(problem, calendar)?;
+        let calendar = &plan.calendars[index];
+        check_memory(problem, calendar).map_err(|excess| ScheduleError::Memory {
+            device,
+            needed_bytes: excess.needed_bytes,
+            limit_bytes: excess.limit_bytes,
+            block: problem.block,
+            conflict: conflict(plan, calendar, &touches, excess.limit_bytes),
+        })?;
     }
     Ok(())
 }
 
-fn check_memory(problem: &Problem<'_>, calendar: &Calendar) -> Result<(), ScheduleError> {
+struct Excess {
+    needed_bytes: u64,
+    limit_bytes: u64,
+}
+
+/// Channels whose buffers cannot lie on the device together, as few as can be found; none if that is not settled
+/// within the steps.
+fn conflict(
+    plan: &Plan,
+    calendar: &Calendar,
+    touches: &TiVec<BufferId, Option<Touch>>,
+    limit_bytes: u64,
+) -> Vec<ChannelId> {
+    let mine = || plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
+    let items: Vec<Item> = mine()
+        .map(|(id, buffer)| match touches[id].filter(|t| is_transient(buffer, *t)) {
+            Some(t) => item(t.first, t.last, buffer.size_bytes()),
+            None => item(0, u32::MAX, buffer.size_bytes()),
+        })
+        .collect();
+    let capacity = limit_bytes.saturating_sub(calendar.scratch_bytes);
+    match offsets::conflict(&items, capacity, STEPS) {
+        Ok(Verdict::Conflict { items, .. }) => {
+            let channels: Vec<ChannelId> = mine().map(|(_, b)| b.channel).collect();
+            items.into_iter().map(|i| channels[i]).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a buffer lives within one period only, so that it can share memory.
+fn is_transient(buffer: &Buffer, touch: Touch) -> bool {
+    buffer.region == Region::Arena
+        && touch.one_stage
+        && buffer.blocks == 1
+        && buffer.head_tokens == 0
+}
+
+fn item(first: u32, last: u32, size: u64) -> Item {
+    // A buffer whose last use is the very slot that writes another is still read meanwhile.
+    let item = Item::new(first.into(), u64::from(last) + 1, size);
+    Item { align: limits::ALIGN_BYTES, ..item }
+}
+
+fn check_memory(problem: &Problem<'_>, calendar: &Calendar) -> Result<(), Excess> {
     let needed_bytes = calendar.arena_bytes.saturating_add(calendar.exchange_bytes);
     let device = calendar.device;
     let own = problem.machine.devices[device].memory_bytes;
@@ -83,12 +132,7 @@ fn check_memory(problem: &Problem<'_>, calendar: &Calendar) -> Result<(), Schedu
         .map_or(own, |bound| bound.min(own))
         .min(limits::MAX_ARENA_BYTES);
     if needed_bytes > limit_bytes {
-        return Err(ScheduleError::Memory {
-            device,
-            needed_bytes,
-            limit_bytes,
-            block: problem.block,
-        });
+        return Err(Excess { needed_bytes, limit_bytes });
     }
     Ok(())
 }
@@ -142,11 +186,7 @@ const STEPS: u64 = 200_000;
 fn share(plan: &mut Plan, base: u64, live: Vec<(u32, u32, BufferId)>) -> u64 {
     let items: Vec<Item> = live
         .iter()
-        .map(|&(first, last, id)| Item {
-            align: limits::ALIGN_BYTES,
-            // A buffer whose last use is the very slot that writes another is still read meanwhile.
-            ..Item::new(first.into(), u64::from(last) + 1, plan.buffers[id].size_bytes())
-        })
+        .map(|&(first, last, id)| item(first, last, plan.buffers[id].size_bytes()))
         .collect();
     let Ok(layout) = offsets::solve(&items, &Limits { capacity: None, steps: STEPS }) else {
         return u64::MAX;

@@ -183,6 +183,8 @@ pub enum ScheduleError {
         limit_bytes: u64,
         /// Iterations in the block.
         block: u64,
+        /// Channels whose buffers cannot lie there together; empty if that is not settled.
+        conflict: Vec<ChannelId>,
     },
     /// No plan has buffers as small as asked.
     #[error(

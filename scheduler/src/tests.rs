@@ -77,7 +77,16 @@ fn bounds_hold() {
     let plan = &plans(&chain(), 1, &memory(1_000)).expect("small blocks fit")[0];
     assert!(plan.calendars[0].arena_bytes <= 1_000);
     let refused = plans(&chain(), 1, &memory(10));
-    assert!(matches!(refused, Err(ScheduleError::Memory { block: 1, .. })), "{refused:?}");
+    // Of four actors in a row two channels live at a time: both fit no more, each alone would.
+    let Err(ScheduleError::Memory { block: 1, conflict, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(conflict.len(), 1, "one line of 64 bytes is more than 10 bytes: {conflict:?}");
+    let refused = plans(&chain(), 1, &memory(100));
+    let Err(ScheduleError::Memory { block: 1, conflict, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(conflict.len(), 2, "{conflict:?}");
 }
 
 #[test]
