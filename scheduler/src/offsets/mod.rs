@@ -4,10 +4,11 @@
 //! storage allocation* problem, which is strongly NP-hard (Garey & Johnson 1979, SR2). [`solve`] goes from cheap to
 //! dear and stops as soon as the region is as small as it can be or, where a capacity is given, small enough:
 //!
-//! 1. aliases are taken together into blocks ([`blocks`]), and time falls apart into groups that share no moment;
-//! 2. greedy orders, each group keeping its best ([`greedy`]);
-//! 3. branch and bound, group by group, the largest first ([`search`], [`descend`]), or, where groups are too large, window by window
-//!    ([`repair`]).
+//! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
+//! 2. greedy orders, each group keeping its best (`greedy`);
+//! 3. branch and bound, group by group, the largest first (`search`, `descend`), or, where groups are too large, window
+//!    by window
+//!    (`repair`).
 //!
 //! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout.
 
