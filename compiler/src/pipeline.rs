@@ -218,6 +218,31 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
 /// Channels of a conflict that are pointed at.
 const MAX_SHOWN: usize = 6;
 
+/// Points at the channels whose buffers cannot lie together.
+fn point_at_conflict(
+    mut diagnostic: Diagnostic,
+    conflict: &[ChannelId],
+    graph: &Graph,
+    origins: &Origins,
+) -> Diagnostic {
+    let all = conflict.len();
+    for (at, &channel) in conflict.iter().take(MAX_SHOWN).enumerate() {
+        let (writer, _) = ends(graph, origins, channel, None);
+        diagnostic = match at + 1 {
+            1 if all == 1 => {
+                diagnostic.primary(writer, "the tokens of this channel alone are too many")
+            }
+            1 => diagnostic.primary(writer, "the tokens of this channel cannot lie there"),
+            MAX_SHOWN if all > MAX_SHOWN => {
+                let more = all - MAX_SHOWN;
+                diagnostic.context(writer, format!("together with these and {more} more"))
+            }
+            _ => diagnostic.context(writer, "together with these"),
+        };
+    }
+    diagnostic
+}
+
 /// A refusal of the scheduler on the text.
 pub(crate) fn draw_schedule(
     error: &ScheduleError,
@@ -276,30 +301,13 @@ pub(crate) fn draw_schedule(
                 .help("lower the rates, or the block with `--block`")
         }
         ScheduleError::Memory { device: d, needed_bytes, limit_bytes, block, conflict } => {
-            let mut diagnostic = Diagnostic::new(
-                Code::E0504,
-                format!(
-                    "`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed",
-                    device(*d)
-                ),
+            let message = format!(
+                "`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed",
+                device(*d)
             );
-            for (at, &channel) in conflict.iter().take(MAX_SHOWN).enumerate() {
-                let (writer, _) = ends(graph, origins, channel, None);
-                let others = match (at + 1, conflict.len()) {
-                    (_, 1) => "the tokens of this channel alone are too many".to_owned(),
-                    (MAX_SHOWN, all) if all > MAX_SHOWN => {
-                        format!("together with these and {} more", all - MAX_SHOWN)
-                    }
-                    (1, _) => "the tokens of this channel cannot lie there".to_owned(),
-                    _ => "together with these".to_owned(),
-                };
-                diagnostic = match at {
-                    0 => diagnostic.primary(writer, others),
-                    _ => diagnostic.context(writer, others),
-                };
-            }
-            diagnostic
-                .help("allow more with `--max-memory` or in the machine, or ask for a smaller `--block`")
+            point_at_conflict(Diagnostic::new(Code::E0504, message), conflict, graph, origins).help(
+                "allow more with `--max-memory` or in the machine, or ask for a smaller `--block`",
+            )
         }
         ScheduleError::Buffers { .. } => Diagnostic::new(Code::E0504, error.to_string())
             .help("allow more with `--buffers`, or leave it out"),

@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use common::{inputs, interpreter, three_to_two, verified, with_tail};
 use zbmd_ir::testing::programs;
@@ -41,6 +41,16 @@ impl Case {
         let mut command = Command::new(runner());
         command.current_dir(self.folder.path()).arg("model.zbmd").args(args);
         command
+    }
+
+    /// Started with both streams as pipes, and a report of that format.
+    fn piped(&self, report: &str) -> Child {
+        self.command(&["-i", "in=-", "-o", "out=-", "--report", report])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("started")
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -95,13 +105,7 @@ fn pipes_flow_while_the_source_is_open() {
     let case = Case::new(programs::chain());
     let expect = case.input("in.f32", 8);
     let given = std::fs::read(case.path("in.f32")).expect("written");
-    let mut child = case
-        .command(&["-i", "in=-", "-o", "out=-", "--report", "json"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
+    let mut child = case.piped("json");
     let mut stdin = child.stdin.take().expect("piped");
     let mut stdout = child.stdout.take().expect("piped");
     // Each block of 4 tokens gives 8 before the next is written.
@@ -250,13 +254,7 @@ fn an_interrupt_finishes_the_block_and_says_so() {
     let case = Case::new(programs::chain());
     let expect = case.input("in.f32", 4);
     let given = std::fs::read(case.path("in.f32")).expect("written");
-    let mut child = case
-        .command(&["-i", "in=-", "-o", "out=-", "--report", "text"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("started");
+    let mut child = case.piped("text");
     let mut stdin = child.stdin.take().expect("piped");
     let mut stdout = child.stdout.take().expect("piped");
     stdin.write_all(&given).expect("written");

@@ -58,15 +58,15 @@ pub(crate) fn best_plan(
     Err(refusal)
 }
 
-/// Single iterations on the one device, or pipelined, whatever takes fewer bytes.
+/// Single iterations without pipelining, on all devices or on one, whatever takes the fewest bytes.
 fn smallest_plan(input: &Input<'_>, control: &mut Control<'_>) -> Result<Found, ScheduleError> {
     let (graph, machine, costs, options) = input.given;
     let allowed = allowed_devices(machine, options.devices.as_deref());
     let mut best: Result<Found, ScheduleError> = Err(ScheduleError::NoDevices);
-    let mut consider = |devices: Vec<DeviceId>, pipelined: bool, control: &mut Control<'_>| {
+    let mut consider = |devices: Vec<DeviceId>, control: &mut Control<'_>| {
         let options = Options { devices: Some(devices), ..options.clone() };
         let input = Input { given: (graph, machine, costs, &options), derived: input.derived };
-        let found = plan_of(&input, 1, pipelined, "main", control)
+        let found = plan_of(&input, 1, false, "main", control)
             .and_then(|found| within_latency(found, &options));
         let better = match (&found, &best) {
             (Ok(new), Ok(old)) => bytes(&new.0) < bytes(&old.0),
@@ -77,9 +77,9 @@ fn smallest_plan(input: &Input<'_>, control: &mut Control<'_>) -> Result<Found, 
             best = found;
         }
     };
-    consider(allowed.clone(), false, control);
+    consider(allowed.clone(), control);
     for &device in allowed.iter().filter(|_| allowed.len() > 1) {
-        consider(vec![device], false, control);
+        consider(vec![device], control);
     }
     best
 }

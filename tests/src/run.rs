@@ -151,3 +151,19 @@ pub fn interpret_program(
     let outcome = interpreter.run(inputs, iterations).expect("the interpretation ends well");
     (outcome.outputs, outcome.state)
 }
+
+/// Random bytes for each source: enough for `iterations` and a little more.
+///
+/// # Panics
+/// If the graph is inconsistent.
+pub fn random_inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let q = zbmd_scheduler::repetition(&program.graph).expect("verified graphs are consistent");
+    let sources = program.graph.sources().map(|(id, source)| {
+        let port = &source.outputs[0];
+        let tokens = q[id] * port.rate * iterations + rng.u64(0..q[id] * port.rate);
+        let bytes = (0..tokens * port.token.bytes()).map(|_| rng.u8(..)).collect();
+        (source.name.clone(), bytes)
+    });
+    sources.collect()
+}

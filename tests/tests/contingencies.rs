@@ -6,9 +6,9 @@ use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, TiVec, bundle,
 };
-use zbmd_scheduler::{Block, Options, repetition, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Options, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
-use zbmd_tests::run::{Streams, graph_file, interpret_program, replay_program};
+use zbmd_tests::run::{graph_file, interpret_program, random_inputs, replay_program};
 use zbmd_tests::{mix, stepper};
 
 /// The graph with plans for the loss of any two devices.
@@ -52,19 +52,6 @@ fn without(program: &Program, entry: &Contingency) -> Verified<Program> {
     verify(left).expect("a plan for what is left is a plan")
 }
 
-/// Random bytes for so many iterations and a little more.
-fn inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let q = repetition(&program.graph).expect("verified graphs are consistent");
-    let sources = program.graph.sources().map(|(id, source)| {
-        let port = &source.outputs[0];
-        let tokens = q[id] * port.rate * iterations + rng.u64(0..q[id] * port.rate);
-        let bytes = (0..tokens * port.token.bytes()).map(|_| rng.u8(..)).collect();
-        (source.name.clone(), bytes)
-    });
-    sources.collect()
-}
-
 #[test]
 fn what_is_left_gives_the_same_bits() {
     let registry = mix::registry();
@@ -80,7 +67,7 @@ fn what_is_left_gives_the_same_bits() {
                     .unwrap_or_else(|violation| panic!("{what}: {}", violation.0));
             }
             let main = &left.plans[PlanId(0)];
-            let inputs = inputs(&left, main.block * (u64::from(main.stages) + 2) + 1, seed);
+            let inputs = random_inputs(&left, main.block * (u64::from(main.stages) + 2) + 1, seed);
             let (expected, state) = interpret_program(&left, &registry, &inputs, None);
             let (outputs, outcome) = replay_program(left, &registry, &inputs, None, None);
             assert_eq!(outcome.state, state, "{what}: another state");
@@ -99,7 +86,7 @@ fn a_run_goes_over_at_a_border_of_blocks() {
     for seed in 0..60u64 {
         let program = program(seed);
         let block = program.plans[PlanId(0)].block;
-        let inputs = inputs(&program, block * 5 + 1, seed);
+        let inputs = random_inputs(&program, block * 5 + 1, seed);
         let (expected, end) = interpret_program(&program, &registry, &inputs, None);
         for entry in &program.contingencies.list {
             let bound = Some(2 * block);

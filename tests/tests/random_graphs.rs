@@ -5,7 +5,7 @@ use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{ChannelId, Contingencies, Graph, Plan, PlanId, Program, TiVec};
 use zbmd_scheduler::{Block, Options, check_deadlock, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
-use zbmd_tests::run::{Streams, interpret_program, replay_program};
+use zbmd_tests::run::{interpret_program, random_inputs, replay_program};
 use zbmd_tests::{mix, stepper};
 
 /// The plans of the seed's graph on the seed's machine.
@@ -37,19 +37,6 @@ fn program(seed: u64, shape: Shape) -> Verified<Program> {
     })
 }
 
-/// Random bytes for each source: enough for `iterations` and a little more.
-fn inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let q = repetition(&program.graph).expect("random graphs are consistent");
-    let sources = program.graph.sources().map(|(id, source)| {
-        let port = &source.outputs[0];
-        let tokens = q[id] * port.rate * iterations + rng.u64(0..q[id] * port.rate);
-        let bytes = (0..tokens * port.token.bytes()).map(|_| rng.u8(..)).collect();
-        (source.name.clone(), bytes)
-    });
-    sources.collect()
-}
-
 #[test]
 fn random_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
@@ -62,7 +49,7 @@ fn random_graphs_replay_like_the_interpreter() {
             u32::from(main.calendars.iter().any(|c| format!("{:?}", c.lanes).contains("Loop")));
         // Two blocks more than the pipeline is deep, and a tail.
         let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
-        let inputs = inputs(&program, iterations, seed);
+        let inputs = random_inputs(&program, iterations, seed);
         let (outputs, outcome) = replay_program(program.clone(), &registry, &inputs, None, None);
         let (expected, state) = interpret_program(&program, &registry, &inputs, None);
         assert_eq!(outcome.state, state, "seed {seed}: the final states differ");

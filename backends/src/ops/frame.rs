@@ -117,6 +117,17 @@ fn overlap_add(args: &Args<'_>) -> Result<Made, OpError> {
     })
 }
 
+/// Input and output 0 as floats, two for each element where they are complex.
+fn floats<'a>(io: &mut Io<'a>, complex: bool) -> (&'a [f32], &'a mut [f32]) {
+    match complex {
+        true => (
+            bytemuck::cast_slice(io.input::<Complex32>(0)),
+            bytemuck::cast_slice_mut(io.output::<Complex32>(0)),
+        ),
+        false => (io.input(0), io.output(0)),
+    }
+}
+
 struct OverlapAddKernel {
     /// Floats in a frame, and from frame to frame.
     frame: usize,
@@ -126,13 +137,7 @@ struct OverlapAddKernel {
 
 impl Kernel for OverlapAddKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (x, y): (&[f32], &mut [f32]) = match self.complex {
-            true => (
-                bytemuck::cast_slice(io.input::<Complex32>(0)),
-                bytemuck::cast_slice_mut(io.output::<Complex32>(0)),
-            ),
-            false => (io.input(0), io.output(0)),
-        };
+        let (x, y) = floats(io, self.complex);
         let tail: &mut [f32] = match (self.frame == self.step, self.complex) {
             (true, _) => &mut [],
             (false, true) => bytemuck::cast_slice_mut(io.state::<Complex32>(0)),
@@ -178,13 +183,7 @@ struct WindowKernel {
 
 impl Kernel for WindowKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let (x, y): (&[f32], &mut [f32]) = match self.complex {
-            true => (
-                bytemuck::cast_slice(io.input::<Complex32>(0)),
-                bytemuck::cast_slice_mut(io.output::<Complex32>(0)),
-            ),
-            false => (io.input(0), io.output(0)),
-        };
+        let (x, y) = floats(io, self.complex);
         simd::dispatch(Weigh { weights: &self.weights, x, y });
         Ok(())
     }
