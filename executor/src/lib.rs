@@ -7,6 +7,7 @@ mod conductor;
 mod conduit;
 mod error;
 pub mod io;
+pub mod ledger;
 mod measure;
 mod prepare;
 mod primitive;
