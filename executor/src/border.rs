@@ -1,53 +1,78 @@
 //! The tokens lying on channels at a block border: into the memory of a plan before its first period, out of it after
-//! its last. Must not run while workers do.
+//! its last. Must not run while its device's worker does.
 #![expect(unsafe_code, reason = "reads and writes arenas at the offsets of a verified plan")]
 
-use zbmd_ir::{Buffer, ChannelId, Graph, Plan, TiVec};
+use zbmd_ir::{Buffer, BufferId, ChannelId, Graph, Plan, TiVec};
 
+use crate::epoch::{Area, EpochMemory};
 use crate::prepare::Memory;
 
-/// Fills the heads of block 0, and the state buffers, from the last `history()` tokens of each channel.
+/// For each channel with a history, the buffer that holds the whole of it: one of a reader with the largest delay.
+pub(crate) fn keepers(graph: &Graph, plan: &Plan) -> Vec<BufferId> {
+    let mut found: TiVec<ChannelId, bool> = vec![false; graph.channels.len()].into();
+    let mut keepers = Vec::new();
+    for (id, buffer) in plan.buffers.iter_enumerated() {
+        let history = graph.channels[buffer.channel].history();
+        if history > 0 && buffer.head_tokens == history && !found[buffer.channel] {
+            found[buffer.channel] = true;
+            keepers.push(id);
+        }
+    }
+    keepers
+}
+
+/// Fills the heads of block 0, and the state buffers, of one device from the last `history()` tokens of each channel.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn import(
-    graph: &Graph,
-    plan: &Plan,
-    memory: &mut Memory,
-    channels: &TiVec<ChannelId, Vec<u8>>,
-) {
-    for buffer in &plan.buffers {
+pub(crate) fn import(graph: &Graph, plan: &Plan, memory: &Memory) {
+    for buffer in plan.buffers.iter().filter(|b| memory.owns(b)) {
         let head = head_bytes(graph, buffer);
-        let tokens = &channels[buffer.channel];
-        let from = &tokens[tokens.len() - head..];
-        let to = memory.of(buffer).base().wrapping_add(buffer.offset_bytes as usize);
-        // SAFETY: a verified plan's place lies in its region, whose arena has at least that size; `&mut Memory` and
-        // the caller's promise mean that no worker runs. The source is an ordinary vector.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), head) };
+        let (saved, bytes) = memory.epoch.saved(Area::Start, buffer.channel);
+        let from = saved.wrapping_add(bytes - head);
+        // SAFETY: a verified plan's place lies in its region, whose memory has at least that size, and the caller
+        // promises that nobody else uses it; the start area was filled before the epoch began, and nobody writes it.
+        unsafe { memory.base(buffer).copy_from_nonoverlapping(from, head) };
     }
 }
 
-/// The last `history()` tokens of each channel, from the heads of block `blocks`, which is the next to run.
+/// Puts the last `history()` tokens of each channel that one device keeps into the end area: the heads of block
+/// `blocks`, which is the next to run.
 ///
 /// `memory` belongs to no running worker.
-pub(crate) fn export(
-    graph: &Graph,
-    plan: &Plan,
-    memory: &mut Memory,
-    blocks: u64,
-) -> TiVec<ChannelId, Vec<u8>> {
-    let mut channels: TiVec<ChannelId, Vec<u8>> = vec![Vec::new(); graph.channels.len()].into();
-    for buffer in &plan.buffers {
-        let head = head_bytes(graph, buffer);
-        // The buffer of the reader with the largest delay holds the whole history.
-        if buffer.head_tokens != graph.channels[buffer.channel].history() || head == 0 {
+pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &Memory, blocks: u64) {
+    for id in keepers(graph, plan) {
+        let buffer = &plan.buffers[id];
+        if !memory.owns(buffer) {
             continue;
         }
+        let head = head_bytes(graph, buffer);
         let place = (blocks % u64::from(buffer.blocks)) * buffer.stride_bytes;
-        let from = memory.of(buffer).base().wrapping_add((buffer.offset_bytes + place) as usize);
-        // SAFETY: as in `import`.
-        channels[buffer.channel] = unsafe { std::slice::from_raw_parts(from, head) }.to_vec();
+        let (to, _) = memory.epoch.saved(Area::End, buffer.channel);
+        // SAFETY: as in `import`; each channel has one keeper, whose worker alone writes its part of the end area.
+        unsafe { to.copy_from_nonoverlapping(memory.base(buffer).wrapping_add(place as usize), head) };
     }
-    channels
+}
+
+/// Fills an area: the start area, before the epoch begins.
+pub(crate) fn write_start(epoch: &EpochMemory, channels: &TiVec<ChannelId, Vec<u8>>) {
+    for (id, tokens) in channels.iter_enumerated() {
+        let (to, bytes) = epoch.saved(Area::Start, id);
+        assert_eq!(tokens.len(), bytes, "a state that fits its graph");
+        // SAFETY: the area lies in the epoch's memory; no worker has begun.
+        unsafe { to.copy_from_nonoverlapping(tokens.as_ptr(), bytes) };
+    }
+}
+
+/// The tokens in an area that nobody writes now.
+pub(crate) fn read_area(epoch: &EpochMemory, graph: &Graph, area: Area) -> TiVec<ChannelId, Vec<u8>> {
+    let channels = graph.channels.iter_enumerated().map(|(id, _)| {
+        let (from, bytes) = epoch.saved(area, id);
+        let mut tokens = vec![0; bytes];
+        // SAFETY: the area lies in the epoch's memory, which was zeroed at first; the caller chose one at rest.
+        unsafe { tokens.as_mut_ptr().copy_from_nonoverlapping(from, bytes) };
+        tokens
+    });
+    channels.collect()
 }
 
 fn head_bytes(graph: &Graph, buffer: &Buffer) -> usize {

@@ -23,6 +23,7 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::{Actor, Program, State, Value, state};
 
+use crate::crew::Isolation;
 use crate::error::{EngineError, RunError};
 use crate::io::pump::{self, PumpEnd};
 use crate::io::{FileError, Port, create_sink, is_standard, open_source};
@@ -79,9 +80,23 @@ struct Args {
     /// Fill up an incomplete last iteration with zero tokens.
     #[arg(long)]
     pad: bool,
+    /// Where workers run: in threads of this process, or each in a process of its own.
+    #[arg(long, value_name = "WHERE", default_value = "threads")]
+    isolation: Where,
+    /// Check that what arrives over rings is what was sent.
+    #[arg(long)]
+    checksums: bool,
     /// Say nothing but errors.
     #[arg(short, long)]
     quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Where {
+    /// In threads.
+    Threads,
+    /// In processes.
+    Processes,
 }
 
 const AFTER_HELP: &str = "\
@@ -149,6 +164,8 @@ impl CliError {
 
 /// Runs the command line with the ops of `registry`; the process's exit code.
 pub fn main_with(registry: Registry) -> ExitCode {
+    #[cfg(target_os = "linux")]
+    crate::serve_if_worker(&registry);
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
@@ -185,8 +202,18 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let files = Files::of(args, &program)?;
     let state = args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
     let engine = Engine::new(program, registry)?;
-    let options =
-        RunOptions { state, iterations: args.iterations, pad: args.pad, ..RunOptions::default() };
+    let isolation = match args.isolation {
+        Where::Threads => Isolation::Threads,
+        Where::Processes => Isolation::Processes { program: None },
+    };
+    let options = RunOptions {
+        state,
+        iterations: args.iterations,
+        pad: args.pad,
+        isolation,
+        checksums: args.checksums,
+        ..RunOptions::default()
+    };
     let sources = files.open_sources(engine.program())?;
     let sinks = files.create_sinks(engine.program())?;
     let mut session = engine.start(options)?;

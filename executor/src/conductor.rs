@@ -1,159 +1,369 @@
-//! One run from beginning to end: the main plan for whole blocks, the tail plan for whole iterations, padding on
-//! request; memory, workers and the border state for each. Must not touch tokens while workers run.
+//! One run from beginning to end, epoch by epoch: the main plan for whole blocks, the tail plan for whole iterations,
+//! padding on request. Makes each epoch's memory, takes over its state, and joins the streams of one epoch to those of
+//! the next. Must not touch tokens while workers may.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use zbmd_ir::{ActorId, Plan, PlanId, State};
+use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec};
 
+use crate::arena::OutOfMemory;
 use crate::border;
-use crate::conduit::{Consumer, Producer};
+use crate::conduit::Conduit;
+use crate::crew::{Crew, News};
+use crate::epoch::{Area, EpochMemory, Saves, SessionMemory, SinkSpec, Spec};
 use crate::error::{EngineError, RunError};
-use crate::measure::{Clock, Path, Stamps};
-use crate::prepare::{Known, Lowered, Memory, lower};
-use crate::primitive::Ordering;
+use crate::host::{End, How, Prepared};
+use crate::ledger::given_out_before;
 use crate::report::{PlanReport, Report};
-use crate::ring::{RingSync, Spin};
+use crate::ring::Spin;
 use crate::session::{Control, Inner, Outcome, RunOptions};
 use crate::summary;
-use crate::worker::{Failure, Feed, Gate, Periods, Shared, SinkEnd, SourceEnd, Worker};
 
 /// How a run ended.
 pub(crate) type Finished = Result<Outcome, RunError>;
 
-/// Latency paths measured in one plan; each takes some tens of kilobytes.
-const MAX_PATHS: usize = 64;
-/// A stop takes effect within about this time, or one period.
-const STOP_NS: u64 = 1_000_000;
-const MAX_BATCH: u64 = 64;
+/// What is being run, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Whole blocks.
+    Main,
+    /// Iterations that make no whole block.
+    Tail,
+    /// One last iteration, filled up with zeros.
+    Pad,
+}
 
-/// A plan with its memory, ready to run.
-pub(crate) struct Prepared {
-    plan: PlanId,
-    memory: Memory,
-    devices: Vec<Lowered>,
+/// The epoch at work.
+pub(crate) struct Active {
+    pub spec: Arc<Spec>,
+    pub memory: Arc<EpochMemory>,
+    pub block: u64,
+    ends: Vec<Option<End>>,
+    /// Parts that run in this process, until they begin.
+    parts: Vec<Option<Prepared>>,
+    /// For each sink, the tokens that had been given out when the epoch began.
+    released: Vec<u64>,
 }
 
 pub(crate) struct Conductor {
     pub engine: Arc<Inner>,
     pub control: Arc<Control>,
     pub options: RunOptions,
+    pub session: Arc<SessionMemory>,
+    pub crew: Crew,
+    /// At the border where the next epoch begins.
     pub state: State,
-    pub sources: Vec<Option<(ActorId, Consumer)>>,
-    pub sinks: Vec<Option<(ActorId, Producer)>>,
-    pub clock: Clock,
+    /// Tokens that the sources had consumed when the session began.
+    pub consumed_before: Vec<u64>,
+    /// Iterations when the session began.
+    pub iterations_before: u64,
+    pub sink_capacities: Vec<u64>,
+    /// For each sink, the tokens given out since the session began, and where they went last.
+    pub released: Vec<u64>,
+    pub queues: Vec<Option<Arc<Conduit>>>,
+    pub phase: Phase,
+    /// Iterations that may still be run.
+    pub left: u64,
+    /// Zero tokens that were added to each source.
+    pub padded: Vec<u64>,
+    pub discarded: Vec<u64>,
+    pub segments: Vec<Segment>,
+    pub next_epoch: u64,
 }
 
-/// What one plan's workers left.
+/// What one plan's epochs left.
 pub(crate) struct Segment {
+    pub plan: PlanId,
     pub first_ns: u64,
     pub last_ns: u64,
+    pub busy_ns: u64,
     pub report: PlanReport,
 }
 
-/// A thread at work, and what it gives back.
-struct Running {
-    thread: JoinHandle<(Worker, Result<u64, Failure>)>,
-    lowered: Slots,
-}
-
-/// What remains of a [`Lowered`] when its replay has gone to a worker.
-pub(crate) struct Slots {
-    pub slots: Vec<Option<zbmd_ir::Slot>>,
-    pub rings: Vec<zbmd_ir::RingId>,
-}
-
 impl Conductor {
-    /// Takes the memory of the main plan, so that a lack of it is found before anything runs.
-    pub(crate) fn prepare_first(&self) -> Result<Prepared, EngineError> {
-        self.prepare(self.engine.main)
-    }
-
-    fn prepare(&self, id: PlanId) -> Result<Prepared, EngineError> {
-        let engine = &self.engine;
-        let plan = &engine.program.plans[id];
-        let memory = Memory::new(plan, self.options.lock_memory)?;
-        let graph = &engine.program.graph;
-        let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
-        let devices = plan.calendars.iter().map(|c| lower(&known, plan, c, &memory)).collect();
-        Ok(Prepared { plan: id, memory, devices })
+    /// Makes the first epoch, with its streams, before anything runs: a lack of memory is found here.
+    pub(crate) fn first(&mut self) -> Result<Active, EngineError> {
+        self.make(0, &[])
     }
 
     /// Runs everything. Streams are closed at the end, whatever it is.
-    pub(crate) fn conduct(mut self, first: Prepared) -> Finished {
-        let mut segments = Vec::new();
+    pub(crate) fn conduct(mut self, first: Active) -> Finished {
         let before = self.state.clone();
-        let outcome = self.plans(first, &mut segments);
+        let outcome = self.epochs(first);
         if outcome.is_err() {
             self.control.abort();
         }
-        self.control.sources.iter().chain(&self.control.sinks).for_each(|c| c.close());
-        let padded = outcome?;
-        let report = self.report(&before, segments, &padded);
+        self.session.sources.iter().for_each(|source| source.close());
+        for queue in self.queues.iter().flatten() {
+            queue.close();
+            queue.is_last();
+        }
+        let report = self.report(&before);
+        self.crew.dismiss();
+        outcome?;
         Ok(Outcome { report, state: self.state })
     }
 
-    /// The plans in turn; the zero tokens that were added to each source.
-    fn plans(
-        &mut self,
-        first: Prepared,
-        segments: &mut Vec<Segment>,
-    ) -> Result<Vec<u64>, RunError> {
-        let mut padded = vec![0; self.sources.len()];
-        let mut left = self.options.iterations.unwrap_or(u64::MAX);
-        let main_block = self.engine.program.plans[self.engine.main].block;
-        let limit = left / main_block;
-        self.segment(first, limit, false, &mut left, segments)?;
-
-        let tail = self.engine.tail.filter(|_| main_block > 1);
-        if let Some(tail) = tail
-            && self.may_go_on(left)
-            && !self.is_short()
-        {
-            let prepared = self.prepare(tail)?;
-            self.segment(prepared, left, false, &mut left, segments)?;
+    /// Epoch after epoch, without supervision: whatever goes wrong ends the run.
+    fn epochs(&mut self, first: Active) -> Result<(), RunError> {
+        for device in self.engine.devices() {
+            self.crew.spawn(device, 1);
         }
-        let single = tail.or((main_block == 1).then_some(self.engine.main));
-        if let Some(single) = single
-            && self.options.pad
-            && self.may_go_on(left)
-        {
-            let missing = self.missing();
-            if missing.iter().any(|(there, missing)| *there > 0 && *missing > 0) {
-                padded = missing.iter().map(|(_, missing)| *missing).collect();
-                let prepared = self.prepare(single)?;
-                self.segment(prepared, 1, true, &mut left, segments)?;
-                for (at, &zeros) in padded.iter().enumerate() {
-                    self.state.consumed[at].1 -= zeros;
+        let mut active = first;
+        loop {
+            self.launch(&mut active)?;
+            let blocks = self.wait(&mut active)?;
+            self.complete(&active, blocks);
+            if !self.has_more() {
+                return Ok(());
+            }
+            active = self.make(self.next_epoch, &[])?;
+        }
+    }
+
+    /// Waits until all workers have ended; the number of blocks.
+    fn wait(&mut self, active: &mut Active) -> Result<u64, RunError> {
+        let mut wrong: Option<RunError> = None;
+        while active.ends.iter().any(Option::is_none) {
+            let Some(news) = self.crew.next(None) else { break };
+            match news {
+                News::Ready { .. } => {}
+                News::Ended { epoch, calendar, end, .. } => {
+                    debug_assert_eq!(epoch, active.spec.epoch, "one epoch at a time");
+                    if let Some(error) = error_of(&end.how) {
+                        active.memory.stop();
+                        wrong.get_or_insert(error);
+                    }
+                    active.ends[calendar] = Some(*end);
+                }
+                News::Gone { device, farewell, .. } => {
+                    active.memory.stop();
+                    let device = self.engine.program.machine.devices[device].name.clone();
+                    return Err(RunError::Lost { device, why: farewell.to_string() });
+                }
+                News::Bug(bug) => {
+                    active.memory.stop();
+                    self.control.abort();
+                    std::panic::resume_unwind(bug)
                 }
             }
         }
-        Ok(padded)
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+        active.blocks().ok_or(RunError::Abandoned)
     }
 
-    fn may_go_on(&self, left: u64) -> bool {
-        left > 0 && !self.control.tickets.is_closed()
+    /// The plan for the present phase and a loss; `None` if there is none.
+    pub(crate) fn plan_for(&self, phase: Phase, lost: &[DeviceId]) -> Option<PlanId> {
+        let engine = &self.engine;
+        let (main, tail) = if lost.is_empty() {
+            (engine.main, engine.tail)
+        } else {
+            let entry = engine.program.contingencies.find(lost)?;
+            (entry.main, entry.tail)
+        };
+        match phase {
+            Phase::Main => Some(main),
+            Phase::Tail => tail,
+            Phase::Pad => tail.or_else(|| (self.block_of(main) == 1).then_some(main)),
+        }
     }
 
-    /// Whether some source has ended with less than one iteration.
-    fn is_short(&self) -> bool {
-        self.sources.iter().flatten().any(|(id, consumer)| {
-            let (written, closed) = consumer.shared().written();
-            closed && written - consumer.shared().taken() < self.engine.tokens_per_iteration(*id)
+    fn block_of(&self, plan: PlanId) -> u64 {
+        self.engine.program.plans[plan].block
+    }
+
+    /// Makes the memory of an epoch that begins at the present state, on all devices but the lost ones.
+    pub(crate) fn make(&mut self, epoch: u64, lost: &[DeviceId]) -> Result<Active, EngineError> {
+        let engine = Arc::clone(&self.engine);
+        let Some(id) = self.plan_for(self.phase, lost) else {
+            return Err(EngineError::NoPlan { lost: engine.names(lost) });
+        };
+        let program = &engine.program;
+        let (graph, plan) = (&program.graph, &program.plans[id]);
+        let spec = Arc::new(self.spec(epoch, id, plan, lost));
+        let memory = EpochMemory::create(graph, plan, &spec, self.options.lock_memory)?;
+        let memory = Arc::new(memory);
+        border::write_start(&memory, &self.state.channels);
+        let parts = self.crew.prepare(&spec, &memory)?;
+        self.next_epoch = epoch + 1;
+        for (queue, next) in self.queues.iter_mut().zip(&memory.sinks) {
+            if let Some(last) = queue.replace(Arc::clone(next)) {
+                last.goes_on_in(next);
+            }
+        }
+        self.session.doors.open(epoch);
+        self.control.enter(&memory, plan, self.state.iterations - self.iterations_before);
+        let ends = plan.calendars.iter().map(|_| None).collect();
+        let released = self.released.clone();
+        Ok(Active { spec, memory, block: plan.block, ends, parts, released })
+    }
+
+    fn spec(&self, epoch: u64, id: PlanId, plan: &Plan, lost: &[DeviceId]) -> Spec {
+        let engine = &self.engine;
+        let graph = &engine.program.graph;
+        let roles = engine.program.contingencies.roles(lost);
+        let devices: Vec<DeviceId> = plan
+            .calendars
+            .iter()
+            .map(|c| roles.get(&c.device).copied().unwrap_or(c.device))
+            .collect();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let done = self.state.iterations - self.iterations_before;
+        let sinks = graph.sinks().zip(&self.released).zip(&self.sink_capacities);
+        let sinks = sinks.map(|(((id, actor), &released), &capacity)| SinkSpec {
+            capacity,
+            token_bytes: actor.inputs[0].token.bytes(),
+            given_out: given_out_before(released, done, engine.tokens_per_iteration(id)),
+        });
+        Spec {
+            epoch,
+            plan: id,
+            spin_long: devices.len() <= cores,
+            devices,
+            limit: if self.phase == Phase::Pad { 1 } else { self.left / plan.block },
+            pad: self.phase == Phase::Pad,
+            saves: self.saves(plan),
+            bases: self.bases(),
+            sinks: sinks.collect(),
+            checksums: self.options.checksums,
+        }
+    }
+
+    /// Tokens of each source's queue that lie before the present state.
+    fn bases(&self) -> Vec<u64> {
+        let consumed = self.state.consumed.iter().zip(&self.consumed_before);
+        consumed.map(|((_, tokens), before)| tokens - before).collect()
+    }
+
+    fn saves(&self, plan: &Plan) -> Option<Saves> {
+        self.engine.saves(plan, &self.options)
+    }
+
+    /// Lets the workers of an epoch begin.
+    pub(crate) fn launch(&mut self, active: &mut Active) -> Result<(), RunError> {
+        let parts = std::mem::take(&mut active.parts);
+        Ok(self.crew.begin(&active.spec, &active.memory, parts)?)
+    }
+
+    /// Takes over the state of an epoch that all workers have finished after `blocks` blocks.
+    pub(crate) fn complete(&mut self, active: &Active, blocks: u64) {
+        let channels = border::read_area(&active.memory, &self.engine.program.graph, Area::End);
+        self.take_over(active, blocks, channels);
+        self.keep_report(active, blocks);
+    }
+
+    /// Takes over the last committed border of an epoch that ends at once; how many of its blocks count.
+    pub(crate) fn fence(&mut self, active: &Active) -> u64 {
+        let memory = &active.memory;
+        memory.stop();
+        // From here on nothing more is given out: a closed queue refuses what comes later, as a whole.
+        memory.sinks.iter().for_each(|queue| queue.close());
+        let blocks = loop {
+            let committed = memory.committed();
+            if memory.hold(committed) {
+                break committed;
+            }
+        };
+        let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
+        let channels = border::read_area(memory, &self.engine.program.graph, area);
+        self.take_over(active, blocks, channels);
+        blocks
+    }
+
+    fn take_over(&mut self, active: &Active, blocks: u64, channels: TiVec<ChannelId, Vec<u8>>) {
+        let engine = Arc::clone(&self.engine);
+        let iterations = blocks * active.block;
+        self.state.channels = channels;
+        self.state.iterations += iterations;
+        self.left -= iterations;
+        for (id, tokens) in &mut self.state.consumed {
+            *tokens += iterations * engine.tokens_per_iteration(*id);
+        }
+        if active.spec.pad && blocks > 0 {
+            for ((_, tokens), zeros) in self.state.consumed.iter_mut().zip(&self.padded) {
+                *tokens -= zeros;
+            }
+        }
+        for (source, base) in self.session.sources.iter().zip(self.bases()) {
+            source.let_go(base);
+        }
+        let done = self.state.iterations - self.iterations_before;
+        for (at, (id, _)) in engine.program.graph.sinks().enumerate() {
+            let queue = &active.memory.sinks[at];
+            queue.close();
+            let needed = done * engine.tokens_per_iteration(id);
+            let given_out = active.released[at] + queue.written().0;
+            // A queue without a reader counts nothing: all that is done is given out.
+            self.released[at] = if queue.is_detached() { needed } else { given_out.max(active.released[at]) };
+        }
+    }
+
+    /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may follow.
+    fn has_more(&mut self) -> bool {
+        let engine = Arc::clone(&self.engine);
+        let main_block = self.block_of(engine.main);
+        let here = match self.phase {
+            Phase::Main => !self.is_over(main_block),
+            Phase::Tail => !self.is_over(1),
+            Phase::Pad => false,
+        };
+        if here {
+            return true;
+        }
+        let may_go_on = self.left > 0 && !self.control.is_finishing();
+        if self.phase == Phase::Main
+            && main_block > 1
+            && engine.tail.is_some()
+            && may_go_on
+            && !self.is_short(1)
+        {
+            self.phase = Phase::Tail;
+            return true;
+        }
+        let can_pad = engine.tail.is_some() || main_block == 1;
+        if self.phase != Phase::Pad && self.options.pad && can_pad && may_go_on {
+            let missing = self.missing();
+            if missing.iter().any(|(there, missing)| *there > 0 && *missing > 0) {
+                self.padded = missing.iter().map(|(_, missing)| *missing).collect();
+                self.phase = Phase::Pad;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether no further block of so many iterations can be run.
+    fn is_over(&self, block: u64) -> bool {
+        self.left < block || self.control.is_finishing() || self.is_short(block)
+    }
+
+    /// Whether some source has ended with less than so many iterations.
+    fn is_short(&self, iterations: u64) -> bool {
+        self.sources().any(|(source, need)| {
+            let (written, closed) = source.written();
+            closed && (written - source.taken()) / need < iterations
         })
+    }
+
+    /// The source queues, and the tokens that an iteration takes from each.
+    fn sources(&self) -> impl Iterator<Item = (&Arc<Conduit>, u64)> {
+        let needs = self.engine.program.graph.sources();
+        let needs = needs.map(|(id, _)| self.engine.tokens_per_iteration(id));
+        self.session.sources.iter().zip(needs)
     }
 
     /// For each source, the tokens left (of one iteration at most) and those that an iteration needs besides. Waits
     /// until that is final.
     fn missing(&self) -> Vec<(u64, u64)> {
-        let mut all = Vec::with_capacity(self.sources.len());
-        for (id, consumer) in self.sources.iter().flatten() {
-            let need = self.engine.tokens_per_iteration(*id);
-            let conduit = consumer.shared();
+        let door = self.session.doors.present();
+        let mut all = Vec::new();
+        for (source, need) in self.sources() {
             let mut there = 0;
-            self.control.admission.wait_until(Spin::SHORT, || {
-                let (written, closed) = conduit.written();
-                there = (written - conduit.taken()).min(need);
+            door.wait_until(Spin::SHORT, || {
+                let (written, closed) = source.written();
+                there = (written - source.taken()).min(need);
                 there == need || closed || self.control.stop.is_set()
             });
             all.push((there, need - there));
@@ -161,242 +371,67 @@ impl Conductor {
         all
     }
 
-    /// Runs at most `limit` blocks of a plan from the present state, and takes the state after them.
-    fn segment(
-        &mut self,
-        mut prepared: Prepared,
-        limit: u64,
-        pad: bool,
-        left: &mut u64,
-        segments: &mut Vec<Segment>,
-    ) -> Result<(), RunError> {
-        let engine = Arc::clone(&self.engine);
-        let plan = &engine.program.plans[prepared.plan];
-        if limit == 0 {
-            return Ok(());
+    /// Adds an epoch to what is reported of its plan.
+    fn keep_report(&mut self, active: &Active, blocks: u64) {
+        for (index, tokens) in active.ends.iter().flatten().flat_map(|end| &end.discarded) {
+            self.discarded[*index as usize] += tokens;
         }
-        border::import(&engine.program.graph, plan, &mut prepared.memory, &self.state.channels);
-        self.control.tickets.restart();
-        self.control.iterations_per_block.store(plan.block, Ordering::Relaxed);
-
-        let devices = std::mem::take(&mut prepared.devices);
-        let running = self.launch(plan, devices, limit, pad)?;
-        let (blocks, mut segment) = self.land(plan, running)?;
-
-        let graph = &engine.program.graph;
-        self.state.channels = border::export(graph, plan, &mut prepared.memory, blocks);
-        let iterations = blocks * plan.block;
-        self.state.iterations += iterations;
-        for (id, tokens) in &mut self.state.consumed {
-            *tokens += iterations * engine.tokens_per_iteration(*id);
+        if blocks == 0 {
+            return;
         }
-        self.control.blocks.store(0, Ordering::Relaxed);
-        self.control.iterations.fetch_add(iterations, Ordering::Relaxed);
-        *left -= iterations;
-        (segment.report.arena_bytes, segment.report.locked_bytes) = prepared.memory.bytes();
-        if blocks > 0 {
-            segments.push(segment);
-        }
-        Ok(())
-    }
-
-    fn launch(
-        &mut self,
-        plan: &Plan,
-        devices: Vec<Lowered>,
-        limit: u64,
-        pad: bool,
-    ) -> Result<Vec<Running>, RunError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let shared = Arc::new(Shared {
-            stop: Arc::clone(&self.control.stop),
-            rings: plan.rings.iter().map(|_| RingSync::new()).collect(),
-            spin: if devices.len() > cores { Spin::SHORT } else { Spin::LONG },
-            clock: self.clock,
-            progress: Arc::clone(&self.control.blocks),
+        let ends = || active.ends.iter().flatten();
+        let first_ns = ends().map(|e| e.first_ns).min().unwrap_or(0);
+        let last_ns = ends().map(|e| e.last_ns).max().unwrap_or(0);
+        let id = active.spec.plan;
+        let at = self.segments.iter().position(|s| s.plan == id).unwrap_or_else(|| {
+            let report = summary::plan_report(&self.engine.program.plans[id]);
+            self.segments.push(Segment { plan: id, first_ns, last_ns, busy_ns: 0, report });
+            self.segments.len() - 1
         });
-        let stamps: Vec<Option<Arc<Stamps>>> = devices
-            .iter()
-            .map(|d| (!d.sources.is_empty()).then(|| Arc::new(Stamps::new())))
-            .collect();
-        let paths = self.paths(&devices, &stamps);
-        let mut workers = Vec::with_capacity(devices.len());
-        for ((at, lowered), paths) in devices.into_iter().enumerate().zip(paths) {
-            let device = plan.calendars[at].device;
-            let Lowered { replay, slots, sources, sinks, rings } = lowered;
-            let cores = self.engine.program.machine.devices[device].cores.clone();
-            let worker = Worker {
-                replay,
-                sources: sources.into_iter().map(|id| self.take_source(id)).collect(),
-                sinks: self.take_sinks(plan, &sinks, paths),
-                gate: self.gate(plan, limit, pad),
-                shared: Arc::clone(&shared),
-                stamps: stamps[at].clone(),
-                cores: if self.options.pin { cores } else { Vec::new() },
-                stages: u64::from(plan.stages),
-                sample_every: self.options.sample_every,
-                is_first: at == 0,
-                periods: Periods::default(),
-                period: 0,
-            };
-            let name = format!("zbmd {}", self.engine.program.machine.devices[device].name);
-            workers.push((name, worker, Slots { slots, rings }));
-        }
-        let mut running = Vec::with_capacity(workers.len());
-        for (name, worker, lowered) in workers {
-            let control = Arc::clone(&self.control);
-            match std::thread::Builder::new().name(name).spawn(move || work(worker, &control)) {
-                Ok(thread) => running.push(Running { thread, lowered }),
-                Err(error) => {
-                    self.control.abort();
-                    shared.rings.iter().for_each(RingSync::wake);
-                    for Running { thread, .. } in running {
-                        drop(thread.join());
-                    }
-                    return Err(EngineError::Thread(error).into());
-                }
-            }
-        }
-        Ok(running)
+        let shared = active.memory.arena();
+        let segment = &mut self.segments[at];
+        segment.last_ns = last_ns;
+        segment.busy_ns += last_ns.saturating_sub(first_ns);
+        let report = &mut segment.report;
+        report.blocks += blocks;
+        report.period_measured_ns = segment.busy_ns as f64 / report.blocks as f64;
+        let shared_locked = if shared.is_locked() { shared.bytes() as u64 } else { 0 };
+        report.arena_bytes = shared.bytes() as u64 + ends().map(|e| e.arena_bytes).sum::<u64>();
+        report.locked_bytes = shared_locked + ends().map(|e| e.locked_bytes).sum::<u64>();
+        report.workers = ends().map(|e| e.report.clone()).collect();
+        report.latencies = ends().flat_map(|e| e.latencies.clone()).collect();
     }
 
-    fn gate(&self, plan: &Plan, limit: u64, pad: bool) -> Gate {
-        let feeds = self.control.sources.iter().zip(self.engine.program.graph.sources());
-        Gate {
-            feeds: feeds
-                .map(|(conduit, (id, _))| Feed {
-                    conduit: Arc::clone(conduit),
-                    base: conduit.taken(),
-                    tokens_per_block: plan.block * self.engine.tokens_per_iteration(id),
-                })
-                .collect(),
-            tickets: Arc::clone(&self.control.tickets),
-            parker: Arc::clone(&self.control.admission),
-            limit,
-            batch: (STOP_NS / plan.period_ns.max(1)).clamp(1, MAX_BATCH),
-            pad,
-            admitted: 0,
-        }
-    }
-
-    fn take_source(&mut self, id: ActorId) -> SourceEnd {
-        let at = self.sources.iter().position(|s| s.as_ref().is_some_and(|(a, _)| *a == id));
-        let at = at.expect("every source is on one device");
-        let (_, consumer) = self.sources[at].take().expect("found above");
-        SourceEnd { index: at as u32, consumer }
-    }
-
-    fn take_sinks(&mut self, plan: &Plan, ids: &[ActorId], paths: Vec<Vec<Path>>) -> Vec<SinkEnd> {
-        let mut ends = Vec::with_capacity(ids.len());
-        for (&id, paths) in ids.iter().zip(paths) {
-            let at = self.sinks.iter().position(|s| s.as_ref().is_some_and(|(a, _)| *a == id));
-            let at = at.expect("every sink is on one device");
-            let (_, producer) = self.sinks[at].take().expect("found above");
-            ends.push(SinkEnd {
-                index: at as u32,
-                producer,
-                token_bytes: self.engine.program.graph.actors[id].inputs[0].token.bytes(),
-                firings: plan.block * self.engine.repetition[id],
-                paths,
-            });
-        }
-        ends
-    }
-
-    /// For each device, for each of its sinks, the sources whose tokens reach it.
-    fn paths(&self, devices: &[Lowered], stamps: &[Option<Arc<Stamps>>]) -> Vec<Vec<Vec<Path>>> {
-        let mut budget = MAX_PATHS;
-        let mut all: Vec<Vec<Vec<Path>>> =
-            devices.iter().map(|d| d.sinks.iter().map(|_| Vec::new()).collect()).collect();
-        for (device, stamps) in devices.iter().zip(stamps) {
-            let Some(stamps) = stamps else { continue };
-            for &source in &device.sources {
-                let reached = summary::reached_from(&self.engine.program.graph, source);
-                for (at, sinks) in all.iter_mut().enumerate() {
-                    for (sink, paths) in sinks.iter_mut().enumerate() {
-                        if reached[devices[at].sinks[sink]] && budget > 0 {
-                            budget -= 1;
-                            paths.push(Path::new(source.0, Arc::clone(stamps)));
-                        }
-                    }
-                }
-            }
-        }
-        all
-    }
-
-    /// Waits for all workers, takes the streams back and says what happened.
-    fn land(&mut self, plan: &Plan, running: Vec<Running>) -> Result<(u64, Segment), RunError> {
-        let engine = Arc::clone(&self.engine);
-        let program = &engine.program;
-        let mut failure = None;
-        let mut blocks = 0;
-        let mut report = summary::plan_report(plan);
-        let (mut first_ns, mut last_ns) = (u64::MAX, 0);
-        for (Running { thread, lowered }, calendar) in running.into_iter().zip(&plan.calendars) {
-            let (mut worker, outcome) = match thread.join() {
-                Ok(landed) => landed,
-                // A panic outside of the step loop is ours; all other workers were stopped by it.
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            match outcome {
-                Ok(n) => blocks = n,
-                Err(why) => {
-                    let why = summary::run_error(program, calendar, &lowered, &worker, why);
-                    let replace = matches!(failure, None | Some(RunError::Abandoned));
-                    failure = if replace { Some(why) } else { failure };
-                }
-            }
-            first_ns = first_ns.min(worker.periods.first_ns);
-            last_ns = last_ns.max(worker.periods.last_ns);
-            report.workers.push(summary::worker_report(program, plan, calendar, &lowered, &worker));
-            for sink in &mut worker.sinks {
-                report.latencies.extend(summary::latencies(program, sink, &self.control));
-            }
-            self.take_back(worker);
-        }
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
-        report.blocks = blocks;
-        let elapsed = last_ns.saturating_sub(first_ns);
-        report.period_measured_ns = if blocks > 0 { elapsed as f64 / blocks as f64 } else { 0.0 };
-        Ok((blocks, Segment { first_ns, last_ns, report }))
-    }
-
-    fn take_back(&mut self, worker: Worker) {
-        let sources: Vec<ActorId> = self.engine.program.graph.sources().map(|(id, _)| id).collect();
-        let sinks: Vec<ActorId> = self.engine.program.graph.sinks().map(|(id, _)| id).collect();
-        for end in worker.sources {
-            let at = end.index as usize;
-            self.sources[at] = Some((sources[at], end.consumer));
-        }
-        for end in worker.sinks {
-            let at = end.index as usize;
-            self.sinks[at] = Some((sinks[at], end.producer));
-        }
-    }
-
-    fn report(&self, before: &State, segments: Vec<Segment>, padded: &[u64]) -> Report {
-        let discarded: Vec<u64> =
-            self.sinks.iter().map(|s| s.as_ref().map_or(0, |(_, p)| p.discarded())).collect();
+    fn report(&mut self, before: &State) -> Report {
         summary::report(
             &self.engine,
-            &self.control,
+            &self.session,
             (before, &self.state),
-            segments,
-            padded,
-            &discarded,
+            std::mem::take(&mut self.segments),
+            &self.padded,
+            &self.discarded,
         )
     }
 }
 
-/// A worker's thread. If it fails, it takes the others down with it: nobody waits for a peer that is gone.
-fn work(mut worker: Worker, control: &Control) -> (Worker, Result<u64, Failure>) {
-    let outcome = worker.run();
-    if outcome.is_err() {
-        control.abort();
-        worker.shared.rings.iter().for_each(RingSync::wake);
+impl Active {
+    /// The number of blocks that all workers have finished.
+    fn blocks(&self) -> Option<u64> {
+        let blocks = |end: &Option<End>| match end.as_ref()?.how {
+            How::Finished { blocks } => Some(blocks),
+            _ => None,
+        };
+        self.ends.iter().map(blocks).min().flatten()
     }
-    (worker, outcome)
+}
+
+fn error_of(how: &How) -> Option<RunError> {
+    match how {
+        How::Finished { .. } | How::Stopped => None,
+        How::Wrong(wrong) => Some(wrong.clone().into()),
+        How::NoMemory { bytes, limit } => {
+            let error = OutOfMemory { bytes: *bytes, limit: *limit };
+            Some(EngineError::Memory(error).into())
+        }
+    }
 }

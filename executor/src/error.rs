@@ -1,6 +1,5 @@
 //! Why a program cannot be run, and why a run ended early. Bad input and faults only: our own bugs panic.
 
-use zbmd_backends::kernel::KernelFault;
 use zbmd_backends::op::OpError;
 use zbmd_ir::ChannelId;
 
@@ -47,6 +46,12 @@ pub enum EngineError {
         /// Bytes in the model.
         needed: u64,
     },
+    /// The bundle has no plan for the devices that are left.
+    #[error("the bundle has no plan without {lost}: compile with `--contingencies single` or `pairs`")]
+    NoPlan {
+        /// The lost devices.
+        lost: String,
+    },
     /// The machine has too little memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
@@ -68,7 +73,17 @@ pub enum RunError {
         /// The block it worked on, at most: later periods of other blocks were not begun.
         block: u64,
         /// What it said.
-        fault: KernelFault,
+        fault: String,
+    },
+    /// What came over a ring is not what was sent.
+    #[error("{device}, block {block}: {message}: memory or a link is faulty")]
+    Corrupt {
+        /// The device that received it.
+        device: String,
+        /// The block it worked on.
+        block: u64,
+        /// Which transfer, and both checksums.
+        message: String,
     },
     /// A kernel panicked.
     #[error(
@@ -83,6 +98,14 @@ pub enum RunError {
         block: u64,
         /// The panic's message.
         message: String,
+    },
+    /// A worker's process is gone, and nobody supervises it.
+    #[error("the worker of {device} is gone: {why}; a supervised run would go on")]
+    Lost {
+        /// The device.
+        device: String,
+        /// What the system says of its end.
+        why: String,
     },
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]

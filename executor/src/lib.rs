@@ -2,25 +2,36 @@
 
 pub mod arena;
 mod border;
+mod checksum;
 pub mod cli;
 mod conductor;
 mod conduit;
+mod crew;
+mod epoch;
 mod error;
+mod host;
 pub mod io;
 pub mod ledger;
 mod measure;
 mod prepare;
 mod primitive;
+#[cfg(target_os = "linux")]
+mod process;
 mod replay;
 pub mod report;
 pub mod ring;
 mod session;
 mod stream;
 mod summary;
+#[cfg(target_os = "linux")]
+mod wire;
 mod worker;
 
+pub use crew::Isolation;
 pub use error::{EngineError, RunError};
 pub use prepare::Unsupported;
+#[cfg(target_os = "linux")]
+pub use process::serve_if_worker;
 pub use report::Report;
 pub use session::{Engine, Outcome, RunOptions, Session, Stopper};
 pub use stream::{SinkHandle, SourceHandle, StreamError};

@@ -1,26 +1,28 @@
 //! What is measured during a run, in memory that never grows: slot times of sampled periods, and latencies from the
 //! admission of a block to each sink. Knows neither graphs nor plans.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use hdrhistogram::Histogram;
 
+use crate::arena::In;
 use crate::primitive::{AtomicU64, Ordering};
 
-/// Nanoseconds since the start of a run.
+/// Nanoseconds on the system's monotonic clock: the same for all processes of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    start: Instant,
-}
+pub(crate) struct Clock;
 
 impl Clock {
-    pub(crate) fn start() -> Self {
-        Self { start: Instant::now() }
+    #[cfg(all(unix, not(miri)))]
+    pub(crate) fn now_ns(&self) -> u64 {
+        use rustix::time::{ClockId, clock_gettime};
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 
+    #[cfg(not(all(unix, not(miri))))]
     pub(crate) fn now_ns(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        let start = START.get_or_init(std::time::Instant::now);
+        1 + start.elapsed().as_nanos() as u64
     }
 }
 
@@ -46,23 +48,38 @@ impl Sample {
 }
 
 /// Blocks whose admission is remembered: more than are ever in flight in a pipeline that keeps up.
-const REMEMBERED: usize = 256;
+pub(crate) const REMEMBERED: usize = 256;
+
+/// Block + 1, and when it was admitted; the block is written last and read first and last, so that a time is never
+/// taken for another block's.
+pub(crate) struct Stamp(AtomicU64, AtomicU64);
+
+impl Stamp {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0), AtomicU64::new(0))
+    }
+}
 
 /// When blocks were admitted on a device with sources. Written by its worker, read by workers with sinks.
-#[derive(Debug)]
+#[derive(Clone)]
 pub(crate) struct Stamps {
-    /// Block + 1, and when; the block is written last and read first and last, so that a time is never taken for
-    /// another block's.
-    entries: Box<[(AtomicU64, AtomicU64)]>,
+    entries: In<[Stamp]>,
+    first: usize,
 }
 
 impl Stamps {
-    pub(crate) fn new() -> Self {
-        Self { entries: (0..REMEMBERED).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect() }
+    /// [`REMEMBERED`] of the entries, from `first` on.
+    pub(crate) fn new(entries: In<[Stamp]>, first: usize) -> Self {
+        assert!(first + REMEMBERED <= entries.len(), "as many stamps as blocks remembered");
+        Self { entries, first }
+    }
+
+    fn of(&self, block: u64) -> &Stamp {
+        &self.entries[self.first + block as usize % REMEMBERED]
     }
 
     pub(crate) fn set(&self, block: u64, now_ns: u64) {
-        let (number, time) = &self.entries[block as usize % REMEMBERED];
+        let Stamp(number, time) = self.of(block);
         number.store(0, Ordering::Release);
         crate::primitive::fence(Ordering::Release);
         time.store(now_ns, Ordering::Relaxed);
@@ -70,7 +87,7 @@ impl Stamps {
     }
 
     pub(crate) fn get(&self, block: u64) -> Option<u64> {
-        let (number, time) = &self.entries[block as usize % REMEMBERED];
+        let Stamp(number, time) = self.of(block);
         let before = number.load(Ordering::Acquire);
         let at = time.load(Ordering::Relaxed);
         crate::primitive::fence(Ordering::Acquire);
@@ -82,13 +99,13 @@ impl Stamps {
 /// Latencies from one source to one sink.
 pub(crate) struct Path {
     pub source: u32,
-    stamps: Arc<Stamps>,
+    stamps: Stamps,
     pub histogram: Histogram<u64>,
 }
 
 impl Path {
     /// From 1 ns to 137 s with an error under 1 %, in some tens of kilobytes; longer ones count as 137 s.
-    pub(crate) fn new(source: u32, stamps: Arc<Stamps>) -> Self {
+    pub(crate) fn new(source: u32, stamps: Stamps) -> Self {
         let histogram =
             Histogram::new_with_bounds(1, 1 << 37, 2).expect("bounds and precision are constants");
         Self { source, stamps, histogram }
@@ -104,10 +121,17 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
+
+    fn stamps() -> Stamps {
+        let bytes = (REMEMBERED * size_of::<Stamp>()) as u64;
+        let arena = std::sync::Arc::new(Arena::new(bytes, false).expect("small"));
+        Stamps::new(In::create(&arena, 0, REMEMBERED, Stamp::new), 0)
+    }
 
     #[test]
     fn stamps_forget_old_blocks_and_never_mix_them_up() {
-        let stamps = Stamps::new();
+        let stamps = stamps();
         assert_eq!(stamps.get(0), None);
         for block in 0..3 * REMEMBERED as u64 {
             stamps.set(block, 10 * block);
@@ -131,7 +155,7 @@ mod tests {
 
     #[test]
     fn latencies_beyond_the_bounds_count_as_the_longest() {
-        let stamps = Arc::new(Stamps::new());
+        let stamps = stamps();
         stamps.set(0, 0);
         let mut path = Path::new(0, stamps);
         path.record(0, u64::MAX);

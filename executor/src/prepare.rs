@@ -1,6 +1,6 @@
 //! Lowers the calendar of one device to instructions, and gives a plan its memory. Must not run anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use zbmd_backends::kernel::{Io, Kernel, Scratch, Shape};
@@ -10,6 +10,9 @@ use zbmd_ir::{
 };
 
 use crate::arena::{Arena, OutOfMemory};
+use crate::border;
+use crate::checksum;
+use crate::epoch::{EpochMemory, Sums, sums_of};
 use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
 
 /// A plan that is well-formed but that this executor cannot run.
@@ -75,37 +78,44 @@ pub(crate) struct Known<'a> {
     pub kernels: &'a TiVec<ActorId, Option<Arc<dyn Kernel>>>,
 }
 
-/// The memory of one plan: one arena for each region in use.
+/// The memory that one worker knows: its device's own arena, and what all workers of the epoch share.
 pub(crate) struct Memory {
-    regions: BTreeMap<(DeviceId, Region), Arc<Arena>>,
+    own: Arc<Arena>,
+    device: DeviceId,
+    pub epoch: Arc<EpochMemory>,
 }
 
 impl Memory {
-    pub(crate) fn new(plan: &Plan, lock: bool) -> Result<Self, OutOfMemory> {
-        let mut regions = BTreeMap::new();
-        for calendar in &plan.calendars {
-            let sizes = [
-                (Region::Arena, calendar.arena_bytes),
-                (Region::Exchange, calendar.exchange_bytes),
-            ];
-            for (region, bytes) in sizes {
-                regions.insert((calendar.device, region), Arc::new(Arena::new(bytes, lock)?));
+    /// Takes the arena of a calendar's device.
+    pub(crate) fn new(calendar: &Calendar, epoch: Arc<EpochMemory>, lock: bool) -> Result<Self, OutOfMemory> {
+        let own = Arc::new(Arena::new(calendar.arena_bytes, lock)?);
+        Ok(Self { own, device: calendar.device, epoch })
+    }
+
+    /// First byte of a buffer's first place.
+    ///
+    /// # Panics
+    /// If it lies in another device's private arena.
+    pub(crate) fn base(&self, buffer: &Buffer) -> *mut u8 {
+        let region = match buffer.region {
+            Region::Exchange => self.epoch.exchange(buffer.device),
+            Region::Arena => {
+                assert_eq!(buffer.device, self.device, "a private arena of another device");
+                self.own.base()
             }
-        }
-        Ok(Self { regions })
-    }
-
-    /// The arena that a buffer lies in.
-    pub(crate) fn of(&self, buffer: &Buffer) -> &Arc<Arena> {
-        &self.regions[&(buffer.device, buffer.region)]
-    }
-
-    /// Bytes of all arenas, and how many of them the system keeps from being paged out.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        let sum = |keep: fn(&Arena) -> bool| {
-            self.regions.values().filter(|a| keep(a)).map(|a| a.bytes() as u64).sum()
         };
-        (sum(|_| true), sum(Arena::is_locked))
+        region.wrapping_add(buffer.offset_bytes as usize)
+    }
+
+    /// Whether a buffer is this worker's to read.
+    pub(crate) fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.device == self.device
+    }
+
+    /// Bytes of the private arena, and how many of them the system keeps from being paged out.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let bytes = self.own.bytes() as u64;
+        (bytes, if self.own.is_locked() { bytes } else { 0 })
     }
 }
 
@@ -176,6 +186,12 @@ pub(crate) struct Lowered {
     pub rings: Vec<RingId>,
 }
 
+/// What remains of a [`Lowered`] when its replay has gone to a worker.
+pub(crate) struct Slots {
+    pub slots: Vec<Option<Slot>>,
+    pub rings: Vec<RingId>,
+}
+
 /// What a counter of loops counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Counted {
@@ -192,8 +208,12 @@ struct Lowering<'a> {
     places: BTreeMap<(ChannelId, DeviceId), BufferId>,
     instrs: Vec<Instr>,
     slots: Vec<Option<Slot>>,
+    stages: Vec<u32>,
     ports: Vec<PortSpec>,
     rings: Vec<(RingId, RingSpec)>,
+    /// Token ranges of the `Send`s of the rings so far, and where the checksums of all rings lie.
+    sends: Vec<(u64, u64)>,
+    sums: Option<Sums>,
     resets: Vec<(u32, u64)>,
     counters: BTreeMap<Counted, u32>,
     /// Start of the resets of the outermost loop at work.
@@ -201,6 +221,10 @@ struct Lowering<'a> {
     depth: usize,
     sources: Vec<ActorId>,
     sinks: Vec<ActorId>,
+    /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
+    saved: BTreeSet<BufferId>,
+    /// States to be saved, by the actor that updates them, and the top-level entry that fires it last.
+    states: BTreeMap<usize, Vec<(BufferId, u32)>>,
 }
 
 /// Lowers the calendar of one device of a verified plan that [`check`] accepted.
@@ -220,41 +244,54 @@ pub(crate) fn lower(
         places,
         instrs: Vec::new(),
         slots: Vec::new(),
+        stages: Vec::new(),
         ports: Vec::new(),
         rings: Vec::new(),
+        sends: Vec::new(),
+        sums: (!memory.epoch.sums.is_empty()).then(|| sums_of(plan)),
         resets: Vec::new(),
         counters: BTreeMap::new(),
         loop_resets: 0,
         depth: 0,
         sources: Vec::new(),
         sinks: Vec::new(),
+        saved: BTreeSet::new(),
+        states: BTreeMap::new(),
     };
+    if memory.epoch.borders().is_some() {
+        lowering.find_saved(calendar);
+    }
+    let mut at = 0;
     for lane in &calendar.lanes {
-        lowering.entries(&lane.entries);
+        for entry in &lane.entries {
+            lowering.entries(std::slice::from_ref(entry));
+            lowering.save_states(at);
+            at += 1;
+        }
     }
     lowering.finish(calendar)
 }
 
 impl Lowering<'_> {
     fn finish(self, calendar: &Calendar) -> Lowered {
-        let arena = &self.memory.regions[&(self.device, Region::Arena)];
-        let scratch = arena.base().wrapping_add(calendar.scratch_offset_bytes as usize);
+        let scratch = self.memory.own.base().wrapping_add(calendar.scratch_offset_bytes as usize);
         let staging = self.instrs.iter().map(|i| match i {
             Instr::LoopFire { shape, .. } => shape.total(),
             _ => 0,
         });
         let staging = staging.max().unwrap_or(0);
         let code = Code {
-            stages: self.slots.iter().map(|s| s.as_ref().map_or(0, |s| s.stage)).collect(),
+            stages: self.stages.into(),
             phases: phases(&self.ports),
             instrs: self.instrs.into(),
             ports: self.ports.into(),
             rings: self.rings.iter().map(|(_, spec)| *spec).collect(),
             resets: self.resets.into(),
+            sends: self.sends.into(),
             stages_total: self.plan.stages,
             scratch: Scratch(scratch, calendar.scratch_bytes as usize),
             _kernels: self.known.kernels.iter().flatten().cloned().collect(),
-            _arenas: self.memory.regions.values().cloned().collect(),
+            _arenas: [Arc::clone(&self.memory.own), Arc::clone(self.memory.epoch.arena())],
         };
         Lowered {
             replay: Replay::new(code, self.counters.len(), staging),
@@ -293,7 +330,50 @@ impl Lowering<'_> {
 
     fn push(&mut self, instr: Instr, slot: Option<&Slot>) {
         self.instrs.push(instr);
+        self.stages.push(slot.map_or(0, |s| s.stage));
         self.slots.push(slot.cloned());
+    }
+
+    /// Finds out what this device saves at borders, and after which slots.
+    fn find_saved(&mut self, calendar: &Calendar) {
+        let mut last_fired = BTreeMap::new();
+        let entries = calendar.lanes.iter().flat_map(|l| &l.entries);
+        for (at, entry) in entries.enumerate() {
+            fired(entry, &mut |actor, stage| {
+                last_fired.insert(actor, (at, stage));
+            });
+        }
+        for id in border::keepers(self.known.graph, self.plan) {
+            let buffer = &self.plan.buffers[id];
+            if buffer.device != self.device {
+                continue;
+            }
+            let writer = self.known.graph.channels[buffer.channel].from.actor;
+            if buffer.block_tokens > 0 {
+                self.saved.insert(id);
+            } else if let Some(&(at, stage)) = last_fired.get(&writer) {
+                self.states.entry(at).or_default().push((id, stage));
+            }
+        }
+    }
+
+    /// Saves the states that were updated for the last time in top-level entry `at`.
+    fn save_states(&mut self, at: usize) {
+        for (buffer, stage) in self.states.remove(&at).unwrap_or_default() {
+            self.save(buffer, stage, 0);
+        }
+    }
+
+    /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states lie.
+    fn save(&mut self, id: BufferId, stage: u32, shift: u64) {
+        let buffer = &self.plan.buffers[id];
+        let slot = Slot { stage, start_ns: 0, duration_ns: 0, action: Action::Carry { buffer: id } };
+        let port = self.port(&slot, id, 0, buffer.head_tokens);
+        let ports = self.ports.len() as u32;
+        self.ports.push(PortSpec { shift, ..port });
+        self.instrs.push(Instr::Save { ports, channel: buffer.channel });
+        self.stages.push(stage);
+        self.slots.push(None);
     }
 
     /// The counter of a slot in a loop; it starts the outermost loop at the first count of its first slot there.
@@ -320,8 +400,13 @@ impl Lowering<'_> {
             }
             Action::Recv { ring, first, count } => {
                 let counter = self.counter(Counted::Recv(ring), first);
+                let buffer = self.plan.rings[ring].buffer;
+                let head = self.plan.buffers[buffer].head_tokens;
+                let ports = self.ports.len() as u32;
+                let block = self.port(slot, buffer, head, 0);
+                self.ports.push(block);
                 let ring = self.ring(ring);
-                Instr::Recv { ring, tokens: count, counter, end: first + count }
+                Instr::Recv { ring, ports, tokens: count, counter, end: first + count }
             }
             Action::Release { ring } => Instr::Release { ring: self.ring(ring) },
             Action::Carry { buffer } => {
@@ -338,15 +423,20 @@ impl Lowering<'_> {
             }
         };
         self.push(instr, Some(slot));
+        if let Action::Carry { buffer } = slot.action
+            && self.saved.contains(&buffer)
+        {
+            self.save(buffer, slot.stage, 1);
+        }
     }
 
     /// Tokens `[first, first + count)` of a buffer's place, counted from the head.
     fn port(&self, slot: &Slot, buffer: BufferId, first: u64, count: u64) -> PortSpec {
         let b = &self.plan.buffers[buffer];
         let token = &self.known.graph.channels[b.channel].token;
-        let offset = b.offset_bytes + first * token.bytes();
+        let offset = first * token.bytes();
         PortSpec {
-            base: self.memory.of(b).base().wrapping_add(offset as usize),
+            base: self.memory.base(b).wrapping_add(offset as usize),
             bytes: (count * token.bytes()) as usize,
             dtype: token.dtype,
             stride: b.stride_bytes as usize,
@@ -385,10 +475,17 @@ impl Lowering<'_> {
             return at as u32;
         }
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
+        let first = self.sends.len();
+        if self.sums.is_some() {
+            self.sends.extend(checksum::sends(self.plan, ring));
+        }
         let spec = RingSpec {
             sync: ring.0,
             block_tokens: buffer.block_tokens,
             blocks: u64::from(buffer.blocks),
+            token_bytes: self.known.graph.channels[buffer.channel].token.bytes(),
+            sums: self.sums.as_ref().map_or(0, |sums| sums.firsts[ring.0 as usize]),
+            sends: (first, self.sends.len() - first),
         };
         self.rings.push((ring, spec));
         (self.rings.len() - 1) as u32
@@ -477,6 +574,15 @@ impl Lowering<'_> {
             self.ports.push(port);
         }
         actor.state.len() as u16
+    }
+}
+
+/// Calls `each` with the actor and stage of every fire slot of an entry, in order.
+fn fired(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
+    match entry {
+        Entry::Loop { body, .. } => body.iter().for_each(|entry| fired(entry, each)),
+        Entry::Slot(Slot { stage, action: Action::Fire { actor, .. }, .. }) => each(*actor, *stage),
+        Entry::Slot(_) => {}
     }
 }
 

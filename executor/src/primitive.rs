@@ -14,7 +14,7 @@ pub(crate) fn spin_loop() {
     std::hint::spin_loop();
 }
 
-/// A number on which threads can sleep until it moves: a futex.
+/// A number on which threads can sleep until it moves: a futex, which may lie in memory that processes share.
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 #[derive(Debug)]
 pub(crate) struct Epoch {
@@ -35,7 +35,7 @@ impl Epoch {
     pub(crate) fn sleep(&self, seen: u32) {
         use rustix::thread::futex;
         // Any error (interrupted, moved on) means the same as a wake-up: look again.
-        let _ = futex::wait(&self.number, futex::Flags::PRIVATE, seen, None);
+        let _ = futex::wait(&self.number, futex::Flags::empty(), seen, None);
     }
 
     /// Moves the number on and wakes every sleeper.
@@ -43,7 +43,7 @@ impl Epoch {
         use rustix::thread::futex;
         self.number.fetch_add(1, Ordering::Release);
         // Waking cannot fail for a valid address; there is nothing to do if it did.
-        let _ = futex::wake(&self.number, futex::Flags::PRIVATE, i32::MAX as u32);
+        let _ = futex::wake(&self.number, futex::Flags::empty(), i32::MAX as u32);
     }
 }
 

@@ -12,10 +12,13 @@
 use std::sync::Arc;
 
 use zbmd_backends::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
-use zbmd_ir::DType;
+use zbmd_ir::{ChannelId, DType};
 
 use crate::arena::Arena;
+use crate::checksum;
+use crate::epoch::{Area, EpochMemory, Post};
 use crate::measure::{Clock, Sample};
+use crate::primitive::Ordering;
 use crate::ring::{Peer, RingSync, Spin, Stop, Stopped};
 use crate::worker::{SinkEnd, SourceEnd};
 
@@ -34,12 +37,14 @@ pub(crate) enum Instr {
     Sink { sink: u32, ports: u32, firings: u64, counter: u32, end: u64 },
     /// Copies port `ports` to the port after it, and publishes the tokens of the block up to `end`.
     Send { ring: u32, ports: u32, tokens: u64, counter: u32, end: u64 },
-    /// Waits for the tokens of the block up to `end`.
-    Recv { ring: u32, tokens: u64, counter: u32, end: u64 },
+    /// Waits for the tokens of the block up to `end`. Port `ports` is the block's first new token.
+    Recv { ring: u32, ports: u32, tokens: u64, counter: u32, end: u64 },
     /// Gives the block's place back.
     Release { ring: u32 },
     /// Copies port `ports` to the port after it; the two may overlap.
     Carry { ports: u32 },
+    /// Keeps what lies at port `ports` for the border after the block, if tokens are saved there.
+    Save { ports: u32, channel: ChannelId },
     /// Runs the next `len` instructions `count` times. `resets` are the counters to set first, in an outermost loop.
     Loop { count: u64, len: u32, resets: (u32, u32) },
 }
@@ -76,6 +81,10 @@ pub(crate) struct RingSpec {
     pub sync: u32,
     pub block_tokens: u64,
     pub blocks: u64,
+    pub token_bytes: u64,
+    /// Its first checksum; and which of `Code::sends` are its own: a checksum for each in each place.
+    pub sums: usize,
+    pub sends: (usize, usize),
 }
 
 /// The constant part of a device's replay.
@@ -86,13 +95,15 @@ pub(crate) struct Code {
     pub ports: Box<[PortSpec]>,
     pub rings: Box<[RingSpec]>,
     pub resets: Box<[(u32, u64)]>,
+    /// Token ranges of each `Send` of each ring with checksums.
+    pub sends: Box<[(u64, u64)]>,
     /// Rows of `Live::table`; 0 if there is one row, worked out anew for each period.
     pub phases: u64,
     pub stages_total: u32,
     pub scratch: Scratch,
     /// What the pointers above point into.
     pub _kernels: Box<[Arc<dyn Kernel>]>,
-    pub _arenas: Box<[Arc<Arena>]>,
+    pub _arenas: [Arc<Arena>; 2],
 }
 
 /// The moving part of a device's replay. Nothing in it grows.
@@ -104,8 +115,8 @@ pub(crate) struct Live {
     /// The ports of one call in a loop.
     pub staging: Box<[RawPort]>,
     pub samples: Box<[Sample]>,
-    /// The instruction at work, to name it after a fault or a panic.
-    pub pc: usize,
+    /// For each ring, the `Send`s of the block that have been noted or checked.
+    pub summed: Box<[usize]>,
 }
 
 /// A device's calendar, ready to run.
@@ -120,7 +131,10 @@ unsafe impl Send for Replay {}
 
 /// What a worker's slots work with, besides the replay.
 pub(crate) struct Env<'a> {
+    pub epoch: &'a EpochMemory,
     pub rings: &'a [RingSync],
+    /// Where the instruction at work is told: for whoever watches, and to name it after a fault or a panic.
+    pub post: &'a Post,
     pub sources: &'a mut [SourceEnd],
     pub sinks: &'a mut [SinkEnd],
     pub stop: &'a Stop,
@@ -133,6 +147,8 @@ pub(crate) struct Env<'a> {
 pub(crate) enum Halt {
     Stopped,
     Fault(KernelFault),
+    /// The tokens of a transfer are not those that were sent.
+    Corrupt { ring: u32, sent: u64, found: u64 },
 }
 
 impl From<Stopped> for Halt {
@@ -163,7 +179,7 @@ impl Replay {
             peers: vec![Peer::default(); code.rings.len()].into(),
             staging: vec![unused; staging].into(),
             samples: vec![Sample::default(); code.instrs.len()].into(),
-            pc: 0,
+            summed: vec![0; code.rings.len()].into(),
         };
         Self { code, live }
     }
@@ -221,7 +237,7 @@ fn run<const CHECK: bool, const TIMED: bool>(
             i += 1;
             continue;
         }
-        live.pc = i;
+        env.post.pc.store(i as u32, Ordering::Relaxed);
         let before = if TIMED { env.clock.now_ns() } else { 0 };
         match *instr {
             Instr::Fire { kernel, ref shape, ports } => {
@@ -344,7 +360,8 @@ fn execute(
             // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
             let from = unsafe { std::slice::from_raw_parts(from.ptr, from.bytes) };
             let end = counted.map_or(end, |c| c + firings);
-            env.sinks[sink as usize].write(from, block, end, env.spin, env.stop, env.clock)?;
+            let how = (env.spin, env.stop, env.clock, env.post);
+            env.sinks[sink as usize].write(from, block, end, how)?;
             Ok(())
         }
         Instr::Send { ring, ports, tokens, counter, end } => {
@@ -359,15 +376,24 @@ fn execute(
             // are written (an earlier slot of this calendar); the receiver has released the place, and reads these
             // tokens only after they are published below.
             unsafe { to.ptr.copy_from_nonoverlapping(from.ptr, from.bytes) };
-            sync.publish(block * spec.block_tokens + counted.map_or(end, |c| c + tokens));
+            let end = counted.map_or(end, |c| c + tokens);
+            if spec.sends.1 > 0 {
+                note(env, live, (ring, spec), block, end - tokens, from);
+            }
+            sync.publish(block * spec.block_tokens + end);
             Ok(())
         }
-        Instr::Recv { ring, tokens, counter, end } => {
+        Instr::Recv { ring, ports, tokens, counter, end } => {
             let counted = advance(live, counter, tokens);
             let spec = code.rings[ring as usize];
-            let needed = block * spec.block_tokens + counted.map_or(end, |c| c + tokens);
+            let end = counted.map_or(end, |c| c + tokens);
+            let needed = block * spec.block_tokens + end;
             let peer = &mut live.peers[ring as usize];
             env.rings[spec.sync as usize].wait_published(needed, peer, env.spin, env.stop)?;
+            if spec.sends.1 > 0 {
+                let first = live.table[row + ports as usize];
+                return check(code, env, live, (ring, spec), block, (end - tokens, end), first);
+            }
             Ok(())
         }
         Instr::Release { ring } => {
@@ -382,6 +408,91 @@ fn execute(
             unsafe { to.ptr.copy_from(from.ptr, from.bytes) };
             Ok(())
         }
+        Instr::Save { ports, channel } => {
+            let border = block + 1;
+            if !env.epoch.borders().is_some_and(|b| b.is_saved(border)) {
+                return Ok(());
+            }
+            wait_for_area(env, border)?;
+            let from = port(code, live, row, ports, None);
+            let (to, bytes) = env.epoch.saved(Area::Border(border), channel);
+            // SAFETY: the head lies in a buffer of this device and is not written before the next block's last slots;
+            // the area has a place of this size for the channel, which this worker alone writes, and which nobody
+            // reads: see `wait_for_area`.
+            unsafe { to.copy_from_nonoverlapping(from.ptr, bytes) };
+            Ok(())
+        }
         Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),
     }
+}
+
+/// Waits until the area of `border` may be written: the border that it held is not needed any more.
+fn wait_for_area(env: &Env<'_>, border: u64) -> Result<(), Stopped> {
+    let (epoch, common) = (env.epoch, &env.epoch.common);
+    let Some(borders) = epoch.borders() else { return Ok(()) };
+    let is_free = || {
+        if common.committed.load(Ordering::Acquire) < borders.needs(border)
+            && epoch.committed() < borders.needs(border)
+        {
+            return false;
+        }
+        // Partner: the fence in `EpochMemory::hold`: either this sees what is held, or that sees that the border it
+        // wants to hold is committed no more.
+        crate::primitive::fence(Ordering::SeqCst);
+        !borders.collides(border, common.held.load(Ordering::Relaxed))
+    };
+    if is_free() {
+        return Ok(());
+    }
+    common.commits.wait_until(env.spin, || is_free() || env.stop.is_set());
+    if is_free() { Ok(()) } else { Err(Stopped) }
+}
+
+/// Notes the checksum of what a `Send` from token `first` of the block has copied.
+fn note(
+    env: &Env<'_>,
+    live: &mut Live,
+    (ring, spec): (u32, RingSpec),
+    block: u64,
+    first: u64,
+    sent: RawPort,
+) {
+    let at = &mut live.summed[ring as usize];
+    *at = if first == 0 { 0 } else { *at };
+    let row = spec.sums + (block % spec.blocks) as usize * spec.sends.1;
+    // SAFETY: as in `execute`: the tokens were written, and are not written again before this slot is over.
+    let bytes = unsafe { std::slice::from_raw_parts(sent.ptr, sent.bytes) };
+    // Published with the tokens.
+    env.epoch.sums[row + *at].store(checksum::of(bytes), Ordering::Relaxed);
+    *at += 1;
+}
+
+/// Checks all that was sent of a block before token `range.1`, from where the last check ended.
+fn check(
+    code: &Code,
+    env: &Env<'_>,
+    live: &mut Live,
+    (ring, spec): (u32, RingSpec),
+    block: u64,
+    range: (u64, u64),
+    first: RawPort,
+) -> Result<(), Halt> {
+    let at = &mut live.summed[ring as usize];
+    *at = if range.0 == 0 { 0 } else { *at };
+    let sends = &code.sends[spec.sends.0..spec.sends.0 + spec.sends.1];
+    let row = spec.sums + (block % spec.blocks) as usize * spec.sends.1;
+    while let Some(&(from, end)) = sends.get(*at).filter(|(from, _)| *from < range.1) {
+        let offset = (from * spec.token_bytes) as usize;
+        let bytes = ((end - from) * spec.token_bytes) as usize;
+        // SAFETY: the tokens of this `Send` lie in the block's place, and are published: it ends no later than the
+        // tokens that were waited for.
+        let tokens = unsafe { std::slice::from_raw_parts(first.ptr.wrapping_add(offset), bytes) };
+        let (sent, found) =
+            (env.epoch.sums[row + *at].load(Ordering::Relaxed), checksum::of(tokens));
+        if sent != found {
+            return Err(Halt::Corrupt { ring, sent, found });
+        }
+        *at += 1;
+    }
+    Ok(())
 }

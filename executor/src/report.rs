@@ -3,10 +3,10 @@
 use std::fmt::{self, Write as _};
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A run from its first to its last block.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Name of the model.
     pub model: String,
@@ -27,7 +27,7 @@ pub struct Report {
 }
 
 /// What one source gave.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SourceReport {
     /// The source.
     pub name: String,
@@ -45,7 +45,7 @@ pub struct SourceReport {
 }
 
 /// What one sink was given.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SinkReport {
     /// The sink.
     pub name: String,
@@ -58,7 +58,7 @@ pub struct SinkReport {
 }
 
 /// One plan's part of a run.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PlanReport {
     /// The plan.
     pub name: String,
@@ -87,7 +87,7 @@ pub struct PlanReport {
 }
 
 /// One device's part of a plan.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerReport {
     /// The device.
     pub device: String,
@@ -100,7 +100,7 @@ pub struct WorkerReport {
 }
 
 /// Planned and measured times of one slot, over the sampled periods.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SlotReport {
     /// What it does: `fir[0..1024]`.
     pub slot: String,
@@ -123,7 +123,7 @@ pub struct SlotReport {
 }
 
 /// How often a device had to wait at one ring.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WaitReport {
     /// The ring: `ch3 cpu:0 -> cpu:1`.
     pub ring: String,
@@ -132,7 +132,7 @@ pub struct WaitReport {
 }
 
 /// Latencies from one source to one sink.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LatencyReport {
     /// Where the tokens came in.
     pub source: String,

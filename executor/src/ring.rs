@@ -70,6 +70,12 @@ impl Parker {
         Self { sleepers: AtomicU32::new(0), level: AtomicU64::new(0), epoch: Epoch::new() }
     }
 
+    /// Forgets sleepers that died in their sleep. Nobody else may use the parker at the time.
+    pub(crate) fn reset(&self) {
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.level.store(0, Ordering::Relaxed);
+    }
+
     /// Wakes all waiters. Called after the store that may make their condition true; without a sleeper it costs a
     /// fence and a load.
     pub fn notify(&self) {

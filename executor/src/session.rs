@@ -1,25 +1,25 @@
 //! Engines and sessions: what the embedding program holds. An engine is a program made ready; a session is one run.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use crossbeam_utils::CachePadded;
 use zbmd_backends::kernel::Kernel;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
-use zbmd_ir::{ActorId, PlanId, PortChannels, Program, Role, State, TiVec};
+use zbmd_ir::{ActorId, DeviceId, Plan, PlanId, PortChannels, Program, Role, State, TiVec};
 
-use crate::conductor::{Conductor, Finished};
-use crate::conduit::{Conduit, Consumer, Producer};
+use crate::conductor::{Conductor, Finished, Phase};
+use crate::conduit::{Consumer, Producer};
+use crate::crew::{Crew, Isolation};
+use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory};
 use crate::error::{EngineError, RunError};
-use crate::measure::Clock;
+use crate::host::HostOptions;
 use crate::prepare;
-use crate::primitive::{AtomicU64, Ordering};
-use crate::ring::{Parker, Spin, Stop};
+use crate::primitive::{AtomicU32, Ordering};
+use crate::ring::{Spin, Stop};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
-use crate::worker::Tickets;
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -39,6 +39,10 @@ pub struct RunOptions {
     /// Bytes that each stream's queue holds at least; blocks that are large against it get more. A queue that holds
     /// many blocks costs few wake-ups, one that holds few keeps the embedding program close to the calendar.
     pub queue_bytes: u64,
+    /// Where workers run.
+    pub isolation: Isolation,
+    /// Check that what arrives over rings is what was sent.
+    pub checksums: bool,
 }
 
 impl Default for RunOptions {
@@ -51,6 +55,8 @@ impl Default for RunOptions {
             pin: true,
             lock_memory: true,
             queue_bytes: 1 << 20,
+            isolation: Isolation::Threads,
+            checksums: false,
         }
     }
 }
@@ -146,34 +152,68 @@ fn check_scratch(
 
 /// What a session, its handles and its conductor share.
 pub(crate) struct Control {
+    /// The run is given up.
     pub stop: Arc<Stop>,
-    pub tickets: Arc<Tickets>,
-    /// Where workers wait for admission: every source notifies it.
-    pub admission: Arc<CachePadded<Parker>>,
-    pub sources: Vec<Arc<Conduit>>,
-    pub sinks: Vec<Arc<Conduit>>,
-    pub iterations: AtomicU64,
-    pub blocks: Arc<AtomicU64>,
-    pub iterations_per_block: AtomicU64,
+    /// The run ends at the next border.
+    finishing: AtomicU32,
+    session: Arc<SessionMemory>,
+    /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
+    current: Mutex<Option<Current>>,
+}
+
+/// The epoch at work.
+struct Current {
+    memory: Arc<EpochMemory>,
+    block: u64,
+    stages: u64,
+    /// Iterations done before it.
+    iterations: u64,
 }
 
 impl Control {
+    fn current(&self) -> MutexGuard<'_, Option<Current>> {
+        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// A new epoch begins, after so many iterations of this session.
+    pub(crate) fn enter(&self, memory: &Arc<EpochMemory>, plan: &Plan, iterations: u64) {
+        let mut current = self.current();
+        if self.is_finishing() {
+            memory.common.tickets.close();
+        }
+        let (memory, stages) = (Arc::clone(memory), u64::from(plan.stages));
+        *current = Some(Current { memory, block: plan.block, stages, iterations });
+    }
+
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.load(Ordering::Acquire) != 0
+    }
+
     /// Gives the run up: every wait ends.
     pub(crate) fn abort(&self) {
         self.stop.set();
-        self.wake();
-    }
-
-    pub(crate) fn wake(&self) {
-        self.admission.notify();
-        self.sources.iter().chain(&self.sinks).for_each(|c| c.wake());
+        if let Some(current) = &*self.current() {
+            current.memory.stop();
+        }
+        self.session.sources.iter().for_each(|source| source.wake());
     }
 
     /// Ends the run at the next border of a block.
     pub(crate) fn finish(&self) {
-        self.tickets.close();
-        self.sources.iter().for_each(|s| s.close());
-        self.admission.notify();
+        self.finishing.store(1, Ordering::Release);
+        if let Some(current) = &*self.current() {
+            current.memory.common.tickets.close();
+        }
+        self.session.sources.iter().for_each(|source| source.close());
+        self.session.doors.notify();
+    }
+
+    fn iterations(&self) -> u64 {
+        let Some(Current { memory, block, stages, iterations }) = &*self.current() else {
+            return 0;
+        };
+        let periods = memory.posts.first().map_or(0, |p| p.periods.load(Ordering::Relaxed));
+        iterations + (periods + 1).saturating_sub(*stages) * block
     }
 }
 
@@ -197,10 +237,7 @@ impl Stopper {
 
     /// Iterations finished so far, for progress displays: it may lag by some blocks.
     pub fn iterations(&self) -> u64 {
-        let control = &self.control;
-        let blocks = control.blocks.load(Ordering::Relaxed);
-        let per_block = control.iterations_per_block.load(Ordering::Relaxed);
-        control.iterations.load(Ordering::Relaxed) + blocks * per_block
+        self.control.iterations()
     }
 }
 
@@ -240,64 +277,71 @@ impl Session {
             Some(state) => checked_state(&engine.program, state)?,
             None => State::initial(&engine.program.graph),
         };
-        let admission = Arc::new(CachePadded::new(Parker::new()));
+        let graph = &engine.program.graph;
+        let queues: Queues = graph
+            .sources()
+            .map(|(id, actor)| {
+                (engine.source_capacity(id, &options), actor.outputs[0].token.bytes())
+            })
+            .collect();
+        let session = Arc::new(SessionMemory::create(&queues)?);
         let stop = Arc::new(Stop::new());
-        let mut ends = Ends::default();
-        let mut session_sources = BTreeMap::new();
-        let mut session_sinks = BTreeMap::new();
-        for (id, actor) in engine.program.graph.sources() {
-            let port = &actor.outputs[0];
-            let capacity = engine.source_capacity(id, options.queue_bytes);
-            let token = &port.token;
-            let (producer, consumer) =
-                Conduit::pair(capacity, token.bytes(), Arc::clone(&admission))?;
-            ends.source_conduits.push(Arc::clone(consumer.shared()));
-            ends.sources.push((id, consumer));
-            let handle =
-                SourceHandle::new(&actor.name, token, producer, Arc::clone(&stop), Spin::SHORT);
-            session_sources.insert(actor.name.clone(), Some(handle));
-        }
-        for (id, actor) in engine.program.graph.sinks() {
-            let token = &actor.inputs[0].token;
-            let data = Arc::new(CachePadded::new(Parker::new()));
-            let (producer, consumer) =
-                Conduit::pair(engine.sink_capacity(id, options.queue_bytes), token.bytes(), data)?;
-            ends.sink_conduits.push(Arc::clone(producer.shared()));
-            ends.sinks.push((id, producer));
-            let handle =
-                SinkHandle::new(&actor.name, token, consumer, Arc::clone(&stop), Spin::SHORT);
-            session_sinks.insert(actor.name.clone(), Some(handle));
-        }
         let control = Arc::new(Control {
-            stop,
-            tickets: Arc::new(Tickets::new()),
-            admission,
-            sources: ends.source_conduits,
-            sinks: ends.sink_conduits,
-            iterations: AtomicU64::new(0),
-            blocks: Arc::new(AtomicU64::new(0)),
-            iterations_per_block: AtomicU64::new(0),
+            stop: Arc::clone(&stop),
+            finishing: AtomicU32::new(0),
+            session: Arc::clone(&session),
+            current: Mutex::new(None),
         });
-        let conductor = Conductor {
-            engine,
-            control: Arc::clone(&control),
-            options,
-            state,
-            sources: ends.sources.into_iter().map(Some).collect(),
-            sinks: ends.sinks.into_iter().map(Some).collect(),
-            clock: Clock::start(),
+        let host = HostOptions {
+            sample_every: options.sample_every,
+            pin: options.pin,
+            lock_memory: options.lock_memory,
         };
-        let first = conductor.prepare_first()?;
+        let (engine_, session_) = (Arc::clone(&engine), Arc::clone(&session));
+        let crew = Crew::new(engine_, session_, queues, host, options.isolation.clone());
+        let sink_count = graph.sinks().count();
+        let mut conductor = Conductor {
+            control: Arc::clone(&control),
+            crew,
+            consumed_before: state.consumed.iter().map(|(_, tokens)| *tokens).collect(),
+            iterations_before: state.iterations,
+            left: options.iterations.unwrap_or(u64::MAX),
+            state,
+            sink_capacities: graph
+                .sinks()
+                .map(|(id, _)| engine.sink_capacity(id, options.queue_bytes))
+                .collect(),
+            released: vec![0; sink_count],
+            queues: vec![None; sink_count],
+            phase: Phase::Main,
+            padded: vec![0; session.sources.len()],
+            discarded: vec![0; sink_count],
+            segments: Vec::new(),
+            next_epoch: 0,
+            session: Arc::clone(&session),
+            engine: Arc::clone(&engine),
+            options,
+        };
+        let first = conductor.first()?;
+        let source = |((_, actor), queue): ((ActorId, &zbmd_ir::Actor), _)| {
+            let (producer, stop) = (Producer::new(queue), Arc::clone(&stop));
+            let token = &actor.outputs[0].token;
+            let handle = SourceHandle::new(&actor.name, token, producer, stop, Spin::SHORT);
+            (actor.name.clone(), Some(handle))
+        };
+        let sources = graph.sources().zip(&session.sources).map(source).collect();
+        let sink = |((_, actor), queue): ((ActorId, &zbmd_ir::Actor), _)| {
+            let (consumer, stop) = (Consumer::new(queue, 0, false), Arc::clone(&stop));
+            let token = &actor.inputs[0].token;
+            let handle = SinkHandle::new(&actor.name, token, consumer, stop, Spin::SHORT);
+            (actor.name.clone(), Some(handle))
+        };
+        let sinks = graph.sinks().zip(&first.memory.sinks).map(sink).collect();
         let conductor = std::thread::Builder::new()
             .name("zbmd conductor".to_owned())
             .spawn(move || conductor.conduct(first))
             .map_err(EngineError::Thread)?;
-        Ok(Self {
-            control,
-            sources: session_sources,
-            sinks: session_sinks,
-            conductor: Some(conductor),
-        })
+        Ok(Self { control, sources, sinks, conductor: Some(conductor) })
     }
 
     /// The handle of a source. There is one.
@@ -347,14 +391,6 @@ impl Drop for Session {
     }
 }
 
-#[derive(Default)]
-struct Ends {
-    sources: Vec<(ActorId, Consumer)>,
-    sinks: Vec<(ActorId, Producer)>,
-    source_conduits: Vec<Arc<Conduit>>,
-    sink_conduits: Vec<Arc<Conduit>>,
-}
-
 impl Inner {
     /// Tokens that an actor's port 0 moves in one iteration.
     pub(crate) fn tokens_per_iteration(&self, id: ActorId) -> u64 {
@@ -375,15 +411,36 @@ impl Inner {
     }
 
     /// A block is admitted when its tokens are there; the slot that takes them may come as many periods later as
-    /// there are stages, so that many blocks must fit besides; and twice that, for a program that sleeps until half
-    /// the queue is free must not starve the calendar.
-    fn source_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
+    /// there are stages, and tokens are let go only when the next border after them is committed: so many blocks must
+    /// fit besides; and twice that, for a program that sleeps until half the queue is free must not starve the calendar.
+    fn source_capacity(&self, id: ActorId, options: &RunOptions) -> u64 {
         let (block, stages) = self.largest_block(id);
+        let every = |plan: &Plan| self.saves(plan, options).map_or(0, |saves| saves.every);
+        let retained = self.program.plans.iter().map(every).max().unwrap_or(0);
         let token_bytes = self.program.graph.actors[id].outputs[0].token.bytes();
-        block.saturating_mul(2 * (stages + BLOCKS_AHEAD)).max(queue_bytes / token_bytes)
+        block
+            .saturating_mul(2 * (stages + retained + BLOCKS_AHEAD))
+            .max(options.queue_bytes / token_bytes)
     }
 
-    fn sink_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
+    /// How often the tokens on channels are saved when this plan runs; never without supervision.
+    pub(crate) fn saves(&self, _plan: &Plan, _options: &RunOptions) -> Option<Saves> {
+        None
+    }
+
+    /// All devices that the plans for the whole machine use.
+    pub(crate) fn devices(&self) -> std::collections::BTreeSet<DeviceId> {
+        let plans = [Some(self.main), self.tail].into_iter().flatten();
+        plans.flat_map(|p| self.program.plans[p].calendars.iter().map(|c| c.device)).collect()
+    }
+
+    /// Names of devices, for people.
+    pub(crate) fn names(&self, devices: &[DeviceId]) -> String {
+        let names = devices.iter().map(|d| self.program.machine.devices[*d].name.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    pub(crate) fn sink_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
         let (block, _) = self.largest_block(id);
         let token_bytes = self.program.graph.actors[id].inputs[0].token.bytes();
         block.saturating_mul(2 * BLOCKS_AHEAD).max(queue_bytes / token_bytes)

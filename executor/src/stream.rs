@@ -276,9 +276,8 @@ impl SinkHandle {
     }
 
     /// Whether the run has ended and every token has been pulled.
-    pub fn is_finished(&self) -> bool {
-        let (written, closed) = self.consumer.shared().written();
-        closed && written == self.consumer.shared().taken()
+    pub fn is_finished(&mut self) -> bool {
+        self.consumer.is_finished()
     }
 
     fn wait(&mut self, tokens: u64) -> Result<bool, StreamError> {

@@ -2,13 +2,18 @@
 
 use zbmd_ir::{Action, ActorId, Calendar, DeviceId, Graph, Plan, Program, Slot, State, TiVec};
 
-use crate::conductor::{Segment, Slots};
+use serde::{Deserialize, Serialize};
+
+use crate::conductor::Segment;
+use crate::epoch::{Post, SessionMemory};
 use crate::error::RunError;
+use crate::prepare::Slots;
+use crate::primitive::Ordering;
 use crate::report::{
     LatencyReport, PlanReport, Report, SinkReport, SlotReport, SourceReport, WaitReport,
     WorkerReport,
 };
-use crate::session::{Control, Inner};
+use crate::session::Inner;
 use crate::worker::{Failure, SinkEnd, Worker};
 
 /// The actors that tokens of `from` reach, itself included. O(actors + channels).
@@ -96,15 +101,7 @@ pub(crate) fn worker_report(
     }
 }
 
-pub(crate) fn latencies(
-    program: &Program,
-    sink: &SinkEnd,
-    control: &Control,
-) -> Vec<LatencyReport> {
-    debug_assert!(
-        (sink.index as usize) < control.sinks.len(),
-        "sinks are numbered as in the graph"
-    );
+pub(crate) fn latencies(program: &Program, sink: &SinkEnd) -> Vec<LatencyReport> {
     let name = program.graph.sinks().nth(sink.index as usize).map(|(_, a)| a.name.clone());
     let name = name.unwrap_or_default();
     let report = |path: &crate::measure::Path| {
@@ -114,33 +111,77 @@ pub(crate) fn latencies(
     sink.paths.iter().map(report).collect()
 }
 
-/// What went wrong, with the names of the slot at work.
-pub(crate) fn run_error(
+/// What went wrong in a worker, with the names of the slot at work: what one process can tell another.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Wrong {
+    pub actor: String,
+    pub device: String,
+    pub block: u64,
+    pub kind: WrongKind,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WrongKind {
+    Fault,
+    Panic,
+    /// Sent by this device.
+    Corrupt(DeviceId),
+}
+
+impl From<Wrong> for RunError {
+    fn from(wrong: Wrong) -> Self {
+        let Wrong { actor, device, block, kind, message } = wrong;
+        match kind {
+            WrongKind::Fault => RunError::Fault { actor, device, block, fault: message },
+            WrongKind::Panic => RunError::Panic { actor, device, block, message },
+            WrongKind::Corrupt(_) => RunError::Corrupt { device, block, message },
+        }
+    }
+}
+
+pub(crate) fn wrong(
     program: &Program,
-    calendar: &Calendar,
+    plan: &Plan,
     lowered: &Slots,
     worker: &Worker,
     why: Failure,
-) -> RunError {
-    let device = program.machine.devices[calendar.device].name.clone();
-    let pc = worker.replay.live.pc;
-    let slot = lowered.slots.get(pc).and_then(Option::as_ref);
-    let actor = match slot.map(|s| s.action) {
-        Some(Action::Fire { actor, .. }) => program.graph.actors[actor].name.clone(),
-        Some(other) => format!("{other:?}"),
+) -> Wrong {
+    let role = plan.calendars[worker.calendar].device;
+    let device = program.machine.devices[role].name.clone();
+    let pc = worker.epoch.posts[worker.calendar].pc.load(Ordering::Relaxed);
+    let slot = match pc {
+        Post::OUTSIDE => None,
+        pc => lowered.slots.get(pc as usize).and_then(Option::as_ref),
+    };
+    let actor = match slot {
+        Some(Slot { action: Action::Fire { actor, .. }, .. }) => {
+            program.graph.actors[*actor].name.clone()
+        }
+        Some(slot) => label(program, plan, slot),
         None => "the worker itself".to_owned(),
     };
     let block = worker.period.saturating_sub(slot.map_or(0, |s| u64::from(s.stage)));
-    match why {
-        Failure::Stopped => RunError::Abandoned,
-        Failure::Fault(fault) => RunError::Fault { actor, device, block, fault },
-        Failure::Panic(message) => RunError::Panic { actor, device, block, message },
-    }
+    let (kind, message) = match why {
+        Failure::Stopped => (WrongKind::Fault, "stopped".to_owned()),
+        Failure::Fault(fault) => (WrongKind::Fault, fault.to_string()),
+        Failure::Panic(message) => (WrongKind::Panic, message),
+        Failure::Corrupt { ring, sent, found } => {
+            let ring = &plan.rings[lowered.rings[ring as usize]];
+            let from = &program.machine.devices[ring.from].name;
+            let message = format!(
+                "{} from {from} has checksum {found:016x}, it was sent with {sent:016x}",
+                ring.channel
+            );
+            (WrongKind::Corrupt(ring.from), message)
+        }
+    };
+    Wrong { actor, device, block, kind, message }
 }
 
 pub(crate) fn report(
     engine: &Inner,
-    control: &Control,
+    session: &SessionMemory,
     (before, after): (&State, &State),
     segments: Vec<Segment>,
     padded: &[u64],
@@ -152,7 +193,7 @@ pub(crate) fn report(
     let iterations: u64 = after.iterations - before.iterations;
     let per_s =
         |tokens: u64| if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
-    let sources = graph.sources().zip(control.sources.iter().zip(padded)).map(
+    let sources = graph.sources().zip(session.sources.iter().zip(padded)).map(
         |((id, actor), (conduit, &padded))| {
             let tokens = conduit.taken();
             SourceReport {

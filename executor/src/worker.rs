@@ -12,15 +12,16 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use zbmd_backends::kernel::KernelFault;
 
+use crate::arena::In;
 use crate::conduit::{Conduit, Consumer, Producer};
+use crate::epoch::{Doors, EpochMemory, Post};
 use crate::measure::{Clock, Path, Stamps};
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, Ordering, fence};
 use crate::replay::{Env, Halt, Replay};
-use crate::ring::{Parker, RingSync, Spin, Stop, Stopped};
+use crate::ring::{Spin, Stop, Stopped};
 
 /// The worker's end of a source.
 pub(crate) struct SourceEnd {
-    pub index: u32,
     pub consumer: Consumer,
 }
 
@@ -39,6 +40,8 @@ pub(crate) struct SinkEnd {
     /// Firings of the sink in one block: its last one completes the block.
     pub firings: u64,
     pub paths: Vec<Path>,
+    /// Tokens still to come that were given out in an earlier epoch: the same bits, and not given out again.
+    pub given_out: u64,
 }
 
 impl SinkEnd {
@@ -48,10 +51,21 @@ impl SinkEnd {
         from: &[u8],
         block: u64,
         end: u64,
-        spin: Spin,
-        stop: &Stop,
-        clock: &Clock,
+        env: (Spin, &Stop, &Clock, &Post),
     ) -> Result<(), Stopped> {
+        let (spin, stop, clock, post) = env;
+        let mut from = from;
+        if self.given_out > 0 {
+            let tokens = self.given_out.min(from.len() as u64 / self.token_bytes);
+            self.given_out -= tokens;
+            from = &from[(tokens * self.token_bytes) as usize..];
+            if from.is_empty() {
+                return Ok(());
+            }
+        }
+        if post.first_output_ns.load(Ordering::Relaxed) == 0 {
+            post.first_output_ns.store(clock.now_ns(), Ordering::Relaxed);
+        }
         self.producer.wait_space(from.len() as u64 / self.token_bytes, spin, stop)?;
         self.producer.write(from).map_err(|_| Stopped)?;
         if end == self.firings && !self.paths.is_empty() {
@@ -78,17 +92,8 @@ impl Tickets {
         Self { word: CachePadded::new(AtomicU64::new(0)) }
     }
 
-    /// For the next plan of the run. No worker may be at work.
-    pub(crate) fn restart(&self) {
-        self.word.fetch_and(1, Ordering::AcqRel);
-    }
-
     pub(crate) fn close(&self) {
         self.word.fetch_or(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.word.load(Ordering::Acquire) & 1 == 1
     }
 
     /// Blocks granted, more than `block` unless closed.
@@ -116,8 +121,8 @@ pub(crate) struct Feed {
 /// Decides whether a block may start.
 pub(crate) struct Gate {
     pub feeds: Vec<Feed>,
-    pub tickets: Arc<Tickets>,
-    pub parker: Arc<CachePadded<Parker>>,
+    pub doors: In<Doors>,
+    pub epoch: u64,
     /// Blocks at most.
     pub limit: u64,
     /// Tickets taken at a time.
@@ -130,27 +135,33 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Waits until it is known whether `block` starts.
-    fn admit(&mut self, block: u64, spin: Spin, stop: &Stop) -> Result<bool, Stopped> {
+    fn admit(
+        &mut self,
+        block: u64,
+        tickets: &Tickets,
+        spin: Spin,
+        stop: &Stop,
+    ) -> Result<bool, Stopped> {
         if block < self.admitted {
             return Ok(true);
         }
-        if let Some(verdict) = self.look(block) {
+        if let Some(verdict) = self.look(block, tickets) {
             return Ok(verdict);
         }
-        let parker = Arc::clone(&self.parker);
+        let doors = self.doors.clone();
         let mut verdict = None;
-        parker.wait_until(spin, || {
-            verdict = self.look(block);
+        doors.of(self.epoch).wait_until(spin, || {
+            verdict = self.look(block, tickets);
             verdict.is_some() || stop.is_set()
         });
         verdict.ok_or(Stopped)
     }
 
-    fn look(&mut self, block: u64) -> Option<bool> {
+    fn look(&mut self, block: u64, tickets: &Tickets) -> Option<bool> {
         if block >= self.limit {
             return Some(false);
         }
-        let mut upto = self.tickets.grant(block, self.batch).min(self.limit);
+        let mut upto = tickets.grant(block, self.batch).min(self.limit);
         if upto <= block {
             return Some(false);
         }
@@ -176,16 +187,6 @@ impl Gate {
     }
 }
 
-/// What all workers of one plan share.
-pub(crate) struct Shared {
-    pub stop: Arc<Stop>,
-    pub rings: Vec<RingSync>,
-    pub spin: Spin,
-    pub clock: Clock,
-    /// Blocks finished by the first worker, for progress displays.
-    pub progress: Arc<AtomicU64>,
-}
-
 /// Why a worker gave up.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -193,6 +194,12 @@ pub(crate) enum Failure {
     Stopped,
     Fault(KernelFault),
     Panic(String),
+    /// What came over a ring (numbered as in the replay) is not what was sent.
+    Corrupt {
+        ring: u32,
+        sent: u64,
+        found: u64,
+    },
 }
 
 /// What measuring the periods of one worker gave.
@@ -209,13 +216,15 @@ pub(crate) struct Worker {
     pub sources: Vec<SourceEnd>,
     pub sinks: Vec<SinkEnd>,
     pub gate: Gate,
-    pub shared: Arc<Shared>,
-    pub stamps: Option<Arc<Stamps>>,
+    pub epoch: Arc<EpochMemory>,
+    /// Which of the epoch's calendars it runs.
+    pub calendar: usize,
+    pub stamps: Option<Stamps>,
     pub cores: Vec<u32>,
+    pub spin: Spin,
     pub stages: u64,
     /// Every how many periods slots are timed; 0 for never.
     pub sample_every: u64,
-    pub is_first: bool,
     pub periods: Periods,
     /// The period at work.
     pub period: u64,
@@ -225,24 +234,35 @@ impl Worker {
     /// Runs all periods; the number of blocks.
     pub(crate) fn run(&mut self) -> Result<u64, Failure> {
         self.periods.pinned = pin(&self.cores);
+        self.epoch.posts[self.calendar].thread.store(thread_number(), Ordering::Release);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.periods()));
         match outcome {
             Ok(Ok(blocks)) => Ok(blocks),
             Ok(Err(Halt::Stopped)) => Err(Failure::Stopped),
             Ok(Err(Halt::Fault(fault))) => Err(Failure::Fault(fault)),
+            Ok(Err(Halt::Corrupt { ring, sent, found })) => {
+                Err(Failure::Corrupt { ring, sent, found })
+            }
             Err(panic) => Err(Failure::Panic(panic_message(panic.as_ref()))),
         }
     }
 
     fn periods(&mut self) -> Result<u64, Halt> {
-        let Self { replay, sources, sinks, gate, shared, stamps, .. } = self;
-        let Shared { stop, rings, spin, clock, progress } = &**shared;
-        let mut env = Env { rings, sources, sinks, stop, spin: *spin, clock };
+        let Self { replay, sources, sinks, gate, epoch, stamps, spin, .. } = self;
+        let epoch: &EpochMemory = epoch;
+        let (stop, tickets) = (&epoch.common.stop, &epoch.common.tickets);
+        let post: &Post = &epoch.posts[self.calendar];
+        let (clock, spin) = (&Clock, *spin);
+        let rings = &*epoch.rings;
+        let mut env = Env { epoch, rings, post, sources, sinks, stop, spin, clock };
         let mut until_sample = self.sample_every;
+        // Periods until the next border is passed.
+        let mut until_border =
+            epoch.borders().map_or(u64::MAX, |b| b.every() + self.stages - 1);
         let mut blocks = None;
         loop {
             let period = self.period;
-            if blocks.is_none() && !gate.admit(period, *spin, stop)? {
+            if blocks.is_none() && !gate.admit(period, tickets, spin, stop)? {
                 blocks = Some(period);
             }
             if period == 0 {
@@ -250,6 +270,9 @@ impl Worker {
             }
             if blocks.is_some_and(|n| period + 1 >= n + self.stages) {
                 break;
+            }
+            if stop.is_set() {
+                return Err(Halt::Stopped);
             }
             if let (Some(stamps), None) = (stamps.as_ref(), blocks) {
                 stamps.set(period, clock.now_ns());
@@ -259,13 +282,45 @@ impl Worker {
             until_sample = if timed { self.sample_every } else { until_sample.saturating_sub(1) };
             replay.step(&mut env, period, blocks, timed)?;
             self.period += 1;
-            if self.is_first {
-                progress.store((self.period + 1).saturating_sub(self.stages), Ordering::Relaxed);
+            post.periods.store(self.period, Ordering::Release);
+            post.pc.store(Post::OUTSIDE, Ordering::Relaxed);
+            until_border -= 1;
+            if until_border == 0 {
+                until_border = epoch.borders().map_or(u64::MAX, |b| b.every());
+                commit(epoch, gate);
             }
         }
         self.periods.last_ns = clock.now_ns();
         Ok(blocks.unwrap_or(0))
     }
+}
+
+/// Called by a worker that has passed a border and told so: if that commits a border, lets the sources' tokens before it
+/// go.
+///
+/// Every worker looks after it has told: whoever is the last to pass a border sees that all have.
+fn commit(epoch: &EpochMemory, gate: &Gate) {
+    // Partner: itself, in the other workers: of two that pass the border at once, one sees both.
+    fence(Ordering::SeqCst);
+    let committed = epoch.committed();
+    let before = epoch.common.committed.fetch_max(committed, Ordering::AcqRel);
+    if committed > before {
+        for feed in &gate.feeds {
+            feed.conduit.let_go(feed.base + committed * feed.tokens_per_block);
+        }
+        epoch.common.commits.notify();
+    }
+}
+
+/// The system's number of this thread, by which others can ask what became of it; 0 if it has none.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn thread_number() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn thread_number() -> u32 {
+    0
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
@@ -295,14 +350,16 @@ fn pin(_cores: &[u32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
 
     /// What each source holds (tokens, closed), the limit, whether to pad; then the verdict on block 2 of 10 tokens.
     fn verdict(sources: &[(u64, bool)], limit: u64, pad: bool) -> Option<bool> {
-        let parker = Arc::new(CachePadded::new(Parker::new()));
+        let arena = Arc::new(Arena::new(size_of::<Doors>() as u64, false).expect("small"));
+        let doors = In::create(&arena, 0, 1, Doors::new).one(0);
         let mut feeds = Vec::new();
         for &(tokens, closed) in sources {
             let (mut producer, _consumer) =
-                Conduit::pair(64, 1, Arc::clone(&parker)).expect("small");
+                Conduit::pair(64, 1, Some(doors.clone())).expect("small");
             producer.write(&vec![0; tokens as usize]).expect("open");
             if closed {
                 producer.shared().close();
@@ -310,9 +367,8 @@ mod tests {
             let conduit = Arc::clone(producer.shared());
             feeds.push(Feed { conduit, base: 0, tokens_per_block: 10 });
         }
-        let tickets = Arc::new(Tickets::new());
-        let mut gate = Gate { feeds, tickets, parker, limit, batch: 8, pad, admitted: 0 };
-        gate.look(2)
+        let mut gate = Gate { feeds, doors, epoch: 0, limit, batch: 8, pad, admitted: 0 };
+        gate.look(2, &Tickets::new())
     }
 
     #[test]
@@ -342,7 +398,5 @@ mod tests {
         assert_eq!(tickets.grant(4, 4), 8);
         tickets.close();
         assert_eq!(tickets.grant(8, 4), 8);
-        tickets.restart();
-        assert_eq!(tickets.grant(0, 4), 0, "a stop holds for the plans to come");
     }
 }

@@ -45,6 +45,14 @@ pub fn write_with(path: &Path, program: &Verified<Program>, meta: &Meta) -> io::
     replace(path, |out| layout.write(out))
 }
 
+/// Writes the bytes of a bundle without meta strings to whatever takes bytes, never holding all of them at once.
+///
+/// # Errors
+/// What `out` says.
+pub fn write_to(out: &mut dyn Write, program: &Verified<Program>) -> io::Result<()> {
+    Layout::new(program, &Meta::new()).write(out)
+}
+
 /// Replaces the file at `path` by what `write` gives, atomically.
 pub(crate) fn replace(
     path: &Path,

@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 
 pub use self::decode::{decode, decode_meta};
 pub use self::encode::{encode, encode_with};
-pub use self::file::{OpenError, open, open_meta, write, write_with};
+pub use self::file::{OpenError, open, open_meta, write, write_to, write_with};
 
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";

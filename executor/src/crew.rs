@@ -1,0 +1,349 @@
+//! The workers of a session: threads of this process, or processes. Starts them, gives them their parts of epochs, and
+//! hands on what they say. Decides nothing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use zbmd_ir::DeviceId;
+
+use crate::epoch::{EpochMemory, SessionMemory, Spec};
+use crate::error::EngineError;
+use crate::host::{self, End, HostOptions, Job, Prepared};
+use crate::session::Inner;
+
+/// Where workers run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// In threads of the embedding program.
+    #[default]
+    Threads,
+    /// Each in a process of its own: the given program, or if `None` this very one, which must call
+    /// [`crate::serve_if_worker`] first of all.
+    Processes {
+        /// The program to start.
+        program: Option<PathBuf>,
+    },
+}
+
+/// Why a worker is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    Exited(i32),
+    Killed(i32),
+    Unfit(String),
+}
+
+impl std::fmt::Display for Farewell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exited with code {code}"),
+            Self::Killed(signal) => write!(f, "killed by signal {signal}"),
+            Self::Unfit(why) => f.write_str(why),
+        }
+    }
+}
+
+/// What a worker says, or is seen to do.
+pub(crate) enum News {
+    Ready { device: DeviceId, incarnation: u32 },
+    Gone { device: DeviceId, incarnation: u32, farewell: Farewell },
+    Ended { device: DeviceId, incarnation: u32, epoch: u64, calendar: usize, end: Box<End> },
+    /// A thread of ours panicked outside of all kernels.
+    Bug(Box<dyn std::any::Any + Send>),
+}
+
+/// What a worker is, and how to reach it.
+enum Hand {
+    Thread,
+    #[cfg(target_os = "linux")]
+    Process(crate::process::WorkerProcess),
+}
+
+struct Member {
+    incarnation: u32,
+    hand: Hand,
+}
+
+/// Everybody who works for a session.
+pub(crate) struct Crew {
+    engine: Arc<Inner>,
+    session: Arc<SessionMemory>,
+    #[cfg(target_os = "linux")]
+    queues: crate::epoch::Queues,
+    options: HostOptions,
+    isolation: Isolation,
+    members: BTreeMap<DeviceId, Member>,
+    /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
+    threads: Vec<JoinHandle<()>>,
+    news: mpsc::Receiver<News>,
+    told: mpsc::Sender<News>,
+    /// The bundle for worker processes, written when the first one starts.
+    #[cfg(target_os = "linux")]
+    bundle: Option<std::fs::File>,
+}
+
+impl Crew {
+    pub(crate) fn new(
+        engine: Arc<Inner>,
+        session: Arc<SessionMemory>,
+        queues: crate::epoch::Queues,
+        options: HostOptions,
+        isolation: Isolation,
+    ) -> Self {
+        let (told, news) = mpsc::channel();
+        #[cfg(not(target_os = "linux"))]
+        drop(queues);
+        Self {
+            engine,
+            session,
+            #[cfg(target_os = "linux")]
+            queues,
+            options,
+            isolation,
+            members: BTreeMap::new(),
+            threads: Vec::new(),
+            news,
+            told,
+            #[cfg(target_os = "linux")]
+            bundle: None,
+        }
+    }
+
+    /// Starts the worker of a device. News of it follow: that it is ready, or gone.
+    pub(crate) fn spawn(&mut self, device: DeviceId, incarnation: u32) {
+        if let Err(error) = self.try_spawn(device, incarnation) {
+            let farewell = Farewell::Unfit(error.to_string());
+            self.tell(News::Gone { device, incarnation, farewell });
+        }
+    }
+
+    fn tell(&self, news: News) {
+        // The receiver lives as long as we do.
+        let _ = self.told.send(news);
+    }
+
+    fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> io::Result<()> {
+        match &self.isolation {
+            Isolation::Threads => {
+                self.members.insert(device, Member { incarnation, hand: Hand::Thread });
+                self.tell(News::Ready { device, incarnation });
+                Ok(())
+            }
+            #[cfg(target_os = "linux")]
+            Isolation::Processes { program } => {
+                let program = program.clone();
+                self.spawn_process(device, incarnation, program)
+            }
+            #[cfg(not(target_os = "linux"))]
+            Isolation::Processes { .. } => Err(io::Error::other(
+                "workers in processes of their own need Linux; run them as threads",
+            )),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn spawn_process(
+        &mut self,
+        device: DeviceId,
+        incarnation: u32,
+        program: Option<PathBuf>,
+    ) -> io::Result<()> {
+        use crate::process::{Answer, Ship, WorkerProcess, ending};
+        use std::os::fd::AsFd;
+        if self.bundle.is_none() {
+            self.bundle = Some(bundle_file(&self.engine)?);
+        }
+        let Some(bundle) = &self.bundle else { return Err(io::ErrorKind::NotFound.into()) };
+        let ship = Ship {
+            bundle: bundle.as_fd(),
+            session: &self.session,
+            queues: &self.queues,
+            options: self.options,
+        };
+        let (process, listener) = WorkerProcess::start(program.as_deref(), &ship)?;
+        let told = self.told.clone();
+        let listen = move || {
+            let mut unfit = None;
+            let ended = listener.listen(|answer| {
+                let news = match answer {
+                    Answer::Ready => News::Ready { device, incarnation },
+                    Answer::Ended { epoch, calendar, end } => {
+                        News::Ended { device, incarnation, epoch, calendar, end }
+                    }
+                    Answer::Unfit { why } => {
+                        unfit = Some(why);
+                        return;
+                    }
+                };
+                let _ = told.send(news);
+            });
+            let farewell = match (unfit, ended.map(ending)) {
+                (Some(why), _) => Farewell::Unfit(why),
+                (None, Ok(Ok(code))) => Farewell::Exited(code),
+                (None, Ok(Err(signal))) => Farewell::Killed(signal),
+                (None, Err(error)) => Farewell::Unfit(error.to_string()),
+            };
+            let _ = told.send(News::Gone { device, incarnation, farewell });
+        };
+        let name = format!("zbmd listener {}", device.0);
+        self.threads.push(std::thread::Builder::new().name(name).spawn(listen)?);
+        self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
+        Ok(())
+    }
+
+    /// Kills a worker's process. A thread cannot be killed: it is left to itself, and said to be gone.
+    pub(crate) fn kill(&mut self, device: DeviceId, incarnation: u32) {
+        match self.members.get(&device) {
+            Some(member) if member.incarnation == incarnation => {}
+            _ => return,
+        }
+        let Some(member) = self.members.remove(&device) else { return };
+        match member.hand {
+            Hand::Thread => {
+                let farewell = Farewell::Unfit("a thread that was left to itself".to_owned());
+                self.tell(News::Gone { device, incarnation, farewell });
+            }
+            #[cfg(target_os = "linux")]
+            Hand::Process(process) => process.signal(rustix::process::Signal::KILL),
+        }
+    }
+
+    /// The process of a worker; this one for threads, `None` if there is no such worker.
+    pub(crate) fn process_of(&self, device: DeviceId) -> Option<u32> {
+        match &self.members.get(&device)?.hand {
+            Hand::Thread => Some(std::process::id()),
+            #[cfg(target_os = "linux")]
+            Hand::Process(process) => Some(process.pid()),
+        }
+    }
+
+    /// Sends a worker's process a signal, to test what becomes of it; whether there is such a process.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn signal(&self, device: DeviceId, signal: rustix::process::Signal) -> bool {
+        match self.members.get(&device).map(|m| &m.hand) {
+            Some(Hand::Process(process)) => {
+                process.signal(signal);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes the parts of an epoch that run in this process ready; those of processes make themselves ready.
+    pub(crate) fn prepare(
+        &self,
+        spec: &Arc<Spec>,
+        epoch: &Arc<EpochMemory>,
+    ) -> Result<Vec<Option<Prepared>>, EngineError> {
+        let mut parts = Vec::with_capacity(spec.devices.len());
+        for calendar in 0..spec.devices.len() {
+            let is_thread = self.isolation == Isolation::Threads;
+            let job = || Job {
+                spec: Arc::clone(spec),
+                calendar,
+                session: Arc::clone(&self.session),
+                epoch: Arc::clone(epoch),
+                options: self.options,
+            };
+            parts.push(is_thread.then(|| host::prepare(&self.engine, job())).transpose()?);
+        }
+        Ok(parts)
+    }
+
+    /// Lets the workers of an epoch begin. News follow of each.
+    ///
+    /// # Errors
+    /// No thread; those that have begun are told to stop.
+    pub(crate) fn begin(
+        &mut self,
+        spec: &Arc<Spec>,
+        epoch: &Arc<EpochMemory>,
+        parts: Vec<Option<Prepared>>,
+    ) -> Result<(), EngineError> {
+        self.threads.retain(|thread| !thread.is_finished());
+        for (calendar, part) in parts.into_iter().enumerate() {
+            let device = spec.devices[calendar];
+            let incarnation = self.members.get(&device).map_or(0, |m| m.incarnation);
+            match part {
+                Some(prepared) => {
+                    let name = format!("zbmd {}", self.engine.program.machine.devices[device].name);
+                    let (engine, told) = (Arc::clone(&self.engine), self.told.clone());
+                    let number = spec.epoch;
+                    let work = move || {
+                        let run = AssertUnwindSafe(|| Box::new(prepared.run(&engine)));
+                        let news = match catch_unwind(run) {
+                            Ok(end) => {
+                                News::Ended { device, incarnation, epoch: number, calendar, end }
+                            }
+                            Err(bug) => News::Bug(bug),
+                        };
+                        let _ = told.send(news);
+                    };
+                    match std::thread::Builder::new().name(name).spawn(work) {
+                        Ok(thread) => self.threads.push(thread),
+                        Err(error) => {
+                            epoch.stop();
+                            return Err(EngineError::Thread(error));
+                        }
+                    }
+                }
+                None => self.begin_process(spec, epoch, device, calendar),
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_process(
+        &mut self,
+        spec: &Spec,
+        epoch: &EpochMemory,
+        device: DeviceId,
+        calendar: usize,
+    ) {
+        if let Some(Member { hand: Hand::Process(process), .. }) = self.members.get_mut(&device) {
+            process.begin(spec, calendar, epoch);
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn begin_process(&mut self, _: &Spec, _: &EpochMemory, _: DeviceId, _: usize) {}
+
+    /// The next news; `None` if none comes within the time.
+    pub(crate) fn next(&self, within: Option<Duration>) -> Option<News> {
+        match within {
+            // We hold a sender, so it never says that nobody is left.
+            None => self.news.recv().ok(),
+            Some(time) => self.news.recv_timeout(time).ok(),
+        }
+    }
+
+    /// Waits for the threads that were told to end.
+    pub(crate) fn dismiss(mut self) {
+        let devices: Vec<(DeviceId, u32)> =
+            self.members.iter().map(|(d, m)| (*d, m.incarnation)).collect();
+        let threads_alone = self.isolation == Isolation::Threads;
+        if !threads_alone {
+            devices.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
+        }
+        for thread in self.threads.drain(..) {
+            // A panic has been told as news.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The bundle as a file without a name, for processes that this one starts.
+#[cfg(target_os = "linux")]
+fn bundle_file(engine: &Inner) -> io::Result<std::fs::File> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    let fd = memfd_create("zbmd bundle", MemfdFlags::CLOEXEC)?;
+    let mut out = io::BufWriter::new(std::fs::File::from(fd));
+    zbmd_ir::bundle::write_to(&mut out, &engine.program)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)
+}

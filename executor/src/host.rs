@@ -1,0 +1,233 @@
+//! One worker's part of an epoch, from the job to what is left of it: the same code in a thread of the embedding
+//! program and in a process of its own. Must not know who else is at work.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use zbmd_ir::{ActorId, DeviceId, Plan};
+
+use crate::arena::OutOfMemory;
+use crate::border;
+use crate::conduit::{Conduit, Consumer, Producer};
+use crate::epoch::{EpochMemory, SessionMemory, Spec};
+use crate::measure::Path;
+use crate::prepare::{Known, Lowered, Memory, Slots, lower};
+use crate::report::{LatencyReport, WorkerReport};
+use crate::ring::Spin;
+use crate::session::Inner;
+use crate::summary::{self, Wrong};
+use crate::worker::{Failure, Feed, Gate, Periods, SinkEnd, SourceEnd, Worker};
+
+/// Latency paths measured by one worker; each takes some tens of kilobytes.
+const MAX_PATHS: usize = 64;
+/// A stop takes effect within about this time, or one period.
+const STOP_NS: u64 = 1_000_000;
+const MAX_BATCH: u64 = 64;
+
+/// How workers run, whatever the epoch.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct HostOptions {
+    pub sample_every: u64,
+    pub pin: bool,
+    pub lock_memory: bool,
+}
+
+/// What a worker is to do.
+pub(crate) struct Job {
+    pub spec: Arc<Spec>,
+    /// Which of the plan's calendars.
+    pub calendar: usize,
+    pub session: Arc<SessionMemory>,
+    pub epoch: Arc<EpochMemory>,
+    pub options: HostOptions,
+}
+
+/// How a worker's part ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum How {
+    /// All blocks are done, so many; the tokens on channels are in the end area.
+    Finished { blocks: u64 },
+    /// The epoch was stopped.
+    Stopped,
+    /// It could not go on.
+    Wrong(Wrong),
+    /// There was no memory to begin with.
+    NoMemory { bytes: u64, limit: u64 },
+}
+
+/// What a worker leaves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct End {
+    pub how: How,
+    pub report: WorkerReport,
+    pub latencies: Vec<LatencyReport>,
+    /// For each sink of the worker: which, and tokens that nobody wanted.
+    pub discarded: Vec<(u32, u64)>,
+    pub arena_bytes: u64,
+    pub locked_bytes: u64,
+    pub first_ns: u64,
+    pub last_ns: u64,
+}
+
+impl End {
+    pub(crate) fn without_memory(error: OutOfMemory) -> Self {
+        Self {
+            how: How::NoMemory { bytes: error.bytes, limit: error.limit },
+            report: WorkerReport::default(),
+            latencies: Vec::new(),
+            discarded: Vec::new(),
+            arena_bytes: 0,
+            locked_bytes: 0,
+            first_ns: 0,
+            last_ns: 0,
+        }
+    }
+}
+
+/// A job with its memory, ready to run.
+pub(crate) struct Prepared {
+    plan: zbmd_ir::PlanId,
+    memory: Memory,
+    slots: Slots,
+    worker: Worker,
+}
+
+/// Takes a job's memory and fills it with the tokens that the epoch begins with.
+pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, OutOfMemory> {
+    let Job { spec, calendar, session, epoch, options } = job;
+    let program = &engine.program;
+    let plan = &program.plans[spec.plan];
+    let graph = &program.graph;
+    let memory = Memory::new(&plan.calendars[calendar], Arc::clone(&epoch), options.lock_memory)?;
+    border::import(graph, plan, &memory);
+    let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
+    let Lowered { replay, slots, sources, sinks, rings } =
+        lower(&known, plan, &plan.calendars[calendar], &memory);
+
+    let retain = spec.saves.is_some();
+    let ids: Vec<ActorId> = graph.sources().map(|(id, _)| id).collect();
+    let source = |id: &ActorId| {
+        let index = ids.iter().position(|other| other == id).unwrap_or_default();
+        let consumer = Consumer::new(&session.sources[index], spec.bases[index], retain);
+        SourceEnd { consumer }
+    };
+    let device = spec.devices[calendar];
+    let cores = program.machine.devices[device].cores.clone();
+    let stamps = (!sources.is_empty()).then(|| epoch.stamps(calendar));
+    let worker = Worker {
+        replay,
+        sources: sources.iter().map(source).collect(),
+        sinks: sink_ends(engine, &spec, &epoch, &sinks),
+        gate: gate(engine, &spec, &session),
+        calendar,
+        stamps,
+        cores: if options.pin { cores } else { Vec::new() },
+        spin: if spec.spin_long { Spin::LONG } else { Spin::SHORT },
+        stages: u64::from(plan.stages),
+        sample_every: options.sample_every,
+        periods: Periods::default(),
+        period: 0,
+        epoch,
+    };
+    Ok(Prepared { plan: spec.plan, memory, slots: Slots { slots, rings }, worker })
+}
+
+fn sink_ends(engine: &Inner, spec: &Spec, epoch: &EpochMemory, sinks: &[ActorId]) -> Vec<SinkEnd> {
+    let graph = &engine.program.graph;
+    let plan = &engine.program.plans[spec.plan];
+    let ids: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    let mut budget = MAX_PATHS;
+    let mut ends = Vec::with_capacity(sinks.len());
+    for &sink in sinks {
+        let index = ids.iter().position(|id| *id == sink).unwrap_or_default();
+        let mut paths = Vec::new();
+        for (source, _) in graph.sources() {
+            let home = calendar_of(plan, plan.placement[source]);
+            if budget > 0 && summary::reached_from(graph, source)[sink] {
+                budget -= 1;
+                paths.push(Path::new(source.0, epoch.stamps(home)));
+            }
+        }
+        ends.push(SinkEnd {
+            index: index as u32,
+            producer: Producer::new(&epoch.sinks[index]),
+            token_bytes: spec.sinks[index].token_bytes,
+            given_out: spec.sinks[index].given_out,
+            firings: plan.block * engine.repetition[sink],
+            paths,
+        });
+    }
+    ends
+}
+
+fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
+    plan.calendars.iter().position(|c| c.device == device).unwrap_or_default()
+}
+
+fn gate(engine: &Inner, spec: &Spec, session: &SessionMemory) -> Gate {
+    let plan = &engine.program.plans[spec.plan];
+    let feeds = session.sources.iter().zip(engine.program.graph.sources()).zip(&spec.bases);
+    Gate {
+        feeds: feeds
+            .map(|((conduit, (id, _)), &base)| Feed {
+                conduit: Arc::<Conduit>::clone(conduit),
+                base,
+                tokens_per_block: plan.block * engine.tokens_per_iteration(id),
+            })
+            .collect(),
+        doors: session.doors.clone(),
+        epoch: spec.epoch,
+        limit: spec.limit,
+        batch: (STOP_NS / plan.period_ns.max(1)).clamp(1, MAX_BATCH),
+        pad: spec.pad,
+        admitted: 0,
+    }
+}
+
+impl Prepared {
+    /// Runs it to its end. If it fails, it stops the whole epoch: nobody waits for a peer that is gone.
+    pub(crate) fn run(mut self, engine: &Inner) -> End {
+        let outcome = self.worker.run();
+        let program = &engine.program;
+        let plan = &program.plans[self.plan];
+        let calendar = &plan.calendars[self.worker.calendar];
+        let how = match outcome {
+            Ok(blocks) => {
+                border::export(&program.graph, plan, &self.memory, blocks);
+                How::Finished { blocks }
+            }
+            Err(failure) => {
+                self.worker.epoch.stop();
+                self.how_it_failed(engine, failure)
+            }
+        };
+        let report =
+            summary::worker_report(program, plan, calendar, &self.slots, &self.worker);
+        let sinks = &self.worker.sinks;
+        let (arena_bytes, locked_bytes) = self.memory.bytes();
+        End {
+            how,
+            report,
+            latencies: sinks.iter().flat_map(|s| summary::latencies(program, s)).collect(),
+            discarded: sinks.iter().map(|s| (s.index, s.producer.discarded())).collect(),
+            arena_bytes,
+            locked_bytes,
+            first_ns: self.worker.periods.first_ns,
+            last_ns: self.worker.periods.last_ns,
+        }
+    }
+
+    fn how_it_failed(&self, engine: &Inner, failure: Failure) -> How {
+        let plan = &engine.program.plans[self.plan];
+        match failure {
+            Failure::Stopped => How::Stopped,
+            failure => How::Wrong(summary::wrong(
+                &engine.program,
+                plan,
+                &self.slots,
+                &self.worker,
+                failure,
+            )),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Workers in processes of their own: how they are started, told what to do, killed, and seen to be gone.
+//!
+//! A worker's process is this very program, started anew, with one end of a socket pair as its standard input. It maps
+//! the memory that it is sent, and runs [`crate::host`]: what a thread would run. Its death closes the socket, which
+//! the supervising process sees at once, whatever the death; its life ends with the supervising process's, by the
+//! closed socket, or by the system's signal where it could not notice.
+//!
+//! Files, mappings and sockets have no names: nothing can be left behind.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use zbmd_backends::op::Registry;
+
+use crate::epoch::{EpochMemory, Queues, SessionMemory, Spec};
+use crate::host::{self, End, HostOptions, Job};
+use crate::session::{Engine, Inner};
+use crate::wire;
+
+/// Set in the environment of a worker's process.
+const MARK: &str = "ZBMD_WORKER";
+
+/// To a worker.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Comes first, with the bundle and the session's memory.
+    Open { queues: Queues, options: HostOptions },
+    /// Run a calendar of an epoch, whose memory comes with it.
+    Begin { spec: Spec, calendar: usize },
+}
+
+/// From a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// The program is loaded; epochs can begin.
+    Ready,
+    /// Its part of an epoch is over.
+    Ended { epoch: u64, calendar: usize, end: Box<End> },
+    /// It cannot be a worker, because…
+    Unfit { why: String },
+}
+
+/// The supervising process's handle of a worker's process.
+pub(crate) struct WorkerProcess {
+    socket: UnixStream,
+    pidfd: OwnedFd,
+    pid: u32,
+}
+
+/// Hands the answers of a worker to `each`, and at last how its process ended. Blocks until then.
+pub(crate) struct Listener {
+    socket: UnixStream,
+    child: Child,
+}
+
+/// What a worker's process is started from.
+pub(crate) struct Ship<'a> {
+    /// The bundle, as a file without a name.
+    pub bundle: BorrowedFd<'a>,
+    pub session: &'a SessionMemory,
+    pub queues: &'a Queues,
+    pub options: HostOptions,
+}
+
+impl WorkerProcess {
+    /// Starts a process and sends it on its way; it answers when it is ready.
+    ///
+    /// The system kills it when the calling *thread* ends, so that thread should live as long as the run.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn start(program: Option<&Path>, ship: &Ship<'_>) -> io::Result<(Self, Listener)> {
+        let (mut socket, theirs) = UnixStream::pair()?;
+        // Not the path it was started from, which may be another program by now.
+        let program = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
+        let mut command = Command::new(program);
+        command.env(MARK, std::process::id().to_string());
+        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // An interrupt from the terminal is for the supervising process alone.
+        command.process_group(0);
+        let child = command.spawn()?;
+        let pid = child.id();
+        let listener = Listener { socket: socket.try_clone()?, child };
+        let raw = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
+        // The child has not been waited for, so the number is still its own.
+        let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+        let order = Order::Open { queues: ship.queues.clone(), options: ship.options };
+        let session = ship.session.arena.fd().ok_or(io::ErrorKind::Unsupported)?;
+        // If it is gone already, the listener tells.
+        let _ = wire::send(&mut socket, &order, &[ship.bundle, session]);
+        Ok((Self { socket, pidfd, pid }, listener))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Lets it begin its part of an epoch. If it is gone, the listener tells.
+    pub(crate) fn begin(&mut self, spec: &Spec, calendar: usize, epoch: &EpochMemory) {
+        let order = Order::Begin { spec: spec.clone(), calendar };
+        if let Some(memory) = epoch.arena().fd() {
+            let _ = wire::send(&mut self.socket, &order, &[memory]);
+        }
+    }
+
+    /// Sends a signal. If it is gone, the listener tells.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.pidfd, signal);
+    }
+}
+
+impl Listener {
+    /// Calls `each` for every answer until the worker's process is gone; how it ended.
+    pub(crate) fn listen(mut self, mut each: impl FnMut(Answer)) -> io::Result<ExitStatus> {
+        while let Ok(Some((answer, _))) = wire::receive::<Answer>(&mut self.socket) {
+            each(answer);
+        }
+        // Whoever does not talk any more is of no use: it may be alive, with its end of the socket closed.
+        let _ = self.child.kill();
+        self.child.wait()
+    }
+}
+
+/// How a process ended: the signal that killed it, or its exit code.
+pub(crate) fn ending(status: ExitStatus) -> Result<i32, i32> {
+    match status.signal() {
+        Some(signal) => Err(signal),
+        None => Ok(status.code().unwrap_or(-1)),
+    }
+}
+
+/// Does a worker's work if this process was started as one, and then ends it; returns at once if not.
+///
+/// A program that embeds the executor and runs workers as processes calls this first of all in `main`, with the
+/// registry that it runs its engines with: a worker's process is the same program, started anew.
+pub fn serve_if_worker(registry: &Registry) {
+    let Some(parent) = std::env::var_os(MARK) else { return };
+    // SIGKILL when the supervising process dies, even if this one is stopped or its kernels never end.
+    let armed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let is_alive = rustix::process::getppid()
+        .is_some_and(|p| parent.to_str() == Some(&p.as_raw_nonzero().to_string()));
+    if armed.is_err() || !is_alive {
+        std::process::exit(1);
+    }
+    let socket = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
+    let served = socket.and_then(|socket| serve(socket, registry));
+    // A supervisor that has gone is the ordinary end.
+    std::process::exit(i32::from(served.is_err()));
+}
+
+fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
+    let answers = Arc::new(Mutex::new(socket.try_clone()?));
+    let mut open: Option<(Arc<Inner>, Arc<SessionMemory>, HostOptions)> = None;
+    while let Some((order, files)) = wire::receive::<Order>(&mut socket)? {
+        let mut files = files.into_iter();
+        let mut file = || files.next().ok_or(io::ErrorKind::InvalidData);
+        match order {
+            Order::Open { queues, options } => {
+                let engine = match load(&file()?, registry) {
+                    Ok(engine) => engine,
+                    Err(why) => return answer(&answers, &Answer::Unfit { why }),
+                };
+                // SAFETY: the supervising process is this very program, and made it for these queues.
+                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+                let session = unsafe { SessionMemory::find(file()?, &queues) }?;
+                open = Some((engine.inner, Arc::new(session), options));
+                answer(&answers, &Answer::Ready)?;
+            }
+            Order::Begin { spec, calendar } => {
+                let (engine, session, options) = open.clone().ok_or(io::ErrorKind::InvalidData)?;
+                let program = &engine.program;
+                let plan = program.plans.get(spec.plan).ok_or(io::ErrorKind::InvalidData)?;
+                // SAFETY: as above, for this graph, plan and spec.
+                #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
+                let epoch = unsafe { EpochMemory::find(file()?, &program.graph, plan, &spec) }?;
+                let epoch = Arc::new(epoch);
+                let job = Job { spec: Arc::new(spec), calendar, session, epoch, options };
+                let answers = Arc::clone(&answers);
+                let name = format!("zbmd calendar {calendar}");
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn(move || run(&engine, job, &answers))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run(engine: &Inner, job: Job, answers: &Mutex<UnixStream>) {
+    let (epoch, calendar) = (job.spec.epoch, job.calendar);
+    let end = match host::prepare(engine, job) {
+        Ok(prepared) => prepared.run(engine),
+        Err(error) => End::without_memory(error),
+    };
+    // Nobody to tell: the main thread sees the closed socket, and ends the process.
+    let _ = answer(answers, &Answer::Ended { epoch, calendar, end: Box::new(end) });
+}
+
+fn answer(socket: &Mutex<UnixStream>, answer: &Answer) -> io::Result<()> {
+    let mut socket = socket.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    wire::send(&mut socket, answer, &[])
+}
+
+/// The engine for a bundle that the supervising process has open. It is verified again: a process of its own trusts
+/// no memory of another.
+fn load(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", bundle.as_raw_fd());
+    let program = zbmd_ir::bundle::open(Path::new(&path)).map_err(|e| e.to_string())?;
+    Engine::new(program, registry).map_err(|e| e.to_string())
+}
