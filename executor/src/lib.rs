@@ -17,6 +17,7 @@ pub mod ring;
 mod session;
 mod stream;
 mod summary;
+pub mod supervise;
 mod worker;
 
 pub use error::{EngineError, RunError};
