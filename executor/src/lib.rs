@@ -25,6 +25,7 @@ mod stream;
 mod summary;
 #[cfg(target_os = "linux")]
 mod wire;
+pub mod supervise;
 mod worker;
 
 pub use crew::Isolation;

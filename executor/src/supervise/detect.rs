@@ -1,0 +1,321 @@
+//! Whether a worker hangs or is slow, from what is seen of it. Must not know how it is looked at, and kills nobody.
+//!
+//! **Overdue.** The calendar knows how long each slot takes. Its *bound* is the planned time by a margin, which is
+//! learned upwards from slots that took longer and did end. What is held against the bound is the time that the worker
+//! itself had: while it runs or waits for a core, its own CPU time, so that a worker on a loaded machine, which gets
+//! no core, is never taken for a hung one; while it sleeps inside a slot, wall time. A worker that a signal stopped
+//! is overdue after a short confirmation. Between two looks that lie far apart the looker itself had no core: then
+//! no more than [`DetectPolicy::gap_ns`] counts.
+//!
+//! **Slow.** The time that a worker itself needs for a period, without waiting, is kept as Hayashibara et al. (*The phi
+//! accrual failure detector*, 2004) keep heartbeats, and phi = -log10 of the probability that a healthy worker needs
+//! so much. A worker is slow when it needs longer than it did by a ratio and phi is high, twice in a row. That is
+//! advice, never a verdict: first to take the pace as planned, and if it stays, to give the work to others.
+//!
+//! **Looking** wants little work: read step, bound and `waiting` from shared memory every [`DetectPolicy::look_ns`];
+//! ask the system about the thread only when [`Detector::wants_os`] says so, that is when the step has not changed.
+
+use std::collections::VecDeque;
+
+/// What the system says of a worker's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Os {
+    /// It has a core; also where the system was not asked.
+    Running,
+    /// It could run and has no core.
+    Starved,
+    /// A signal stopped it.
+    Stopped,
+    /// It sleeps.
+    Blocked,
+}
+
+/// One look at a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Changes whenever the worker makes progress: its period and slot.
+    pub step: u64,
+    /// Periods that it has done in this epoch.
+    pub periods: u64,
+    /// How long the slot is planned to take, in nanoseconds.
+    pub planned_ns: u64,
+    /// It waits for tokens of others, or for space: that may take any time.
+    pub waiting: bool,
+    /// Its thread; matters only if the step has not changed.
+    pub os: Os,
+    /// CPU time of its thread so far, in nanoseconds; matters only if the step has not changed.
+    pub cpu_ns: u64,
+}
+
+/// How to detect.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DetectPolicy {
+    /// How often to look, in nanoseconds.
+    pub look_ns: u64,
+    /// How often to ask the system about a worker that waits.
+    pub idle_ns: u64,
+    /// A slot's bound is its planned time by this, at least.
+    pub margin: f64,
+    /// The margin is never learned beyond this.
+    pub margin_most: f64,
+    /// No bound is shorter: plans know nothing of page faults.
+    pub floor_ns: u64,
+    /// Over the bound by so much is overdue; stopped for so long too.
+    pub confirm_ns: u64,
+    /// No more counts between two looks.
+    pub gap_ns: u64,
+    /// Measured periods that are remembered.
+    pub window: usize,
+    /// A slow worker's periods take so many times longer.
+    pub slow_times: f64,
+    /// And phi is at least this.
+    pub slow_phi: f64,
+}
+
+impl Default for DetectPolicy {
+    fn default() -> Self {
+        Self {
+            look_ns: 1_000_000,
+            idle_ns: 2_000_000,
+            margin: 4.0,
+            margin_most: 64.0,
+            floor_ns: 2_000_000,
+            confirm_ns: 1_000_000,
+            gap_ns: 2_000_000,
+            window: 64,
+            slow_times: 1.5,
+            slow_phi: 8.0,
+        }
+    }
+}
+
+/// What a look tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finding {
+    /// Nothing.
+    Fine,
+    /// The worker hangs.
+    Overdue {
+        /// For people.
+        why: &'static str,
+        /// The time that counted.
+        after_ns: u64,
+        /// The slot's bound.
+        bound_ns: u64,
+    },
+    /// The worker is slow.
+    Slow {
+        /// Times slower.
+        times: f64,
+        /// How sure that is.
+        phi: f64,
+        /// It has been slow for a window already.
+        again: bool,
+    },
+    /// It has its pace again.
+    Pace,
+}
+
+/// What is known of one worker.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    policy: DetectPolicy,
+    /// Learned from slots that took longer and did end.
+    margin: f64,
+    floor_ns: u64,
+    /// Doubled by each overdue slot, for it may have been a false alarm; 1 again after a while of progress.
+    doubt: u64,
+    /// Steps since the last overdue slot.
+    steps: u64,
+    last: Option<Last>,
+    pace: Pace,
+}
+
+/// What the looks at the present step told.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    at_ns: u64,
+    sample: Sample,
+    /// Time that counted in this step.
+    used_ns: u64,
+    /// Time seen stopped, without a break.
+    stopped_ns: u64,
+    /// When the system was asked first and last about this step.
+    asked_ns: Option<u64>,
+}
+
+/// So many steps without an overdue slot take doubt away.
+const TRUSTED_STEPS: u64 = 1000;
+const MOST_DOUBT: u64 = 16;
+
+impl Detector {
+    /// Nothing is known yet.
+    pub fn new(policy: DetectPolicy) -> Self {
+        let (margin, floor_ns) = (policy.margin, policy.floor_ns);
+        let pace = Pace::default();
+        Self { policy, margin, floor_ns, doubt: 1, steps: 0, last: None, pace }
+    }
+
+    /// An epoch begins; with another plan, its periods take another time.
+    pub fn begin(&mut self, same_plan: bool) {
+        self.last = None;
+        self.pace = if same_plan { self.pace.again() } else { Pace::default() };
+    }
+
+    /// Whether the system must be asked about the thread for a look at `now_ns` that finds this step.
+    pub fn wants_os(&self, now_ns: u64, step: u64, waiting: bool) -> bool {
+        match &self.last {
+            Some(last) if last.sample.step == step => {
+                let due = last.asked_ns.is_none_or(|at| now_ns >= at + self.policy.idle_ns);
+                !waiting || !last.sample.waiting || due
+            }
+            _ => false,
+        }
+    }
+
+    /// The bound of a slot that is planned to take so long, in nanoseconds.
+    pub fn bound_ns(&self, planned_ns: u64) -> u64 {
+        let planned = planned_ns as f64 * self.margin;
+        (planned as u64).max(self.floor_ns).saturating_mul(self.doubt)
+    }
+
+    /// Takes a look into account. O(window) at the end of a measured stretch, else O(1).
+    pub fn look(&mut self, now_ns: u64, sample: Sample) -> Finding {
+        let fresh = Last { at_ns: now_ns, sample, used_ns: 0, stopped_ns: 0, asked_ns: None };
+        let Some(last) = self.last.replace(fresh) else {
+            self.pace.start(sample.periods);
+            return Finding::Fine;
+        };
+        let gap_ns = now_ns.saturating_sub(last.at_ns).min(self.policy.gap_ns);
+        let paced = self.pace.look(&self.policy, gap_ns, last.sample.waiting, sample.periods);
+        if sample.step != last.sample.step {
+            self.learn(last.used_ns, last.sample.planned_ns);
+            return paced;
+        }
+        let overdue = self.stay(now_ns, gap_ns, last, sample);
+        if overdue == Finding::Fine { paced } else { overdue }
+    }
+
+    /// A look that finds the worker where it was.
+    fn stay(&mut self, now_ns: u64, gap_ns: u64, last: Last, sample: Sample) -> Finding {
+        // The first look that asked the system only tells where the CPU time stood.
+        let before = last.asked_ns.map(|_| last.sample);
+        let mut next = Last { at_ns: now_ns, sample, asked_ns: Some(now_ns), ..last };
+        let was = |os| before.is_some_and(|b| b.os == os && sample.os == os);
+        next.stopped_ns = if was(Os::Stopped) { last.stopped_ns + gap_ns } else { 0 };
+        let spent_ns = match before {
+            _ if sample.waiting || last.sample.waiting => 0,
+            _ if was(Os::Blocked) => gap_ns,
+            Some(before) => sample.cpu_ns.saturating_sub(before.cpu_ns),
+            None => 0,
+        };
+        next.used_ns = if sample.waiting { 0 } else { last.used_ns + spent_ns };
+        self.last = Some(next);
+        let bound_ns = self.bound_ns(sample.planned_ns);
+        let confirm_ns = self.policy.confirm_ns;
+        if next.stopped_ns >= confirm_ns {
+            let after_ns = next.stopped_ns;
+            return Finding::Overdue { why: "stopped by a signal", after_ns, bound_ns: confirm_ns };
+        }
+        if next.used_ns >= bound_ns + confirm_ns {
+            self.doubt = (self.doubt * 2).min(MOST_DOUBT);
+            self.steps = 0;
+            let blocked = sample.os == Os::Blocked;
+            let why = if blocked { "sleeps in a slot" } else { "computes in a slot" };
+            return Finding::Overdue { why, after_ns: next.used_ns, bound_ns };
+        }
+        Finding::Fine
+    }
+
+    /// A slot ended that used so much: the next one like it shall not come near its bound.
+    fn learn(&mut self, used_ns: u64, planned_ns: u64) {
+        self.steps += 1;
+        if self.steps >= TRUSTED_STEPS {
+            self.doubt = 1;
+        }
+        if used_ns <= self.bound_ns(planned_ns) / 2 {
+            return;
+        }
+        let margin = 2.0 * used_ns as f64 / planned_ns.max(1) as f64;
+        if margin <= self.policy.margin_most {
+            self.margin = self.margin.max(margin);
+        } else {
+            self.floor_ns = self.floor_ns.max(2 * used_ns);
+        }
+    }
+}
+
+/// Looks that make one measured stretch, at least.
+const STRETCH: u32 = 16;
+/// Stretches before anything is judged.
+const LEARNED: usize = 8;
+
+/// How long a worker's periods take.
+#[derive(Clone, Debug, Default)]
+struct Pace {
+    /// Own time of a period in each healthy stretch, in nanoseconds.
+    healthy: VecDeque<f64>,
+    own_ns: u64,
+    looks: u32,
+    periods: u64,
+    /// Slow stretches in a row.
+    slow: u32,
+}
+
+impl Pace {
+    fn start(&mut self, periods: u64) {
+        (self.own_ns, self.looks, self.periods) = (0, 0, periods);
+    }
+
+    fn again(&self) -> Self {
+        Self { own_ns: 0, looks: 0, periods: 0, ..self.clone() }
+    }
+
+    fn look(&mut self, policy: &DetectPolicy, gap_ns: u64, waited: bool, periods: u64) -> Finding {
+        self.looks += 1;
+        self.own_ns += if waited { 0 } else { gap_ns };
+        let done = periods.saturating_sub(self.periods);
+        if self.looks < STRETCH || done == 0 {
+            return Finding::Fine;
+        }
+        let took = self.own_ns as f64 / done as f64;
+        self.start(periods);
+        self.judge(policy, took)
+    }
+
+    fn judge(&mut self, policy: &DetectPolicy, took: f64) -> Finding {
+        let n = self.healthy.len() as f64;
+        let mean = self.healthy.iter().sum::<f64>() / n.max(1.0);
+        let var = self.healthy.iter().map(|t| (t - mean).powi(2)).sum::<f64>() / n.max(1.0);
+        // Sampled from outside, a steady worker looks steadier than it is.
+        let deviation = var.sqrt().max(0.1 * mean).max(1.0);
+        let phi = phi((took - mean) / deviation);
+        let slow = self.healthy.len() >= LEARNED
+            && took > policy.slow_times * mean
+            && phi >= policy.slow_phi;
+        if !slow {
+            self.healthy.push_back(took);
+            if self.healthy.len() > policy.window {
+                self.healthy.pop_front();
+            }
+            return if std::mem::take(&mut self.slow) >= 2 { Finding::Pace } else { Finding::Fine };
+        }
+        self.slow = self.slow.saturating_add(1);
+        let again = self.slow as usize == 2 + policy.window;
+        if self.slow == 2 || again {
+            return Finding::Slow { times: took / mean.max(1.0), phi, again };
+        }
+        Finding::Fine
+    }
+}
+
+/// -log10 of the probability that a normal variable exceeds its mean by `y` deviations, by the logistic approximation
+/// of the normal distribution (error below 0.00014 of the probability), which has no series to sum.
+fn phi(y: f64) -> f64 {
+    if y <= 0.0 {
+        return 0.0;
+    }
+    let exponent = y * (1.5976 + 0.070566 * y * y);
+    // -log10(e^-x / (1 + e^-x)), without the small numbers.
+    (exponent + (-exponent).exp().ln_1p()) / std::f64::consts::LN_10
+}
