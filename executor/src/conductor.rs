@@ -10,6 +10,7 @@ use crate::arena::OutOfMemory;
 use crate::border;
 use crate::conduit::Conduit;
 use crate::crew::{Crew, News};
+use crate::driver::Driver;
 use crate::epoch::{Area, EpochMemory, Saves, SessionMemory, SinkSpec, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::{End, How, Prepared};
@@ -89,7 +90,10 @@ impl Conductor {
     /// Runs everything. Streams are closed at the end, whatever it is.
     pub(crate) fn conduct(mut self, first: Active) -> Finished {
         let before = self.state.clone();
-        let outcome = self.epochs(first);
+        let outcome = match self.options.supervised.take() {
+            Some(how) => Driver::new(&mut self, first, how).run(),
+            None => self.epochs(first),
+        };
         if outcome.is_err() {
             self.control.abort();
         }
@@ -155,14 +159,8 @@ impl Conductor {
     }
 
     /// The plan for the present phase and a loss; `None` if there is none.
-    pub(crate) fn plan_for(&self, phase: Phase, lost: &[DeviceId]) -> Option<PlanId> {
-        let engine = &self.engine;
-        let (main, tail) = if lost.is_empty() {
-            (engine.main, engine.tail)
-        } else {
-            let entry = engine.program.contingencies.find(lost)?;
-            (entry.main, entry.tail)
-        };
+    fn plan_for(&self, phase: Phase, lost: &[DeviceId]) -> Option<PlanId> {
+        let (main, tail) = self.engine.plans_without(lost)?;
         match phase {
             Phase::Main => Some(main),
             Phase::Tail => tail,
@@ -203,12 +201,7 @@ impl Conductor {
     fn spec(&self, epoch: u64, id: PlanId, plan: &Plan, lost: &[DeviceId]) -> Spec {
         let engine = &self.engine;
         let graph = &engine.program.graph;
-        let roles = engine.program.contingencies.roles(lost);
-        let devices: Vec<DeviceId> = plan
-            .calendars
-            .iter()
-            .map(|c| roles.get(&c.device).copied().unwrap_or(c.device))
-            .collect();
+        let devices = engine.physical(plan, lost);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let done = self.state.iterations - self.iterations_before;
         let sinks = graph.sinks().zip(&self.released).zip(&self.sink_capacities);
@@ -301,7 +294,7 @@ impl Conductor {
     }
 
     /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may follow.
-    fn has_more(&mut self) -> bool {
+    pub(crate) fn has_more(&mut self) -> bool {
         let engine = Arc::clone(&self.engine);
         let main_block = self.block_of(engine.main);
         let here = match self.phase {
@@ -415,6 +408,15 @@ impl Conductor {
 }
 
 impl Active {
+    /// Keeps what a worker left at its end.
+    pub(crate) fn keep(&mut self, calendar: usize, end: End) {
+        self.ends[calendar] = Some(end);
+    }
+
+    pub(crate) fn has_ended(&self, calendar: usize) -> bool {
+        self.ends[calendar].is_some()
+    }
+
     /// The number of blocks that all workers have finished.
     fn blocks(&self) -> Option<u64> {
         let blocks = |end: &Option<End>| match end.as_ref()?.how {

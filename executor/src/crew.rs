@@ -234,6 +234,20 @@ impl Crew {
         }
     }
 
+    /// Sends a signal after a while, if the worker is still there then.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn later(&self, device: DeviceId, signal: rustix::process::Signal, after: Duration) {
+        if let Some(Member { hand: Hand::Process(process), .. }) = self.members.get(&device)
+            && let Ok(messenger) = process.messenger()
+        {
+            // A thread that cannot be started delays nothing else.
+            let _ = std::thread::Builder::new().spawn(move || {
+                std::thread::sleep(after);
+                messenger(signal);
+            });
+        }
+    }
+
     /// Makes the parts of an epoch that run in this process ready; those of processes make themselves ready.
     pub(crate) fn prepare(
         &self,

@@ -181,6 +181,8 @@ pub(crate) struct Common {
     pub committed: CachePadded<AtomicU64>,
     /// A border whose area somebody is reading; 0 for none.
     pub held: AtomicU64,
+    /// Set to spoil the next transfer that has a checksum: a fault brought about on purpose.
+    pub corrupt: AtomicU32,
     /// Where workers wait for a border to be committed, or an area to be let go.
     pub commits: CachePadded<Parker>,
 }
@@ -192,6 +194,7 @@ impl Common {
             tickets: Tickets::new(),
             committed: CachePadded::new(AtomicU64::new(0)),
             held: AtomicU64::new(0),
+            corrupt: AtomicU32::new(0),
             commits: CachePadded::new(Parker::new()),
         }
     }

@@ -107,6 +107,14 @@ pub enum RunError {
         /// What the system says of its end.
         why: String,
     },
+    /// The supervisor gave the run up: in good order, with everything given out that was committed.
+    #[error("{verdict}; stopped in good order after {iterations} iterations")]
+    GaveUp {
+        /// Its last word.
+        verdict: String,
+        /// Iterations committed since the beginning.
+        iterations: u64,
+    },
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]
     Start(#[from] EngineError),

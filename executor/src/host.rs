@@ -185,7 +185,7 @@ fn gate(engine: &Inner, spec: &Spec, session: &SessionMemory) -> Gate {
 }
 
 impl Prepared {
-    /// Runs it to its end. If it fails, it stops the whole epoch: nobody waits for a peer that is gone.
+    /// Runs it to its end. If it fails, whoever is told of that stops the epoch.
     pub(crate) fn run(mut self, engine: &Inner) -> End {
         let outcome = self.worker.run();
         let program = &engine.program;
@@ -196,10 +196,7 @@ impl Prepared {
                 border::export(&program.graph, plan, &self.memory, blocks);
                 How::Finished { blocks }
             }
-            Err(failure) => {
-                self.worker.epoch.stop();
-                self.how_it_failed(engine, failure)
-            }
+            Err(failure) => self.how_it_failed(engine, failure),
         };
         let report =
             summary::worker_report(program, plan, calendar, &self.slots, &self.worker);

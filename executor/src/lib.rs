@@ -7,9 +7,11 @@ pub mod cli;
 mod conductor;
 mod conduit;
 mod crew;
+mod driver;
 mod epoch;
 mod error;
 mod host;
+pub mod inject;
 pub mod io;
 pub mod ledger;
 mod measure;
@@ -23,12 +25,14 @@ pub mod ring;
 mod session;
 mod stream;
 mod summary;
+pub mod supervise;
+mod system;
 #[cfg(target_os = "linux")]
 mod wire;
-pub mod supervise;
 mod worker;
 
 pub use crew::Isolation;
+pub use driver::Supervised;
 pub use error::{EngineError, RunError};
 pub use prepare::Unsupported;
 #[cfg(target_os = "linux")]

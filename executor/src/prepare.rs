@@ -6,13 +6,14 @@ use std::sync::Arc;
 use zbmd_backends::kernel::{Io, Kernel, Scratch, Shape};
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan,
-    PortChannels, Region, RingId, Role, Slot, TiVec,
+    PlanId, PortChannels, Region, RingId, Role, Slot, TiVec,
 };
 
 use crate::arena::{Arena, OutOfMemory};
 use crate::border;
 use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
+use crate::session::Inner;
 use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
 
 /// A plan that is well-formed but that this executor cannot run.
@@ -71,6 +72,9 @@ const MAX_PHASES: u64 = 64;
 /// Entries of the address table beyond which the same is done: it would no longer fit the caches.
 const MAX_TABLE: u64 = 1 << 18;
 
+/// How often a supervised run does a slot again whose kernel reports a fault.
+const RETRIES: u32 = 3;
+
 /// What the engine knows of a program before any run.
 pub(crate) struct Known<'a> {
     pub graph: &'a Graph,
@@ -90,6 +94,12 @@ impl Memory {
     pub(crate) fn new(calendar: &Calendar, epoch: Arc<EpochMemory>, lock: bool) -> Result<Self, OutOfMemory> {
         let own = Arc::new(Arena::new(calendar.arena_bytes, lock)?);
         Ok(Self { own, device: calendar.device, epoch })
+    }
+
+    /// The same addresses without the arena: to see what a calendar is lowered to, not to run it.
+    fn sketch(calendar: &Calendar, epoch: &Arc<EpochMemory>) -> Result<Self, OutOfMemory> {
+        let own = Arc::new(Arena::new(1, false)?);
+        Ok(Self { own, device: calendar.device, epoch: Arc::clone(epoch) })
     }
 
     /// First byte of a buffer's first place.
@@ -192,6 +202,42 @@ pub(crate) struct Slots {
     pub rings: Vec<RingId>,
 }
 
+/// For each instruction of a calendar, how long it is planned to take (ns), and whether it may wait for others.
+pub(crate) struct StepTable(Vec<(u64, bool)>);
+
+impl StepTable {
+    /// What the worker does that is at this instruction. Outside of all it waits for admission.
+    pub(crate) fn of(&self, pc: u32) -> (u64, bool) {
+        self.0.get(pc as usize).copied().unwrap_or((0, true))
+    }
+}
+
+/// The tables of a plan's calendars, as the workers of this epoch lower them.
+pub(crate) fn step_tables(
+    engine: &Inner,
+    plan: PlanId,
+    epoch: &Arc<EpochMemory>,
+) -> Vec<StepTable> {
+    let plan = &engine.program.plans[plan];
+    let graph = &engine.program.graph;
+    let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
+    let table = |calendar: &Calendar| {
+        let Ok(memory) = Memory::sketch(calendar, epoch) else { return StepTable(Vec::new()) };
+        let lowered = lower(&known, plan, calendar, &memory);
+        let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
+        let steps = steps.map(|(slot, instr)| {
+            let planned_ns = slot.as_ref().map_or(0, |s| s.duration_ns);
+            let works = matches!(
+                instr,
+                Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. }
+            );
+            (planned_ns, !works)
+        });
+        StepTable(steps.collect())
+    };
+    plan.calendars.iter().map(table).collect()
+}
+
 /// What a counter of loops counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Counted {
@@ -289,6 +335,7 @@ impl Lowering<'_> {
             resets: self.resets.into(),
             sends: self.sends.into(),
             stages_total: self.plan.stages,
+            retries: if self.memory.epoch.borders().is_some() { RETRIES } else { 0 },
             scratch: Scratch(scratch, calendar.scratch_bytes as usize),
             _kernels: self.known.kernels.iter().flatten().cloned().collect(),
             _arenas: [Arc::clone(&self.memory.own), Arc::clone(self.memory.epoch.arena())],

@@ -110,6 +110,15 @@ impl WorkerProcess {
         }
     }
 
+    /// Something that can send a signal later, from another thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn messenger(&self) -> io::Result<impl FnOnce(Signal) + Send + 'static> {
+        let pidfd = self.pidfd.try_clone()?;
+        Ok(move |signal| drop(pidfd_send_signal(&pidfd, signal)))
+    }
+
     /// Sends a signal. If it is gone, the listener tells.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);

@@ -100,6 +100,8 @@ pub(crate) struct Code {
     /// Rows of `Live::table`; 0 if there is one row, worked out anew for each period.
     pub phases: u64,
     pub stages_total: u32,
+    /// How often a slot whose kernel reports a fault is done again.
+    pub retries: u32,
     pub scratch: Scratch,
     /// What the pointers above point into.
     pub _kernels: Box<[Arc<dyn Kernel>]>,
@@ -244,7 +246,9 @@ fn run<const CHECK: bool, const TIMED: bool>(
                 // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(row + ports as usize + shape.total() <= live.table.len());
                 let first = live.table.as_ptr().wrapping_add(row + ports as usize);
-                call(kernel, shape, first, &code.scratch)?;
+                if let Err(halt) = call(kernel, shape, first, &code.scratch) {
+                    call_again(kernel, shape, first, code, halt)?;
+                }
             }
             Instr::Loop { count, len, resets } => {
                 for &(counter, value) in &code.resets[resets.0 as usize..resets.1 as usize] {
@@ -309,6 +313,26 @@ fn call(
     unsafe { &*kernel }.fire(&mut io).map_err(Halt::Fault)
 }
 
+/// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts only
+/// when it says so. Not if it has states, for those are updated in place: then only the last border is sound.
+#[cold]
+fn call_again(
+    kernel: *const dyn Kernel,
+    shape: &Shape,
+    first: *const RawPort,
+    code: &Code,
+    halt: Halt,
+) -> Result<(), Halt> {
+    let mut last = Err(halt);
+    for _ in 0..code.retries {
+        if shape.states > 0 || last.is_ok() {
+            break;
+        }
+        last = call(kernel, shape, first, &code.scratch);
+    }
+    last
+}
+
 /// Counts `by` more of a loop's counter; the count before.
 #[inline]
 fn advance(live: &mut Live, counter: u32, by: u64) -> Option<u64> {
@@ -344,7 +368,9 @@ fn execute(
             for k in 0..shape.total() {
                 live.staging[k] = port(code, live, row, ports + k as u32, counted);
             }
-            call(kernel, shape, live.staging.as_ptr(), &code.scratch)
+            let first = live.staging.as_ptr();
+            call(kernel, shape, first, &code.scratch)
+                .or_else(|halt| call_again(kernel, shape, first, code, halt))
         }
         Instr::Source { source, ports, firings, counter } => {
             let counted = advance(live, counter, firings);
@@ -379,6 +405,9 @@ fn execute(
             let end = counted.map_or(end, |c| c + tokens);
             if spec.sends.1 > 0 {
                 note(env, live, (ring, spec), block, end - tokens, from);
+                if env.epoch.common.corrupt.load(Ordering::Relaxed) != 0 {
+                    spoil(env, to);
+                }
             }
             sync.publish(block * spec.block_tokens + end);
             Ok(())
@@ -465,6 +494,15 @@ fn note(
     // Published with the tokens.
     env.epoch.sums[row + *at].store(checksum::of(bytes), Ordering::Relaxed);
     *at += 1;
+}
+
+/// Turns a bit of what was just sent, once: a fault brought about on purpose.
+#[cold]
+fn spoil(env: &Env<'_>, sent: RawPort) {
+    if env.epoch.common.corrupt.swap(0, Ordering::Relaxed) != 0 && sent.bytes > 0 {
+        // SAFETY: as for the copy in `execute`: the tokens are not published yet.
+        unsafe { *sent.ptr ^= 0x10 };
+    }
 }
 
 /// Checks all that was sent of a block before token `range.1`, from where the last check ended.

@@ -96,6 +96,12 @@ impl Tickets {
         self.word.fetch_or(1, Ordering::AcqRel);
     }
 
+    /// Whether `block` is not granted, and never will be.
+    fn is_closed_before(&self, block: u64) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        word & 1 == 1 && word >> 1 <= block
+    }
+
     /// Blocks granted, more than `block` unless closed.
     fn grant(&self, block: u64, batch: u64) -> u64 {
         let mut word = self.word.load(Ordering::Acquire);
@@ -161,28 +167,30 @@ impl Gate {
         if block >= self.limit {
             return Some(false);
         }
-        let mut upto = tickets.grant(block, self.batch).min(self.limit);
-        if upto <= block {
-            return Some(false);
-        }
+        let mut there = u64::MAX;
         let mut pending = false;
         for feed in &self.feeds {
             let (written, closed) = feed.conduit.written();
             let blocks = (written - feed.base) / feed.tokens_per_block;
             if blocks > block {
-                upto = upto.min(blocks);
+                there = there.min(blocks);
             } else if !closed {
                 pending = true;
             } else if self.pad {
-                upto = upto.min(block + 1);
+                there = there.min(block + 1);
             } else {
                 return Some(false);
             }
         }
         if pending {
-            return None;
+            // No ticket is taken for tokens that may never come: whoever closes the tickets waits for none.
+            return tickets.is_closed_before(block).then_some(false);
         }
-        self.admitted = upto;
+        let upto = tickets.grant(block, self.batch.min(there - block)).min(self.limit);
+        if upto <= block {
+            return Some(false);
+        }
+        self.admitted = upto.min(there);
         Some(true)
     }
 }

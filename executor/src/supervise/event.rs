@@ -80,6 +80,10 @@ pub enum What {
     Quiesce { epoch: Epoch, why: Quiet },
     /// All workers of an epoch finished the same number of blocks.
     Complete { epoch: Epoch, blocks: u64 },
+    /// A loss has been made good: the first token came that had not been given out before.
+    Recovered { epoch: Epoch, fence_ns: u64, restore_ns: u64, replay_ns: u64 },
+    /// A fault was brought about on purpose.
+    Injected { kind: String, devices: Vec<DeviceId> },
     /// There is no plan without these devices: waiting for one of them.
     Waiting { lost: Vec<DeviceId> },
     /// The run is over.

@@ -1,0 +1,366 @@
+//! Does what the supervisor says: starts and kills workers, begins and fences epochs, looks at workers' progress, and
+//! tells the supervisor what came of it. Decides nothing itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zbmd_ir::{DeviceId, PlanId};
+
+use crate::conductor::{Active, Conductor};
+use crate::crew::{Farewell, News};
+use crate::error::RunError;
+use crate::host::How;
+use crate::inject::{Fault, Injector};
+use crate::measure::Clock;
+use crate::prepare::{self, StepTable};
+use crate::primitive::Ordering;
+use crate::session::Inner;
+use crate::summary::WrongKind;
+use crate::supervise::{
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Plans, Sample, Settings, Supervisor,
+    TreeSpec, Verdict, What,
+};
+use crate::system;
+
+/// What to supervise with. See [`crate::supervise::declare`] for how people say it.
+#[derive(Clone)]
+pub struct Supervised {
+    /// How to detect and when to give up.
+    pub settings: Settings,
+    /// Who supervises whom.
+    pub tree: TreeSpec,
+    /// Is told every decision, on the supervising thread: it should be quick.
+    pub listener: Option<Arc<dyn Fn(&Event) + Send + Sync>>,
+    /// Faults to bring about.
+    pub inject: Option<Injector>,
+    /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.
+    pub save_every: Option<u64>,
+}
+
+impl std::fmt::Debug for Supervised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervised").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The supervisor's questions about plans, answered from a bundle.
+struct Book(Arc<Inner>);
+
+impl Book {
+    fn period_ns(&self, lost: &[DeviceId]) -> Option<u64> {
+        let (main, _) = self.0.plans_without(lost)?;
+        Some(self.0.program.plans[main].period_ns)
+    }
+}
+
+impl Plans for Book {
+    fn can_run(&self, lost: &[DeviceId]) -> bool {
+        self.0.plans_without(lost).is_some()
+    }
+
+    fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
+        self.0.devices_without(lost).into_iter().collect()
+    }
+
+    fn gains(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
+        self.period_ns(to) < self.period_ns(from)
+    }
+}
+
+/// The conductor at the supervisor's orders.
+pub(crate) struct Driver<'c> {
+    conductor: &'c mut Conductor,
+    supervisor: Supervisor<Book>,
+    listener: Option<Arc<dyn Fn(&Event) + Send + Sync>>,
+    injector: Option<Injector>,
+    actions: Vec<Action>,
+    /// The epoch that was made before anything ran.
+    first: Option<Active>,
+    active: Option<Active>,
+    incarnations: BTreeMap<DeviceId, Incarnation>,
+    /// For each plan that ran, what each instruction of each calendar is.
+    tables: BTreeMap<PlanId, Vec<StepTable>>,
+    next_look_ns: u64,
+    verdict: Option<Verdict>,
+    clock: Clock,
+    times: Times,
+}
+
+/// When the parts of the recovery at work happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    lost_ns: u64,
+    fenced_ns: u64,
+    begun_ns: u64,
+}
+
+impl<'c> Driver<'c> {
+    pub(crate) fn new(conductor: &'c mut Conductor, first: Active, how: Supervised) -> Self {
+        let book = Book(Arc::clone(&conductor.engine));
+        Self {
+            supervisor: Supervisor::new(how.settings, how.tree, book),
+            conductor,
+            listener: how.listener,
+            injector: how.inject,
+            actions: Vec::new(),
+            first: Some(first),
+            active: None,
+            incarnations: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            next_look_ns: 0,
+            verdict: None,
+            clock: Clock,
+            times: Times::default(),
+        }
+    }
+
+    /// Runs to the end, whatever is lost on the way.
+    pub(crate) fn run(mut self) -> Result<(), RunError> {
+        let now_ns = self.clock.now_ns();
+        self.supervisor.start(now_ns, &mut self.actions);
+        self.act();
+        let verdict = loop {
+            if let Some(verdict) = self.verdict.take() {
+                break verdict;
+            }
+            if self.conductor.control.stop.is_set() {
+                return Err(RunError::Abandoned);
+            }
+            let news = self.conductor.crew.next(Some(self.patience()));
+            if let Some(news) = news {
+                self.hear(news);
+                self.act();
+            }
+            self.pass_time();
+        };
+        match verdict {
+            Verdict::Finished | Verdict::Requested => Ok(()),
+            other => Err(RunError::GaveUp {
+                verdict: other.to_string(),
+                iterations: self.conductor.state.iterations,
+            }),
+        }
+    }
+
+    /// How long nothing needs to be done.
+    fn patience(&self) -> Duration {
+        let now_ns = self.clock.now_ns();
+        let look = self.active.as_ref().map(|_| self.next_look_ns);
+        let inject = self.injector.as_ref().and_then(Injector::next_ns);
+        let deadlines = [self.supervisor.deadline(), look, inject];
+        // Somebody may give the run up at any time, and cannot wake us.
+        let until_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
+        Duration::from_nanos(until_ns.saturating_sub(now_ns).min(50_000_000))
+    }
+
+    fn pass_time(&mut self) {
+        let now_ns = self.clock.now_ns();
+        if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
+            self.tell(Input::Tick);
+        }
+        if self.active.is_some() && self.next_look_ns <= now_ns {
+            self.next_look_ns = now_ns + self.supervisor.settings().detect.look_ns;
+            self.look();
+        }
+        if let Some(fault) = self.injector.as_mut().and_then(|i| i.due(now_ns)) {
+            self.inject(fault);
+        }
+        self.act();
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.supervisor.handle(self.clock.now_ns(), input, &mut self.actions);
+    }
+
+    fn hear(&mut self, news: News) {
+        let input = match news {
+            News::Ready { device, incarnation } => {
+                Input::Ready { device, incarnation: Incarnation(incarnation) }
+            }
+            News::Gone { device, incarnation, farewell } => {
+                let cause = match farewell {
+                    Farewell::Exited(code) => Cause::Exited { code },
+                    Farewell::Killed(signal) => Cause::Killed { signal },
+                    Farewell::Unfit(why) => Cause::NotStarted { why },
+                };
+                Input::Gone { device, incarnation: Incarnation(incarnation), cause }
+            }
+            News::Ended { device, incarnation, epoch, calendar, end } => {
+                let (epoch, incarnation) = (Epoch(epoch), Incarnation(incarnation));
+                let how = end.how.clone();
+                if let Some(active) = self.active.as_mut().filter(|a| a.spec.epoch == epoch.0) {
+                    active.keep(calendar, *end);
+                }
+                let end = match how {
+                    How::Finished { blocks } => End::Finished { blocks },
+                    How::Stopped => End::Stopped,
+                    How::NoMemory { .. } => End::OutOfMemory,
+                    How::Wrong(wrong) => {
+                        let text = RunError::from(wrong.clone()).to_string();
+                        match wrong.kind {
+                            WrongKind::Corrupt(from) => {
+                                let from = self.physical(from);
+                                End::Corrupt { from, text }
+                            }
+                            WrongKind::Fault | WrongKind::Panic => End::Fault { text },
+                        }
+                    }
+                };
+                Input::Ended { epoch, device, incarnation, end }
+            }
+            News::Bug(bug) => {
+                self.conductor.control.abort();
+                std::panic::resume_unwind(bug)
+            }
+        };
+        self.tell(input);
+    }
+
+    /// The device that has a role in the epoch at work.
+    fn physical(&self, role: DeviceId) -> DeviceId {
+        let Some(active) = &self.active else { return role };
+        let plan = &self.conductor.engine.program.plans[active.spec.plan];
+        let at = plan.calendars.iter().position(|c| c.device == role);
+        at.and_then(|at| active.spec.devices.get(at).copied()).unwrap_or(role)
+    }
+
+    /// Does all that the supervisor asked for, and all that follows from it.
+    fn act(&mut self) {
+        while !self.actions.is_empty() {
+            for action in std::mem::take(&mut self.actions) {
+                self.one(action);
+            }
+        }
+    }
+
+    fn one(&mut self, action: Action) {
+        match action {
+            Action::Spawn { device, incarnation } => {
+                self.incarnations.insert(device, incarnation);
+                self.conductor.crew.spawn(device, incarnation.0);
+            }
+            Action::Kill { device, incarnation } => {
+                self.conductor.crew.kill(device, incarnation.0);
+            }
+            Action::Begin { epoch, lost } => {
+                if let Err(why) = self.begin(epoch, &lost) {
+                    self.tell(Input::Refused { epoch, why: why.to_string() });
+                }
+            }
+            Action::Fence { epoch } => {
+                let Some(active) = self.active.take() else { return };
+                debug_assert_eq!(active.spec.epoch, epoch.0, "the epoch at work is fenced");
+                self.times.lost_ns = self.clock.now_ns();
+                let committed_blocks = self.conductor.fence(&active);
+                self.times.fenced_ns = self.clock.now_ns();
+                self.tell(Input::Fenced { epoch, committed_blocks });
+                if let Some(injector) = &mut self.injector {
+                    injector.fenced(self.clock.now_ns());
+                }
+            }
+            Action::Quiesce { .. } => {
+                if let Some(active) = &self.active {
+                    active.memory.common.tickets.close();
+                    self.conductor.session.doors.notify();
+                }
+            }
+            Action::Complete { epoch, blocks, swap: _ } => {
+                let Some(active) = self.active.take() else { return };
+                self.conductor.complete(&active, blocks);
+                let more = self.conductor.has_more();
+                self.tell(Input::Completed { epoch, more });
+            }
+            Action::Slow { .. } => {}
+            Action::Stop(verdict) => self.verdict = Some(verdict),
+            Action::Event(event) => self.announce(&event),
+        }
+    }
+
+    fn announce(&self, event: &Event) {
+        if let Some(listener) = &self.listener {
+            listener(event);
+        }
+    }
+
+    fn begin(&mut self, epoch: Epoch, lost: &[DeviceId]) -> Result<(), RunError> {
+        let mut active = match self.first.take() {
+            Some(first) if lost.is_empty() && first.spec.epoch == epoch.0 => first,
+            first => {
+                for queue in first.iter().flat_map(|first| &first.memory.sinks) {
+                    queue.close();
+                }
+                self.conductor.make(epoch.0, lost)?
+            }
+        };
+        self.conductor.launch(&mut active)?;
+        self.times.begun_ns = self.clock.now_ns();
+        self.active = Some(active);
+        self.next_look_ns = self.clock.now_ns();
+        Ok(())
+    }
+
+    /// Looks at every worker of the epoch.
+    fn look(&mut self) {
+        let Some(active) = &self.active else { return };
+        let (spec, memory) = (Arc::clone(&active.spec), Arc::clone(&active.memory));
+        let engine = Arc::clone(&self.conductor.engine);
+        let tables = self
+            .tables
+            .entry(spec.plan)
+            .or_insert_with(|| prepare::step_tables(&engine, spec.plan, &memory));
+        let now_ns = self.clock.now_ns();
+        let mut seen = Vec::new();
+        let mut first_output_ns = u64::MAX;
+        for (calendar, post) in memory.posts.iter().enumerate() {
+            let device = spec.devices[calendar];
+            let Some(&incarnation) = self.incarnations.get(&device) else { continue };
+            let output_ns = post.first_output_ns.load(Ordering::Relaxed);
+            if output_ns != 0 {
+                first_output_ns = first_output_ns.min(output_ns);
+            }
+            let thread = post.thread.load(Ordering::Acquire);
+            if thread == 0 || active.has_ended(calendar) {
+                continue;
+            }
+            let periods = post.periods.load(Ordering::Acquire);
+            let pc = post.pc.load(Ordering::Relaxed);
+            let (planned_ns, waiting) = tables[calendar].of(pc);
+            let step = periods << 32 | u64::from(pc);
+            let (mut os, mut cpu_ns) = (Os::Running, 0);
+            if self.supervisor.wants_os(now_ns, device, step, waiting)
+                && let Some(process) = self.conductor.crew.process_of(device)
+                && let Some(state) = system::thread_state(process, thread)
+            {
+                (os, cpu_ns) = state;
+            }
+            let sample = Sample { step, periods, planned_ns, waiting, os, cpu_ns };
+            seen.push(Input::Seen { epoch: Epoch(spec.epoch), device, incarnation, sample });
+        }
+        for input in seen {
+            self.tell(input);
+        }
+        if self.times.lost_ns != 0 && first_output_ns != u64::MAX {
+            let Times { lost_ns, fenced_ns, begun_ns } = std::mem::take(&mut self.times);
+            let what = What::Recovered {
+                epoch: Epoch(spec.epoch),
+                fence_ns: fenced_ns - lost_ns,
+                restore_ns: begun_ns.saturating_sub(fenced_ns),
+                replay_ns: first_output_ns.saturating_sub(begun_ns),
+            };
+            self.announce(&Event { at_ns: first_output_ns, what });
+        }
+    }
+
+    fn inject(&mut self, fault: Fault) {
+        let devices: Vec<DeviceId> = match &self.active {
+            Some(active) => active.spec.devices.clone(),
+            None => self.incarnations.keys().copied().collect(),
+        };
+        let Some(what) = fault.on(&devices) else { return };
+        let at_ns = self.clock.now_ns();
+        let (kind, targets) = (what.kind, what.devices.clone());
+        self.announce(&Event { at_ns, what: What::Injected { kind: kind.to_string(), devices: targets } });
+        crate::inject::bring_about(&what, &self.conductor.crew, self.active.as_ref());
+    }
+}

@@ -1,0 +1,268 @@
+//! Faults brought about on purpose, to see what becomes of them: from a plan, or at random from a seed. The same seed
+//! gives the same faults at the same times after the start; what they hit depends on how far the run has come.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use zbmd_ir::DeviceId;
+
+use crate::conductor::Active;
+use crate::crew::Crew;
+use crate::supervise::declare::Time;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// SIGKILL to the worker's process.
+    Kill,
+    /// SIGSTOP to the worker's process: it hangs.
+    Stop,
+    /// SIGSTOP, and SIGCONT 20 ms later: it is late.
+    Delay,
+    /// A bit of the next transfer that the worker sends is turned, if checksums are on.
+    Corrupt,
+    /// SIGKILL to two workers' processes at once.
+    KillTwo,
+    /// SIGKILL to a worker, and to another while the run recovers from that.
+    KillTwice,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Delay => "delay",
+            Self::Corrupt => "corrupt",
+            Self::KillTwo => "kill_two",
+            Self::KillTwice => "kill_twice",
+        })
+    }
+}
+
+/// Faults to bring about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename = "Inject")]
+pub struct Declaration {
+    /// Which kinds, in turn of a random order.
+    #[serde(default)]
+    pub kinds: Vec<Kind>,
+    /// Shortest and longest time from one to the next.
+    #[serde(default = "default_every")]
+    pub every: (Time, Time),
+    /// For the random numbers.
+    #[serde(default)]
+    pub seed: u64,
+    /// So many at most.
+    #[serde(default)]
+    pub count: Option<u64>,
+    /// Faults at fixed times after the start.
+    #[serde(default)]
+    pub at: Vec<(Time, Kind)>,
+}
+
+fn default_every() -> (Time, Time) {
+    (Time(50_000_000), Time(500_000_000))
+}
+
+/// Says when a fault is due, and which.
+#[derive(Clone, Debug)]
+pub struct Injector {
+    declaration: Declaration,
+    random: u64,
+    next_ns: Option<u64>,
+    left: u64,
+    /// Fixed faults still to come, the last one first.
+    at: Vec<(u64, Kind)>,
+    /// A second kill is due with the next fence.
+    again: bool,
+    again_ns: Option<u64>,
+}
+
+/// A fault that is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    kind: Kind,
+    random: u64,
+}
+
+/// A fault, and whom it hits.
+#[derive(Clone, Debug)]
+pub(crate) struct Hit {
+    pub kind: Kind,
+    pub devices: Vec<DeviceId>,
+}
+
+impl Injector {
+    /// Faults from a declaration, counted from `now_ns`.
+    pub fn new(declaration: Declaration, now_ns: u64) -> Self {
+        let mut at: Vec<(u64, Kind)> =
+            declaration.at.iter().map(|(time, kind)| (now_ns + time.0, *kind)).collect();
+        at.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
+        let left = declaration.count.unwrap_or(u64::MAX);
+        let random = declaration.seed ^ 0x9e37_79b9_7f4a_7c15;
+        let mut injector =
+            Self { declaration, random, next_ns: None, left, at, again: false, again_ns: None };
+        injector.plan_next(now_ns);
+        injector
+    }
+
+    /// Reads a declaration: a seed (kills every 50 to 500 ms), or `Inject(kinds: [kill, stop], seed: 7)`.
+    ///
+    /// # Errors
+    /// Text that is neither, with the place.
+    pub fn parse(text: &str) -> Result<Declaration, String> {
+        if let Ok(seed) = text.trim().parse() {
+            let every = default_every();
+            return Ok(Declaration { kinds: vec![Kind::Kill], every, seed, count: None, at: vec![] });
+        }
+        let options = ron::Options::default()
+            .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME);
+        let declaration: Declaration = options.from_str(text).map_err(|error| {
+            let at = error.span.start;
+            format!("line {}, column {}: {}", at.line, at.col, error.code)
+        })?;
+        let (least, most) = declaration.every;
+        if least > most {
+            return Err(format!("`every` is from {least} to {most}: the first is the shorter one"));
+        }
+        Ok(declaration)
+    }
+
+    /// splitmix64 (Steele, Lea & Flood 2014).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn plan_next(&mut self, now_ns: u64) {
+        let (Time(least), Time(most)) = self.declaration.every;
+        let wait = least + self.random() % (most - least).max(1);
+        let more = self.left > 0 && !self.declaration.kinds.is_empty();
+        self.next_ns = more.then_some(now_ns + wait);
+    }
+
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        let fixed = self.at.last().map(|(ns, _)| *ns);
+        [self.next_ns, fixed, self.again_ns].into_iter().flatten().min()
+    }
+
+    pub(crate) fn due(&mut self, now_ns: u64) -> Option<Fault> {
+        let is_due = |ns: &u64| *ns <= now_ns;
+        if self.again_ns.as_ref().is_some_and(is_due) {
+            self.again_ns = None;
+            return Some(Fault { kind: Kind::Kill, random: self.random() });
+        }
+        let kind = if let Some((_, kind)) = self.at.pop_if(|(ns, _)| *ns <= now_ns) {
+            kind
+        } else if self.next_ns.as_ref().is_some_and(is_due) {
+            self.left -= 1;
+            self.plan_next(now_ns);
+            let at = self.random() % self.declaration.kinds.len() as u64;
+            self.declaration.kinds[at as usize]
+        } else {
+            return None;
+        };
+        self.again = kind == Kind::KillTwice;
+        Some(Fault { kind, random: self.random() })
+    }
+
+    /// The run recovers from a loss just now.
+    pub(crate) fn fenced(&mut self, now_ns: u64) {
+        if std::mem::take(&mut self.again) {
+            self.again_ns = Some(now_ns);
+        }
+    }
+}
+
+impl Fault {
+    /// Chooses whom of the devices at work it hits.
+    pub(crate) fn on(self, devices: &[DeviceId]) -> Option<Hit> {
+        let count = devices.len() as u64;
+        let first = *devices.get((self.random % count.max(1)) as usize)?;
+        let mut hit = vec![first];
+        if self.kind == Kind::KillTwo && count > 1 {
+            let step = 1 + (self.random >> 32) % (count - 1);
+            hit.push(devices[((self.random % count + step) % count) as usize]);
+        }
+        Some(Hit { kind: self.kind, devices: hit })
+    }
+}
+
+/// Does it.
+#[cfg(target_os = "linux")]
+pub(crate) fn bring_about(hit: &Hit, crew: &Crew, active: Option<&Active>) {
+    use rustix::process::Signal;
+    for &device in &hit.devices {
+        match hit.kind {
+            Kind::Kill | Kind::KillTwo | Kind::KillTwice => {
+                crew.signal(device, Signal::KILL);
+            }
+            Kind::Stop => {
+                crew.signal(device, Signal::STOP);
+            }
+            Kind::Delay => {
+                if crew.signal(device, Signal::STOP) {
+                    crew.later(device, Signal::CONT, std::time::Duration::from_millis(20));
+                }
+            }
+            Kind::Corrupt => {
+                if let Some(active) = active {
+                    active.memory.common.corrupt.store(1, crate::primitive::Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn bring_about(_: &Hit, _: &Crew, _: Option<&Active>) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_faults() {
+        let faults = || {
+            let declaration = Injector::parse("Inject(kinds: [kill, stop, kill_two], seed: 3)");
+            let mut injector = Injector::new(declaration.expect("right"), 0);
+            let devices = [DeviceId(0), DeviceId(1), DeviceId(2)];
+            let mut found = Vec::new();
+            while found.len() < 50 {
+                let now_ns = injector.next_ns().expect("there is always another");
+                let hit = injector.due(now_ns).and_then(|f| f.on(&devices)).expect("due");
+                assert!(hit.devices.iter().all(|d| devices.contains(d)));
+                assert_eq!(hit.devices.len(), if hit.kind == Kind::KillTwo { 2 } else { 1 });
+                found.push((now_ns, hit.kind, hit.devices));
+            }
+            found
+        };
+        assert_eq!(faults(), faults());
+        let times: Vec<u64> = faults().iter().map(|f| f.0).collect();
+        assert!(times.windows(2).all(|w| (50_000_000..500_000_000).contains(&(w[1] - w[0]))));
+    }
+
+    #[test]
+    fn declarations_are_a_seed_or_ron() {
+        assert_eq!(Injector::parse("7").expect("a seed").seed, 7);
+        let declaration = Injector::parse("Inject(at: [(\"1s\", kill_twice)])").expect("right");
+        let mut injector = Injector::new(declaration, 5);
+        assert_eq!(injector.next_ns(), Some(1_000_000_005));
+        assert_eq!(injector.due(1_000_000_005).expect("due").kind, Kind::KillTwice);
+        injector.fenced(1_000_000_100);
+        assert_eq!(injector.due(1_000_000_200).expect("the second").kind, Kind::Kill);
+        assert_eq!(injector.next_ns(), None);
+        for (text, error) in [
+            ("Inject(kinds: [explode])", "line 1, column 16"),
+            ("Inject(every: (\"2s\", \"1s\"))", "the first is the shorter"),
+        ] {
+            let found = Injector::parse(text).expect_err(text);
+            assert!(found.contains(error), "{found}");
+        }
+    }
+}

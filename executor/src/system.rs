@@ -1,0 +1,46 @@
+//! What the operating system says of a worker's thread.
+
+use crate::supervise::Os;
+
+/// State and CPU time (ns) of a thread of a process; `None` if it is gone or the system does not tell.
+#[cfg(target_os = "linux")]
+pub(crate) fn thread_state(process: u32, thread: u32) -> Option<(Os, u64)> {
+    use std::io::Read;
+    let read = |name: &str, to: &mut [u8; 512]| -> Option<usize> {
+        let path = format!("/proc/{process}/task/{thread}/{name}");
+        std::fs::File::open(path).ok()?.read(to).ok()
+    };
+    let mut text = [0; 512];
+    let length = read("stat", &mut text)?;
+    // The name in parentheses may hold anything; the state follows its last one.
+    let stat = std::str::from_utf8(&text[..length]).ok()?;
+    let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
+    let length = read("schedstat", &mut text)?;
+    let times = std::str::from_utf8(&text[..length]).ok()?;
+    let cpu_ns = times.split_ascii_whitespace().next()?.parse().ok()?;
+    let os = match state {
+        'R' => Os::Running,
+        'T' | 't' => Os::Stopped,
+        _ => Os::Blocked,
+    };
+    Some((os, cpu_ns))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn thread_state(_process: u32, _thread: u32) -> Option<(Os, u64)> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_thread_runs() {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let (os, cpu_ns) = thread_state(std::process::id(), thread).expect("it is there");
+        assert_eq!(os, Os::Running);
+        assert!(cpu_ns > 0);
+        assert_eq!(thread_state(std::process::id(), u32::MAX), None);
+    }
+}
