@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn it_stays_open_longer_each_time_until_probes_pass() {
         let mut breaker = Breaker::new(POLICY);
-        (0..3).for_each(|at| drop(breaker.fail(at, true)));
+        assert_eq!([0, 1, 2].map(|at| breaker.fail(at, true)), [false, false, true]);
         let mut waits = Vec::new();
         for now in [1000, 2000, 3000] {
             breaker.half_open();

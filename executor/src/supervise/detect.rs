@@ -17,10 +17,10 @@
 
 use std::collections::VecDeque;
 
-/// What the system says of a worker's thread.
+/// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Os {
-    /// It has a core; also where the system was not asked.
+    /// It has a core.
     Running,
     /// It could run and has no core.
     Starved,
@@ -41,9 +41,16 @@ pub struct Sample {
     pub planned_ns: u64,
     /// It waits for tokens of others, or for space: that may take any time.
     pub waiting: bool,
-    /// Its thread; matters only if the step has not changed.
+    /// Its thread, if the system was asked: see [`Detector::wants_os`].
+    pub thread: Option<Thread>,
+}
+
+/// What the system says of a worker's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// What it does.
     pub os: Os,
-    /// CPU time of its thread so far, in nanoseconds; matters only if the step has not changed.
+    /// Its CPU time so far, in nanoseconds.
     pub cpu_ns: u64,
 }
 
@@ -140,8 +147,6 @@ struct Last {
     used_ns: u64,
     /// Time seen stopped, without a break.
     stopped_ns: u64,
-    /// When the system was asked first and last about this step.
-    asked_ns: Option<u64>,
 }
 
 /// So many steps without an overdue slot take doubt away.
@@ -164,13 +169,10 @@ impl Detector {
 
     /// Whether the system must be asked about the thread for a look at `now_ns` that finds this step.
     pub fn wants_os(&self, now_ns: u64, step: u64, waiting: bool) -> bool {
-        match &self.last {
-            Some(last) if last.sample.step == step => {
-                let due = last.asked_ns.is_none_or(|at| now_ns >= at + self.policy.idle_ns);
-                !waiting || !last.sample.waiting || due
-            }
-            _ => false,
-        }
+        let Some(last) = self.last.filter(|last| last.sample.step == step) else { return false };
+        let calm = last.sample.thread.is_some_and(|thread| thread.os != Os::Stopped);
+        let idle = waiting && last.sample.waiting && calm;
+        !idle || now_ns >= last.at_ns + self.policy.idle_ns
     }
 
     /// The bound of a slot that is planned to take so long, in nanoseconds.
@@ -181,7 +183,7 @@ impl Detector {
 
     /// Takes a look into account. O(window) at the end of a measured stretch, else O(1).
     pub fn look(&mut self, now_ns: u64, sample: Sample) -> Finding {
-        let fresh = Last { at_ns: now_ns, sample, used_ns: 0, stopped_ns: 0, asked_ns: None };
+        let fresh = Last { at_ns: now_ns, sample, used_ns: 0, stopped_ns: 0 };
         let Some(last) = self.last.replace(fresh) else {
             self.pace.start(sample.periods);
             return Finding::Fine;
@@ -198,18 +200,25 @@ impl Detector {
 
     /// A look that finds the worker where it was.
     fn stay(&mut self, now_ns: u64, gap_ns: u64, last: Last, sample: Sample) -> Finding {
+        let Some(thread) = sample.thread else {
+            self.last = Some(last);
+            return Finding::Fine;
+        };
         // The first look that asked the system only tells where the CPU time stood.
-        let before = last.asked_ns.map(|_| last.sample);
-        let mut next = Last { at_ns: now_ns, sample, asked_ns: Some(now_ns), ..last };
-        let was = |os| before.is_some_and(|b| b.os == os && sample.os == os);
-        next.stopped_ns = if was(Os::Stopped) { last.stopped_ns + gap_ns } else { 0 };
+        let before = last.sample.thread;
+        let was = |os| thread.os == os && before.is_some_and(|before| before.os == os);
+        let waits = sample.waiting || last.sample.waiting;
         let spent_ns = match before {
-            _ if sample.waiting || last.sample.waiting => 0,
-            _ if was(Os::Blocked) => gap_ns,
-            Some(before) => sample.cpu_ns.saturating_sub(before.cpu_ns),
+            Some(_) if was(Os::Blocked) => gap_ns,
+            Some(before) => thread.cpu_ns.saturating_sub(before.cpu_ns),
             None => 0,
         };
-        next.used_ns = if sample.waiting { 0 } else { last.used_ns + spent_ns };
+        let next = Last {
+            at_ns: now_ns,
+            sample,
+            used_ns: if waits { 0 } else { last.used_ns + spent_ns },
+            stopped_ns: if was(Os::Stopped) { last.stopped_ns + gap_ns } else { 0 },
+        };
         self.last = Some(next);
         let bound_ns = self.bound_ns(sample.planned_ns);
         let confirm_ns = self.policy.confirm_ns;
@@ -220,7 +229,7 @@ impl Detector {
         if next.used_ns >= bound_ns + confirm_ns {
             self.doubt = (self.doubt * 2).min(MOST_DOUBT);
             self.steps = 0;
-            let blocked = sample.os == Os::Blocked;
+            let blocked = thread.os == Os::Blocked;
             let why = if blocked { "sleeps in a slot" } else { "computes in a slot" };
             return Finding::Overdue { why, after_ns: next.used_ns, bound_ns };
         }
@@ -318,4 +327,128 @@ fn phi(y: f64) -> f64 {
     let exponent = y * (1.5976 + 0.070566 * y * y);
     // -log10(e^-x / (1 + e^-x)), without the small numbers.
     (exponent + (-exponent).exp().ln_1p()) / std::f64::consts::LN_10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A worker looked at every millisecond, asked about only when the detector wants that.
+    struct Looker {
+        detector: Detector,
+        now_ns: u64,
+        cpu_ns: u64,
+    }
+
+    impl Looker {
+        fn new() -> Self {
+            Self { detector: Detector::new(DetectPolicy::default()), now_ns: 0, cpu_ns: 0 }
+        }
+
+        fn look(&mut self, step: u64, periods: u64, waiting: bool, os: Os) -> Finding {
+            self.now_ns += MS;
+            self.cpu_ns += if os == Os::Running { MS } else { 0 };
+            let asked = self.detector.wants_os(self.now_ns, step, waiting);
+            let thread = asked.then_some(Thread { os, cpu_ns: self.cpu_ns });
+            let sample = Sample { step, periods, planned_ns: 3 * MS, waiting, thread };
+            self.detector.look(self.now_ns, sample)
+        }
+
+        /// Milliseconds until the worker is overdue, of at most 200.
+        fn overdue_after(&mut self, waiting: bool, os: impl Fn(u64) -> Os) -> Option<u64> {
+            self.look(1, 0, waiting, os(0));
+            let is = |f: Finding| matches!(f, Finding::Overdue { .. });
+            (1..200).find(|n| is(self.look(1, 0, waiting, os(*n))))
+        }
+    }
+
+    #[test]
+    fn what_counts_as_hanging_and_after_how_long() {
+        use Os::*;
+        // Planned 3 ms, margin 4, so the bound is 12 ms; one look to know where the CPU time stood, and 1 ms of
+        // confirmation.
+        type Case = (&'static str, bool, fn(u64) -> Os, Option<u64>);
+        let cases: [Case; 8] = [
+            ("computes for ever", false, |_| Running, Some(14)),
+            ("sleeps in a slot", false, |_| Blocked, Some(14)),
+            ("stopped", false, |_| Stopped, Some(2)),
+            ("stopped while it waits", true, |_| Stopped, Some(2)),
+            ("waits", true, |_| Blocked, None),
+            ("has no core", false, |_| Starved, None),
+            (
+                "has a core for a tenth of the time",
+                false,
+                |n| [Starved, Running][(n % 10 == 0) as usize],
+                Some(130),
+            ),
+            (
+                "woken now and then without a core",
+                false,
+                |n| [Blocked, Starved][(n % 2) as usize],
+                None,
+            ),
+        ];
+        for (name, waiting, os, expected) in cases {
+            assert_eq!(Looker::new().overdue_after(waiting, os), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_looker_without_a_core_blames_nobody() {
+        let mut looker = Looker::new();
+        looker.look(1, 0, false, Os::Blocked);
+        looker.look(1, 0, false, Os::Blocked);
+        looker.now_ns += 500 * MS;
+        assert_eq!(looker.look(1, 0, false, Os::Blocked), Finding::Fine);
+    }
+
+    #[test]
+    fn bounds_are_learned_from_slots_that_ended() {
+        let mut looker = Looker::new();
+        assert_eq!(looker.detector.bound_ns(3 * MS), 12 * MS);
+        (0..10).for_each(|_| drop(looker.look(1, 0, false, Os::Running)));
+        looker.look(2, 0, false, Os::Running);
+        assert_eq!(looker.detector.bound_ns(3 * MS), 16 * MS, "twice the 8 ms that were seen");
+        assert!(looker.overdue_after(false, |_| Os::Running).is_some());
+        assert_eq!(looker.detector.bound_ns(3 * MS), 32 * MS, "it may have been a false alarm");
+        // The worker is replaced; the slot did not end.
+        looker.detector.begin(true);
+        (0..=TRUSTED_STEPS).for_each(|n| drop(looker.look(3 + n, 0, false, Os::Running)));
+        assert_eq!(looker.detector.bound_ns(3 * MS), 16 * MS);
+    }
+
+    #[test]
+    fn a_worker_that_slows_down_is_told_of_twice_and_its_recovery_once() {
+        let mut looker = Looker::new();
+        let (mut step, mut periods) = (0, 0);
+        let mut findings = Vec::new();
+        // Each period takes 4 looks when healthy, 12 when slow; others would wait meanwhile.
+        for (stretches, looks) in [(40, 4), (100, 12), (40, 4)] {
+            for n in 0..stretches * 16 {
+                step += 1;
+                periods += u64::from(n % looks == 0);
+                findings.push(looker.look(step, periods, false, Os::Running));
+            }
+        }
+        let told: Vec<String> = findings
+            .into_iter()
+            .filter(|f| *f != Finding::Fine)
+            .map(|f| match f {
+                Finding::Slow { again, .. } => format!("slow, again: {again}"),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(told, ["slow, again: false", "slow, again: true", "Pace"]);
+    }
+
+    #[test]
+    fn phi_counts_the_digits_of_the_probability() {
+        // 2.326 deviations are exceeded once in a hundred, 3.719 once in ten thousand.
+        for (y, expected) in [(-1.0, 0.0), (2.326, 2.0), (3.719, 4.0)] {
+            assert!((phi(y) - expected).abs() < 0.2, "{y}: {}", phi(y));
+        }
+        assert!(phi(1e6).is_finite());
+    }
 }

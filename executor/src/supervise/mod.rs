@@ -14,8 +14,8 @@ mod tree;
 pub use self::core::{Plans, Settings, Supervisor};
 pub use backoff::{Backoff, BackoffPolicy};
 pub use breaker::{Breaker, BreakerPolicy, BreakerState};
-pub use declare::OnLoss;
-pub use detect::{DetectPolicy, Detector, Finding, Os, Sample};
+pub use declare::{DeclareError, OnLoss, Resolved, Supervision};
+pub use detect::{DetectPolicy, Detector, Finding, Os, Sample, Thread};
 pub use event::{Advice, Event, What};
 pub use message::{Action, Cause, End, Epoch, Incarnation, Input, Quiet, Request, Verdict};
 pub use tree::{
