@@ -41,6 +41,8 @@ pub mod exit {
     pub const REFUSED: u8 = 5;
     /// A fault at run time: a kernel's, or too little memory.
     pub const FAULT: u8 = 6;
+    /// The supervisor gave up, in good order: everything committed was written.
+    pub const GAVE_UP: u8 = 7;
     /// A bug of ours.
     pub const BUG: u8 = 70;
     /// Interrupted; everything up to the last whole block was written.
@@ -86,6 +88,16 @@ struct Args {
     /// Check that what arrives over rings is what was sent.
     #[arg(long)]
     checksums: bool,
+    /// Go on when workers are lost: restart them, go over to the bundle's calendars for the devices that are left. With
+    /// a file, as it declares in RON. Implied by the options that need it.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    supervise: Option<Option<PathBuf>>,
+    /// Write every decision of the supervisor to a file, one JSON object a line; `-` is standard error.
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Bring faults about, to see what becomes of them: a seed (kills a worker every 50 to 500 ms), or a file in RON.
+    #[arg(long, value_name = "SEED|FILE")]
+    inject: Option<String>,
     /// Say nothing but errors.
     #[arg(short, long)]
     quiet: bool,
@@ -102,7 +114,8 @@ enum Where {
 const AFTER_HELP: &str = "\
 Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
 
-Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time, 70 our bug, 130 interrupted.";
+Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,
+7 gave up after too many losses, 70 our bug, 130 interrupted.";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReportFormat {
@@ -141,6 +154,8 @@ enum CliError {
     Bundle { path: PathBuf, source: Box<OpenError> },
     #[error("{}: {source}", path.display())]
     State { path: PathBuf, source: state::StateError },
+    #[error("{}: {text}", path.display())]
+    Declaration { path: PathBuf, text: String },
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -152,11 +167,13 @@ impl CliError {
         match self {
             CliError::Usage(_) => exit::USAGE,
             CliError::File(_)
+            | CliError::Declaration { .. }
             | CliError::State { .. }
             | CliError::Engine(EngineError::State { .. }) => exit::FILE,
             CliError::Bundle { source, .. } if matches!(**source, OpenError::Io(_)) => exit::FILE,
             CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
             CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
+            CliError::Run(RunError::GaveUp { .. }) => exit::GAVE_UP,
             CliError::Run(_) => exit::FAULT,
         }
     }
@@ -206,7 +223,9 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         Where::Threads => Isolation::Threads,
         Where::Processes => Isolation::Processes { program: None },
     };
+    let supervised = supervision::of(args, &program_names(engine.program()))?;
     let options = RunOptions {
+        supervised,
         state,
         iterations: args.iterations,
         pad: args.pad,
@@ -238,6 +257,84 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     report.notes.extend(watched.notes);
     print_report(args, &report)?;
     Ok(if interrupted.load(Ordering::Relaxed) { exit::INTERRUPTED } else { exit::OK })
+}
+
+/// Names of the machine's devices, in order.
+fn program_names(program: &Program) -> Vec<&str> {
+    program.machine.devices.iter().map(|d| d.name.as_str()).collect()
+}
+
+/// What the options say of supervision.
+mod supervision {
+    use std::fs::File;
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::driver::Supervised;
+    use crate::inject::Injector;
+    use crate::supervise::Event;
+    use crate::supervise::declare::Supervision;
+
+    type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+    pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
+        if args.supervise.is_none() && args.events.is_none() && args.inject.is_none() {
+            return Ok(None);
+        }
+        let path = args.supervise.as_ref().and_then(Option::as_deref);
+        let failed = |text: String| CliError::Declaration {
+            path: path.unwrap_or(Path::new("--supervise")).to_owned(),
+            text,
+        };
+        let declaration = match path {
+            Some(path) => Supervision::parse(&read(path)?).map_err(|e| failed(e.to_string()))?,
+            None => Supervision::default(),
+        };
+        let resolved =
+            declaration.resolve(names.iter().copied()).map_err(|e| failed(e.to_string()))?;
+        for warning in resolved.warnings.iter().filter(|_| !args.quiet) {
+            say(format_args!("zbmd-run: note: {warning}"));
+        }
+        Ok(Some(Supervised {
+            settings: resolved.settings,
+            tree: resolved.tree,
+            listener: args.events.as_deref().map(listener).transpose()?,
+            inject: args.inject.as_deref().map(injector).transpose()?,
+            save_every: None,
+        }))
+    }
+
+    fn read(path: &Path) -> Result<String, CliError> {
+        let failed = |source| FileError::Io { path: path.to_owned(), source };
+        Ok(std::fs::read_to_string(path).map_err(failed)?)
+    }
+
+    fn listener(path: &Path) -> Result<Listener, CliError> {
+        let failed = |source| FileError::Io { path: path.to_owned(), source };
+        let out: Box<dyn Write + Send> = if is_standard(path) {
+            Box::new(io::stderr())
+        } else {
+            Box::new(io::LineWriter::new(File::create(path).map_err(failed)?))
+        };
+        let out = Mutex::new(out);
+        Ok(Arc::new(move |event: &Event| {
+            let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            // A full disk must not end the run that the events are about.
+            let _ = writeln!(out, "{}", event.line());
+        }))
+    }
+
+    fn injector(text: &str) -> Result<Injector, CliError> {
+        let path = PathBuf::from(text);
+        let declaration = match text.parse::<u64>() {
+            Ok(_) => Injector::parse(text),
+            Err(_) => Injector::parse(&read(&path)?),
+        };
+        let declaration =
+            declaration.map_err(|text| CliError::Declaration { path, text })?;
+        Ok(Injector::new(declaration))
+    }
 }
 
 fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {

@@ -90,7 +90,7 @@ impl Conductor {
     /// Runs everything. Streams are closed at the end, whatever it is.
     pub(crate) fn conduct(mut self, first: Active) -> Finished {
         let before = self.state.clone();
-        let outcome = match self.options.supervised.take() {
+        let outcome = match self.options.supervised.clone() {
             Some(how) => Driver::new(&mut self, first, how).run(),
             None => self.epochs(first),
         };
@@ -251,14 +251,10 @@ impl Conductor {
     pub(crate) fn fence(&mut self, active: &Active) -> u64 {
         let memory = &active.memory;
         memory.stop();
-        // From here on nothing more is given out: a closed queue refuses what comes later, as a whole.
+        self.session.doors.of(active.spec.epoch).notify();
+        // From here on nothing more counts: a closed queue, and a sealed border, refuse what comes later as a whole.
         memory.sinks.iter().for_each(|queue| queue.close());
-        let blocks = loop {
-            let committed = memory.committed();
-            if memory.hold(committed) {
-                break committed;
-            }
-        };
+        let blocks = memory.common.committed.seal();
         let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);

@@ -18,7 +18,7 @@ use crate::primitive::Ordering;
 use crate::session::Inner;
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Plans, Sample, Settings, Supervisor,
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Plans, Sample, Settings, Supervisor,
     TreeSpec, Verdict, What,
 };
 use crate::system;
@@ -118,6 +118,9 @@ impl<'c> Driver<'c> {
     /// Runs to the end, whatever is lost on the way.
     pub(crate) fn run(mut self) -> Result<(), RunError> {
         let now_ns = self.clock.now_ns();
+        if let Some(injector) = &mut self.injector {
+            injector.start(now_ns);
+        }
         self.supervisor.start(now_ns, &mut self.actions);
         self.act();
         let verdict = loop {
@@ -327,14 +330,10 @@ impl<'c> Driver<'c> {
             let pc = post.pc.load(Ordering::Relaxed);
             let (planned_ns, waiting) = tables[calendar].of(pc);
             let step = periods << 32 | u64::from(pc);
-            let (mut os, mut cpu_ns) = (Os::Running, 0);
-            if self.supervisor.wants_os(now_ns, device, step, waiting)
-                && let Some(process) = self.conductor.crew.process_of(device)
-                && let Some(state) = system::thread_state(process, thread)
-            {
-                (os, cpu_ns) = state;
-            }
-            let sample = Sample { step, periods, planned_ns, waiting, os, cpu_ns };
+            let asked = self.supervisor.wants_os(now_ns, device, step, waiting);
+            let process = self.conductor.crew.process_of(device).filter(|_| asked);
+            let thread = process.and_then(|process| system::thread_state(process, thread));
+            let sample = Sample { step, periods, planned_ns, waiting, thread };
             seen.push(Input::Seen { epoch: Epoch(spec.epoch), device, incarnation, sample });
         }
         for input in seen {

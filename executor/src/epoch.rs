@@ -173,12 +173,46 @@ impl Spec {
     }
 }
 
+/// The last committed border of an epoch, shifted by one, and in the lowest bit whether that is final.
+///
+/// Because both are one word, a border that a worker would commit after the fence is refused as a whole: whatever is let
+/// go or written over because of a commit, the next epoch begins at that commit or after it.
+pub(crate) struct Committed(CachePadded<AtomicU64>);
+
+impl Committed {
+    fn new() -> Self {
+        Self(CachePadded::new(AtomicU64::new(0)))
+    }
+
+    /// The last committed border.
+    pub(crate) fn border(&self) -> u64 {
+        self.0.load(Ordering::Acquire) >> 1
+    }
+
+    /// Commits a border; false if a later one is committed already, or the epoch is fenced.
+    pub(crate) fn advance(&self, border: u64) -> bool {
+        let mut word = self.0.load(Ordering::Acquire);
+        while word & 1 == 0 && word >> 1 < border {
+            let next = border << 1;
+            match self.0.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Nothing is committed any more; the last border that was.
+    pub(crate) fn seal(&self) -> u64 {
+        self.0.fetch_or(1, Ordering::AcqRel) >> 1
+    }
+}
+
 /// What all workers of an epoch look at.
 pub(crate) struct Common {
     pub stop: Stop,
     pub tickets: Tickets,
-    /// The last border known to be committed.
-    pub committed: CachePadded<AtomicU64>,
+    pub committed: Committed,
     /// A border whose area somebody is reading; 0 for none.
     pub held: AtomicU64,
     /// Set to spoil the next transfer that has a checksum: a fault brought about on purpose.
@@ -192,7 +226,7 @@ impl Common {
         Self {
             stop: Stop::new(),
             tickets: Tickets::new(),
-            committed: CachePadded::new(AtomicU64::new(0)),
+            committed: Committed::new(),
             held: AtomicU64::new(0),
             corrupt: AtomicU32::new(0),
             commits: CachePadded::new(Parker::new()),
@@ -413,19 +447,24 @@ impl EpochMemory {
         (self.arena.base().wrapping_add(offset as usize), bytes as usize)
     }
 
-    /// The last committed border, from what the workers tell.
-    pub(crate) fn committed(&self) -> u64 {
+    /// The last border that all workers have passed, from what they tell.
+    pub(crate) fn passed(&self) -> u64 {
         let periods = self.posts.iter().map(|p| p.periods.load(Ordering::Acquire));
         self.borders.map_or(0, |b| b.committed(periods))
     }
 
-    /// Keeps the area of `border`, which is or was committed, from being written; false if it may have been already.
-    pub(crate) fn hold(&self, border: u64) -> bool {
-        self.common.held.store(border, Ordering::Relaxed);
-        // Partner: the fence in `replay::wait_for_area`.
-        fence(Ordering::SeqCst);
-        // As long as no later border is committed, nobody may write any area but those of later borders.
-        border == 0 || self.committed() == border
+    /// The last committed border, whose area is kept from being written until [`Self::let_go`].
+    pub(crate) fn hold(&self) -> u64 {
+        loop {
+            let border = self.common.committed.border();
+            self.common.held.store(border, Ordering::Relaxed);
+            // Partner: the fence in `replay::wait_for_area`. As long as no later border is committed, nobody may write
+            // this area; and whoever sees a later one committed sees that this one is held.
+            fence(Ordering::SeqCst);
+            if self.common.committed.border() == border {
+                return border;
+            }
+        }
     }
 
     /// Lets the area that was held go.

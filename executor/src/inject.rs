@@ -95,17 +95,20 @@ pub(crate) struct Hit {
 }
 
 impl Injector {
-    /// Faults from a declaration, counted from `now_ns`.
-    pub fn new(declaration: Declaration, now_ns: u64) -> Self {
-        let mut at: Vec<(u64, Kind)> =
-            declaration.at.iter().map(|(time, kind)| (now_ns + time.0, *kind)).collect();
-        at.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
+    /// Faults from a declaration, counted from [`Self::start`].
+    pub fn new(declaration: Declaration) -> Self {
         let left = declaration.count.unwrap_or(u64::MAX);
         let random = declaration.seed ^ 0x9e37_79b9_7f4a_7c15;
-        let mut injector =
-            Self { declaration, random, next_ns: None, left, at, again: false, again_ns: None };
-        injector.plan_next(now_ns);
-        injector
+        let at = Vec::new();
+        Self { declaration, random, next_ns: None, left, at, again: false, again_ns: None }
+    }
+
+    /// The run begins now.
+    pub(crate) fn start(&mut self, now_ns: u64) {
+        let at = self.declaration.at.iter().map(|(time, kind)| (now_ns + time.0, *kind));
+        self.at = at.collect();
+        self.at.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
+        self.plan_next(now_ns);
     }
 
     /// Reads a declaration: a seed (kills every 50 to 500 ms), or `Inject(kinds: [kill, stop], seed: 7)`.
@@ -230,7 +233,8 @@ mod tests {
     fn the_same_seed_gives_the_same_faults() {
         let faults = || {
             let declaration = Injector::parse("Inject(kinds: [kill, stop, kill_two], seed: 3)");
-            let mut injector = Injector::new(declaration.expect("right"), 0);
+            let mut injector = Injector::new(declaration.expect("right"));
+            injector.start(0);
             let devices = [DeviceId(0), DeviceId(1), DeviceId(2)];
             let mut found = Vec::new();
             while found.len() < 50 {
@@ -251,7 +255,8 @@ mod tests {
     fn declarations_are_a_seed_or_ron() {
         assert_eq!(Injector::parse("7").expect("a seed").seed, 7);
         let declaration = Injector::parse("Inject(at: [(\"1s\", kill_twice)])").expect("right");
-        let mut injector = Injector::new(declaration, 5);
+        let mut injector = Injector::new(declaration);
+        injector.start(5);
         assert_eq!(injector.next_ns(), Some(1_000_000_005));
         assert_eq!(injector.due(1_000_000_005).expect("due").kind, Kind::KillTwice);
         injector.fenced(1_000_000_100);

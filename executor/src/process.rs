@@ -116,7 +116,9 @@ impl WorkerProcess {
     /// What the system says.
     pub(crate) fn messenger(&self) -> io::Result<impl FnOnce(Signal) + Send + 'static> {
         let pidfd = self.pidfd.try_clone()?;
-        Ok(move |signal| drop(pidfd_send_signal(&pidfd, signal)))
+        Ok(move |signal| {
+            let _ = pidfd_send_signal(&pidfd, signal);
+        })
     }
 
     /// Sends a signal. If it is gone, the listener tells.

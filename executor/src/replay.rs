@@ -460,13 +460,11 @@ fn wait_for_area(env: &Env<'_>, border: u64) -> Result<(), Stopped> {
     let (epoch, common) = (env.epoch, &env.epoch.common);
     let Some(borders) = epoch.borders() else { return Ok(()) };
     let is_free = || {
-        if common.committed.load(Ordering::Acquire) < borders.needs(border)
-            && epoch.committed() < borders.needs(border)
-        {
+        if common.committed.border() < borders.needs(border) {
             return false;
         }
-        // Partner: the fence in `EpochMemory::hold`: either this sees what is held, or that sees that the border it
-        // wants to hold is committed no more.
+        // Partner: the fence in `EpochMemory::hold`: either this sees what is held, or that sees that a later border is
+        // committed.
         crate::primitive::fence(Ordering::SeqCst);
         !borders.collides(border, common.held.load(Ordering::Relaxed))
     };

@@ -1,10 +1,10 @@
 //! What the operating system says of a worker's thread.
 
-use crate::supervise::Os;
+use crate::supervise::{Os, Thread};
 
 /// State and CPU time (ns) of a thread of a process; `None` if it is gone or the system does not tell.
 #[cfg(target_os = "linux")]
-pub(crate) fn thread_state(process: u32, thread: u32) -> Option<(Os, u64)> {
+pub(crate) fn thread_state(process: u32, thread: u32) -> Option<Thread> {
     use std::io::Read;
     let read = |name: &str, to: &mut [u8; 512]| -> Option<usize> {
         let path = format!("/proc/{process}/task/{thread}/{name}");
@@ -23,11 +23,11 @@ pub(crate) fn thread_state(process: u32, thread: u32) -> Option<(Os, u64)> {
         'T' | 't' => Os::Stopped,
         _ => Os::Blocked,
     };
-    Some((os, cpu_ns))
+    Some(Thread { os, cpu_ns })
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn thread_state(_process: u32, _thread: u32) -> Option<(Os, u64)> {
+pub(crate) fn thread_state(_process: u32, _thread: u32) -> Option<Thread> {
     None
 }
 
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn this_thread_runs() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        let (os, cpu_ns) = thread_state(std::process::id(), thread).expect("it is there");
+        let Thread { os, cpu_ns } = thread_state(std::process::id(), thread).expect("it is there");
         assert_eq!(os, Os::Running);
         assert!(cpu_ns > 0);
         assert_eq!(thread_state(std::process::id(), u32::MAX), None);

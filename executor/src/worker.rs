@@ -310,9 +310,8 @@ impl Worker {
 fn commit(epoch: &EpochMemory, gate: &Gate) {
     // Partner: itself, in the other workers: of two that pass the border at once, one sees both.
     fence(Ordering::SeqCst);
-    let committed = epoch.committed();
-    let before = epoch.common.committed.fetch_max(committed, Ordering::AcqRel);
-    if committed > before {
+    let committed = epoch.passed();
+    if epoch.common.committed.advance(committed) {
         for feed in &gate.feeds {
             feed.conduit.let_go(feed.base + committed * feed.tokens_per_block);
         }
