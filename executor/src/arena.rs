@@ -173,9 +173,8 @@ impl Arena {
         use rustix::mm::{Advice, madvise};
         if matches!(self.backing, Backing::Heap(HUGE_PAGE_BYTES)) {
             // SAFETY: the range is this allocation, whole; the advice changes no contents. Refusal costs speed only.
-            let _ = unsafe {
-                madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxHugepage)
-            };
+            let _ =
+                unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
         }
     }
 

@@ -49,7 +49,9 @@ pub(crate) fn export(graph: &Graph, plan: &Plan, memory: &Memory, blocks: u64) {
         let place = (blocks % u64::from(buffer.blocks)) * buffer.stride_bytes;
         let (to, _) = memory.epoch.saved(Area::End, buffer.channel);
         // SAFETY: as in `import`; each channel has one keeper, whose worker alone writes its part of the end area.
-        unsafe { to.copy_from_nonoverlapping(memory.base(buffer).wrapping_add(place as usize), head) };
+        unsafe {
+            to.copy_from_nonoverlapping(memory.base(buffer).wrapping_add(place as usize), head)
+        };
     }
 }
 
@@ -64,7 +66,11 @@ pub(crate) fn write_start(epoch: &EpochMemory, channels: &TiVec<ChannelId, Vec<u
 }
 
 /// The tokens in an area that nobody writes now.
-pub(crate) fn read_area(epoch: &EpochMemory, graph: &Graph, area: Area) -> TiVec<ChannelId, Vec<u8>> {
+pub(crate) fn read_area(
+    epoch: &EpochMemory,
+    graph: &Graph,
+    area: Area,
+) -> TiVec<ChannelId, Vec<u8>> {
     let channels = graph.channels.iter_enumerated().map(|(id, _)| {
         let (from, bytes) = epoch.saved(area, id);
         let mut tokens = vec![0; bytes];

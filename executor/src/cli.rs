@@ -23,10 +23,11 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::{Actor, Program, State, Value, state};
 
+use crate::checkpoint::{Checkpoint, Origin};
 use crate::crew::Isolation;
 use crate::error::{EngineError, RunError};
-use crate::io::pump::{self, PumpEnd};
-use crate::io::{FileError, Port, create_sink, is_standard, open_source};
+use crate::io::pump::{self, PumpEnd, SharedFile};
+use crate::io::{FileError, Port, create_sink, is_standard, open_source, resume_sink};
 use crate::session::{Engine, RunOptions, Session, Stopper};
 
 /// Exit codes of the command.
@@ -95,6 +96,19 @@ struct Args {
     /// Write every decision of the supervisor to a file, one JSON object a line; `-` is standard error.
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
+    /// Write checkpoints to this folder, from which a run that was killed can go on.
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// How often: `500ms`, `5s`, `2m`.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s", requires = "checkpoint")]
+    checkpoint_every: Duration,
+    /// How many checkpoints to keep.
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "checkpoint")]
+    checkpoint_keep: usize,
+    /// Go on at the newest checkpoint, or begin if there is none. Sources are read from where they were, files of sinks
+    /// are cut off where they were.
+    #[arg(long, requires = "checkpoint", conflicts_with = "load_state")]
+    resume: bool,
     /// Bring faults about, to see what becomes of them: a seed (kills a worker every 50 to 500 ms), or a file in RON.
     #[arg(long, value_name = "SEED|FILE")]
     inject: Option<String>,
@@ -217,24 +231,44 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let program = bundle::open(&args.bundle)
         .map_err(|e| CliError::Bundle { path: args.bundle.clone(), source: Box::new(e) })?;
     let files = Files::of(args, &program)?;
-    let state = args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
+    let mut state =
+        args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
     let engine = Engine::new(program, registry)?;
-    let isolation = match args.isolation {
-        Where::Threads => Isolation::Threads,
-        Where::Processes => Isolation::Processes { program: None },
+    let program = engine.program();
+    let safe = checkpoints::of(args, &files, program)?;
+    let resumed = safe.as_ref().and_then(|safe| safe.resumed.clone());
+    if let Some(checkpoint) = &resumed {
+        state = Some(checkpoint.state.clone());
+    }
+    let origin = match (&resumed, &state) {
+        (Some(checkpoint), _) => checkpoint.origin.clone(),
+        (None, Some(state)) => Origin::of(state),
+        (None, None) => Origin::of(&State::initial(&program.graph)),
     };
-    let supervised = supervision::of(args, &program_names(engine.program()))?;
+    let sources = files.open_sources(program, &origin, resumed.as_ref())?;
+    let sinks = files.create_sinks(&engine, &origin, resumed.as_ref())?;
+    let mut supervised = supervision::of(args, &program_names(program))?;
+    let keeper = match (safe, &mut supervised) {
+        (Some(safe), Some(supervised)) => {
+            let (keeper, listener) = safe.keep(&engine, &sinks, origin);
+            let every_ns = args.checkpoint_every.as_nanos().try_into().unwrap_or(u64::MAX);
+            supervised.states = Some((every_ns, listener));
+            Some(keeper)
+        }
+        _ => None,
+    };
     let options = RunOptions {
         supervised,
         state,
         iterations: args.iterations,
         pad: args.pad,
-        isolation,
+        isolation: match args.isolation {
+            Where::Threads => Isolation::Threads,
+            Where::Processes => Isolation::Processes { program: None },
+        },
         checksums: args.checksums,
         ..RunOptions::default()
     };
-    let sources = files.open_sources(engine.program())?;
-    let sinks = files.create_sinks(engine.program())?;
     let mut session = engine.start(options)?;
     let interrupted = stop_on_signal(session.stopper());
     let (ends, ended) = mpsc::channel();
@@ -243,6 +277,10 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let outcome = session.join();
     drop(ends);
     let watched = watch.finish();
+    if let Some(keeper) = keeper {
+        // It ends when the session has dropped its end of the channel.
+        let _ = keeper.join();
+    }
 
     let outcome = outcome?;
     if let Some(error) = watched.failure {
@@ -257,6 +295,101 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     report.notes.extend(watched.notes);
     print_report(args, &report)?;
     Ok(if interrupted.load(Ordering::Relaxed) { exit::INTERRUPTED } else { exit::OK })
+}
+
+/// Checkpoints: where a run that was killed goes on.
+mod checkpoints {
+    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::thread::JoinHandle;
+
+    use super::*;
+    use crate::checkpoint::Folder;
+    use crate::driver::StateListener;
+
+    /// A folder for checkpoints, and the one to go on from.
+    pub(super) struct Safe {
+        folder: Folder,
+        pub(super) resumed: Option<Checkpoint>,
+    }
+
+    pub(super) fn of(
+        args: &Args,
+        files: &Files,
+        program: &Program,
+    ) -> Result<Option<Safe>, CliError> {
+        let Some(path) = &args.checkpoint else { return Ok(None) };
+        if let Some((name, _)) = files.outputs.iter().find(|(_, path)| is_standard(path)) {
+            return Err(CliError::Usage(format!(
+                "sink `{name}` goes to standard output, which cannot be taken back to a checkpoint: give it a file"
+            )));
+        }
+        let failed = |source| FileError::Io { path: path.clone(), source };
+        let folder = Folder::open(path, args.checkpoint_keep).map_err(failed)?;
+        let mut resumed = None;
+        if args.resume {
+            let (newest, damaged) = folder.newest(&program.graph).map_err(failed)?;
+            for text in damaged {
+                say(format_args!("zbmd-run: note: passed over: {text}"));
+            }
+            if newest.is_none() && !args.quiet {
+                say(format_args!("zbmd-run: note: no checkpoint to resume: from the beginning"));
+            }
+            resumed = newest;
+        }
+        Ok(Some(Safe { folder, resumed }))
+    }
+
+    impl Safe {
+        /// A thread that writes checkpoints of the states that its listener is given.
+        pub(super) fn keep(
+            self,
+            engine: &Engine,
+            sinks: &Opened<SharedFile>,
+            origin: Origin,
+        ) -> (JoinHandle<()>, StateListener) {
+            // While one is being written, younger ones are passed over: the next will come.
+            let (give, take) = sync_channel::<State>(1);
+            let graph = &engine.program().graph;
+            let rates: Vec<u64> =
+                graph.sinks().map(|(id, _)| engine.inner.tokens_per_iteration(id)).collect();
+            let files: Vec<(SharedFile, u64)> =
+                sinks.iter().map(|(_, _, file)| file.clone()).zip(rates).collect();
+            let engine = engine.clone();
+            let write = move || keep(&take, &self.folder, &engine, &files, &origin);
+            let listener = Arc::new(move |state: State| drop(give.try_send(state)));
+            (std::thread::spawn(write), listener)
+        }
+    }
+
+    fn keep(
+        states: &Receiver<State>,
+        folder: &Folder,
+        engine: &Engine,
+        files: &[(SharedFile, u64)],
+        origin: &Origin,
+    ) {
+        while let Ok(state) = states.recv() {
+            let done = state.iterations - origin.iterations;
+            let checkpoint = Checkpoint { origin: origin.clone(), state };
+            let written = files.iter().try_for_each(|(file, rate)| {
+                // The tokens are on their way; a file that cannot be written ends the run.
+                for _ in 0..400 {
+                    if file.sync_at(done * rate)? {
+                        return Ok(());
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(io::Error::other("the file is not written any more"))
+            });
+            let written = written.and_then(|()| folder.write(&checkpoint, &engine.program().graph));
+            if let Err(error) = written {
+                say(format_args!(
+                    "zbmd-run: note: no checkpoint at iteration {}: {error}; the older ones stand",
+                    checkpoint.state.iterations
+                ));
+            }
+        }
+    }
 }
 
 /// Names of the machine's devices, in order.
@@ -279,7 +412,11 @@ mod supervision {
     type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
     pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
-        if args.supervise.is_none() && args.events.is_none() && args.inject.is_none() {
+        let asked = args.supervise.is_some()
+            || args.events.is_some()
+            || args.inject.is_some()
+            || args.checkpoint.is_some();
+        if !asked {
             return Ok(None);
         }
         let path = args.supervise.as_ref().and_then(Option::as_deref);
@@ -300,6 +437,7 @@ mod supervision {
             settings: resolved.settings,
             tree: resolved.tree,
             listener: args.events.as_deref().map(listener).transpose()?,
+            states: None,
             inject: args.inject.as_deref().map(injector).transpose()?,
             save_every: None,
         }))
@@ -331,8 +469,7 @@ mod supervision {
             Ok(_) => Injector::parse(text),
             Err(_) => Injector::parse(&read(&path)?),
         };
-        let declaration =
-            declaration.map_err(|text| CliError::Declaration { path, text })?;
+        let declaration = declaration.map_err(|text| CliError::Declaration { path, text })?;
         Ok(Injector::new(declaration))
     }
 }
@@ -400,27 +537,47 @@ impl Files {
     fn open_sources(
         &self,
         program: &Program,
+        origin: &Origin,
+        resumed: Option<&Checkpoint>,
     ) -> Result<Opened<Box<dyn io::Read + Send>>, FileError> {
-        let open = |actor: &Actor| {
+        let mut opened = Vec::new();
+        for (at, (_, actor)) in program.graph.sources().enumerate() {
             let path = &self.inputs[&actor.name];
-            let port =
-                Port { stream: &actor.name, token: &actor.outputs[0].token, params: &actor.params };
-            Ok((actor.name.clone(), path.clone(), open_source(path, port)?))
-        };
-        program.graph.sources().map(|(_, actor)| open(actor)).collect()
+            let token = &actor.outputs[0].token;
+            let port = Port { stream: &actor.name, token, params: &actor.params };
+            let mut file = open_source(path, port)?;
+            if let Some(checkpoint) = resumed {
+                let failed = |source| FileError::Io { path: path.clone(), source };
+                let taken = checkpoint.state.consumed[at].1 - origin.consumed[at];
+                crate::io::skip(&mut *file, token, taken).map_err(failed)?;
+            }
+            opened.push((actor.name.clone(), path.clone(), file));
+        }
+        Ok(opened)
     }
 
     fn create_sinks(
         &self,
-        program: &Program,
-    ) -> Result<Opened<Box<dyn crate::io::TokenWrite>>, FileError> {
-        let create = |actor: &Actor| {
+        engine: &Engine,
+        origin: &Origin,
+        resumed: Option<&Checkpoint>,
+    ) -> Result<Opened<SharedFile>, FileError> {
+        let mut created = Vec::new();
+        for (id, actor) in engine.program().graph.sinks() {
             let path = &self.outputs[&actor.name];
             let port =
                 Port { stream: &actor.name, token: &actor.inputs[0].token, params: &actor.params };
-            Ok((actor.name.clone(), path.clone(), create_sink(path, port)?))
-        };
-        program.graph.sinks().map(|(_, actor)| create(actor)).collect()
+            let file = match resumed {
+                None => SharedFile::new(create_sink(path, port)?, 0),
+                Some(checkpoint) => {
+                    let done = checkpoint.state.iterations - origin.iterations;
+                    let tokens = done * engine.inner.tokens_per_iteration(id);
+                    SharedFile::new(resume_sink(path, port, tokens)?, tokens)
+                }
+            };
+            created.push((actor.name.clone(), path.clone(), file));
+        }
+        Ok(created)
     }
 }
 
@@ -472,7 +629,7 @@ fn bind(
 fn start_pumps(
     session: &mut Session,
     sources: Opened<Box<dyn io::Read + Send>>,
-    sinks: Opened<Box<dyn crate::io::TokenWrite>>,
+    sinks: Opened<SharedFile>,
     ends: &mpsc::Sender<PumpEnd>,
 ) -> Result<usize, CliError> {
     let count = sinks.len();
@@ -480,7 +637,7 @@ fn start_pumps(
     for (name, path, file) in sinks {
         let Ok(sink) = session.sink(&name) else { continue };
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || pump::drain(&stream, &path, sink, file))
+        pump::spawn(&name, ends.clone(), move || pump::drain(&stream, &path, sink, &file))
             .map_err(no_thread)?;
     }
     for (name, path, file) in sources {

@@ -15,6 +15,7 @@ use crate::epoch::{Area, EpochMemory, Saves, SessionMemory, SinkSpec, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::{End, How, Prepared};
 use crate::ledger::given_out_before;
+use crate::measure::Clock;
 use crate::report::{PlanReport, Report};
 use crate::ring::Spin;
 use crate::session::{Control, Inner, Outcome, RunOptions};
@@ -70,13 +71,16 @@ pub(crate) struct Conductor {
     pub discarded: Vec<u64>,
     pub segments: Vec<Segment>,
     pub next_epoch: u64,
+    /// When the first epoch began and the last one ended; and how many there were.
+    pub span_ns: Option<(u64, u64)>,
+    pub epochs: u64,
+    /// Epochs that were fenced.
+    pub fenced: u64,
 }
 
 /// What one plan's epochs left.
 pub(crate) struct Segment {
     pub plan: PlanId,
-    pub first_ns: u64,
-    pub last_ns: u64,
     pub busy_ns: u64,
     pub report: PlanReport,
 }
@@ -237,6 +241,9 @@ impl Conductor {
     /// Lets the workers of an epoch begin.
     pub(crate) fn launch(&mut self, active: &mut Active) -> Result<(), RunError> {
         let parts = std::mem::take(&mut active.parts);
+        self.epochs += 1;
+        let now_ns = Clock.now_ns();
+        self.span_ns.get_or_insert((now_ns, now_ns));
         Ok(self.crew.begin(&active.spec, &active.memory, parts)?)
     }
 
@@ -255,14 +262,37 @@ impl Conductor {
         // From here on nothing more counts: a closed queue, and a sealed border, refuse what comes later as a whole.
         memory.sinks.iter().for_each(|queue| queue.close());
         let blocks = memory.common.committed.seal();
+        self.fenced += 1;
         let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);
         blocks
     }
 
+    /// The state at the last committed border of an epoch that is at work.
+    pub(crate) fn committed_state(&self, active: &Active) -> State {
+        let memory = &active.memory;
+        let blocks = memory.hold();
+        let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
+        let channels = border::read_area(memory, &self.engine.program.graph, area);
+        memory.let_go();
+        let iterations = blocks * active.block;
+        let consumed =
+            self.state.consumed.iter().map(|(id, tokens)| {
+                (*id, tokens + iterations * self.engine.tokens_per_iteration(*id))
+            });
+        State {
+            iterations: self.state.iterations + iterations,
+            channels,
+            consumed: consumed.collect(),
+        }
+    }
+
     fn take_over(&mut self, active: &Active, blocks: u64, channels: TiVec<ChannelId, Vec<u8>>) {
         let engine = Arc::clone(&self.engine);
+        if let Some((_, last_ns)) = &mut self.span_ns {
+            *last_ns = Clock.now_ns();
+        }
         let iterations = blocks * active.block;
         self.state.channels = channels;
         self.state.iterations += iterations;
@@ -285,7 +315,8 @@ impl Conductor {
             let needed = done * engine.tokens_per_iteration(id);
             let given_out = active.released[at] + queue.written().0;
             // A queue without a reader counts nothing: all that is done is given out.
-            self.released[at] = if queue.is_detached() { needed } else { given_out.max(active.released[at]) };
+            self.released[at] =
+                if queue.is_detached() { needed } else { given_out.max(active.released[at]) };
         }
     }
 
@@ -374,12 +405,11 @@ impl Conductor {
         let id = active.spec.plan;
         let at = self.segments.iter().position(|s| s.plan == id).unwrap_or_else(|| {
             let report = summary::plan_report(&self.engine.program.plans[id]);
-            self.segments.push(Segment { plan: id, first_ns, last_ns, busy_ns: 0, report });
+            self.segments.push(Segment { plan: id, busy_ns: 0, report });
             self.segments.len() - 1
         });
         let shared = active.memory.arena();
         let segment = &mut self.segments[at];
-        segment.last_ns = last_ns;
         segment.busy_ns += last_ns.saturating_sub(first_ns);
         let report = &mut segment.report;
         report.blocks += blocks;
@@ -392,14 +422,18 @@ impl Conductor {
     }
 
     fn report(&mut self, before: &State) -> Report {
-        summary::report(
+        let (first_ns, last_ns) = self.span_ns.unwrap_or_default();
+        let mut report = summary::report(
             &self.engine,
             &self.session,
             (before, &self.state),
             std::mem::take(&mut self.segments),
             &self.padded,
             &self.discarded,
-        )
+            last_ns - first_ns,
+        );
+        (report.epochs, report.recoveries) = (self.epochs, self.fenced);
+        report
     }
 }
 

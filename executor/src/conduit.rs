@@ -403,7 +403,11 @@ impl Consumer {
                 let drained = closed && written == self.tail;
                 ended = drained && over;
                 let some = closed && written > self.tail;
-                self.head_seen >= level || some || ended || stopped || drained && shared.next.get().is_some()
+                self.head_seen >= level
+                    || some
+                    || ended
+                    || stopped
+                    || drained && shared.next.get().is_some()
             });
             if self.head_seen > self.tail {
                 return Ok(true);

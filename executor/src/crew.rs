@@ -50,9 +50,22 @@ impl std::fmt::Display for Farewell {
 
 /// What a worker says, or is seen to do.
 pub(crate) enum News {
-    Ready { device: DeviceId, incarnation: u32 },
-    Gone { device: DeviceId, incarnation: u32, farewell: Farewell },
-    Ended { device: DeviceId, incarnation: u32, epoch: u64, calendar: usize, end: Box<End> },
+    Ready {
+        device: DeviceId,
+        incarnation: u32,
+    },
+    Gone {
+        device: DeviceId,
+        incarnation: u32,
+        farewell: Farewell,
+    },
+    Ended {
+        device: DeviceId,
+        incarnation: u32,
+        epoch: u64,
+        calendar: usize,
+        end: Box<End>,
+    },
     /// A thread of ours panicked outside of all kernels.
     Bug(Box<dyn std::any::Any + Send>),
 }

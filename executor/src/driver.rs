@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zbmd_ir::{DeviceId, PlanId};
+use zbmd_ir::{DeviceId, PlanId, State};
 
 use crate::conductor::{Active, Conductor};
 use crate::crew::{Farewell, News};
@@ -23,6 +23,12 @@ use crate::supervise::{
 };
 use crate::system;
 
+/// Is told every decision, on the supervising thread: it should be quick.
+pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// Is given the state at a committed border now and then, on the supervising thread: it should be quick.
+pub type StateListener = Arc<dyn Fn(State) + Send + Sync>;
+
 /// What to supervise with. See [`crate::supervise::declare`] for how people say it.
 #[derive(Clone)]
 pub struct Supervised {
@@ -30,8 +36,10 @@ pub struct Supervised {
     pub settings: Settings,
     /// Who supervises whom.
     pub tree: TreeSpec,
-    /// Is told every decision, on the supervising thread: it should be quick.
-    pub listener: Option<Arc<dyn Fn(&Event) + Send + Sync>>,
+    /// Who is told of every decision.
+    pub listener: Option<Listener>,
+    /// Who is given states at committed borders, and how often (ns): to write checkpoints of.
+    pub states: Option<(u64, StateListener)>,
     /// Faults to bring about.
     pub inject: Option<Injector>,
     /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.
@@ -72,7 +80,11 @@ impl Plans for Book {
 pub(crate) struct Driver<'c> {
     conductor: &'c mut Conductor,
     supervisor: Supervisor<Book>,
-    listener: Option<Arc<dyn Fn(&Event) + Send + Sync>>,
+    listener: Option<Listener>,
+    states: Option<(u64, StateListener)>,
+    next_state_ns: u64,
+    /// Iterations of the last state that was given away.
+    last_state: u64,
     injector: Option<Injector>,
     actions: Vec<Action>,
     /// The epoch that was made before anything ran.
@@ -102,6 +114,9 @@ impl<'c> Driver<'c> {
             supervisor: Supervisor::new(how.settings, how.tree, book),
             conductor,
             listener: how.listener,
+            next_state_ns: Clock.now_ns() + how.states.as_ref().map_or(0, |(every, _)| *every),
+            states: how.states,
+            last_state: 0,
             injector: how.inject,
             actions: Vec::new(),
             first: Some(first),
@@ -151,7 +166,8 @@ impl<'c> Driver<'c> {
         let now_ns = self.clock.now_ns();
         let look = self.active.as_ref().map(|_| self.next_look_ns);
         let inject = self.injector.as_ref().and_then(Injector::next_ns);
-        let deadlines = [self.supervisor.deadline(), look, inject];
+        let states = self.states.as_ref().map(|_| self.next_state_ns);
+        let deadlines = [self.supervisor.deadline(), look, inject, states];
         // Somebody may give the run up at any time, and cannot wake us.
         let until_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
         Duration::from_nanos(until_ns.saturating_sub(now_ns).min(50_000_000))
@@ -166,6 +182,7 @@ impl<'c> Driver<'c> {
             self.next_look_ns = now_ns + self.supervisor.settings().detect.look_ns;
             self.look();
         }
+        self.give_state(now_ns);
         if let Some(fault) = self.injector.as_mut().and_then(|i| i.due(now_ns)) {
             self.inject(fault);
         }
@@ -351,6 +368,21 @@ impl<'c> Driver<'c> {
         }
     }
 
+    /// Gives the state at the last committed border away, if it is time and there is a new one.
+    fn give_state(&mut self, now_ns: u64) {
+        let Some((every_ns, listener)) = &self.states else { return };
+        if self.next_state_ns > now_ns {
+            return;
+        }
+        self.next_state_ns = now_ns + every_ns;
+        let Some(active) = &self.active else { return };
+        let state = self.conductor.committed_state(active);
+        if state.iterations > self.last_state {
+            self.last_state = state.iterations;
+            listener(state);
+        }
+    }
+
     fn inject(&mut self, fault: Fault) {
         let devices: Vec<DeviceId> = match &self.active {
             Some(active) => active.spec.devices.clone(),
@@ -359,7 +391,10 @@ impl<'c> Driver<'c> {
         let Some(what) = fault.on(&devices) else { return };
         let at_ns = self.clock.now_ns();
         let (kind, targets) = (what.kind, what.devices.clone());
-        self.announce(&Event { at_ns, what: What::Injected { kind: kind.to_string(), devices: targets } });
+        self.announce(&Event {
+            at_ns,
+            what: What::Injected { kind: kind.to_string(), devices: targets },
+        });
         crate::inject::bring_about(&what, &self.conductor.crew, self.active.as_ref());
     }
 }

@@ -318,7 +318,19 @@ impl Layout {
         let count = EXTRA_AREAS + spec.borders(plan).map_or(0, |b| b.areas());
         let areas = cursor.take(area.0.saturating_mul(count));
         let (area_bytes, bytes) = (area.0, cursor.0);
-        Self { common, posts, rings, sums, stamps, sinks, exchange, areas, area_bytes, channels, bytes }
+        Self {
+            common,
+            posts,
+            rings,
+            sums,
+            stamps,
+            sinks,
+            exchange,
+            areas,
+            area_bytes,
+            channels,
+            bytes,
+        }
     }
 }
 
@@ -365,7 +377,12 @@ pub(crate) struct EpochMemory {
 }
 
 impl EpochMemory {
-    pub(crate) fn create(graph: &Graph, plan: &Plan, spec: &Spec, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn create(
+        graph: &Graph,
+        plan: &Plan,
+        spec: &Spec,
+        lock: bool,
+    ) -> Result<Self, OutOfMemory> {
         let layout = Layout::new(graph, plan, spec);
         let arena = Arc::new(Arena::shared(layout.bytes, lock)?);
         let workers = plan.calendars.len();
@@ -388,7 +405,12 @@ impl EpochMemory {
     /// # Safety
     /// The file holds the memory that [`Self::create`] of this very program made for the same graph, plan and spec.
     #[expect(unsafe_code, reason = "believes what another process says lies in shared memory")]
-    pub(crate) unsafe fn find(fd: OwnedFd, graph: &Graph, plan: &Plan, spec: &Spec) -> std::io::Result<Self> {
+    pub(crate) unsafe fn find(
+        fd: OwnedFd,
+        graph: &Graph,
+        plan: &Plan,
+        spec: &Spec,
+    ) -> std::io::Result<Self> {
         let layout = Layout::new(graph, plan, spec);
         let arena = map(fd, Cursor(layout.bytes))?;
         let workers = plan.calendars.len();

@@ -47,7 +47,9 @@ pub enum EngineError {
         needed: u64,
     },
     /// The bundle has no plan for the devices that are left.
-    #[error("the bundle has no plan without {lost}: compile with `--contingencies single` or `pairs`")]
+    #[error(
+        "the bundle has no plan without {lost}: compile with `--contingencies single` or `pairs`"
+    )]
     NoPlan {
         /// The lost devices.
         lost: String,

@@ -198,8 +198,7 @@ impl Prepared {
             }
             Err(failure) => self.how_it_failed(engine, failure),
         };
-        let report =
-            summary::worker_report(program, plan, calendar, &self.slots, &self.worker);
+        let report = summary::worker_report(program, plan, calendar, &self.slots, &self.worker);
         let sinks = &self.worker.sinks;
         let (arena_bytes, locked_bytes) = self.memory.bytes();
         End {

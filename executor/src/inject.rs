@@ -118,7 +118,13 @@ impl Injector {
     pub fn parse(text: &str) -> Result<Declaration, String> {
         if let Ok(seed) = text.trim().parse() {
             let every = default_every();
-            return Ok(Declaration { kinds: vec![Kind::Kill], every, seed, count: None, at: vec![] });
+            return Ok(Declaration {
+                kinds: vec![Kind::Kill],
+                every,
+                seed,
+                count: None,
+                at: vec![],
+            });
         }
         let options = ron::Options::default()
             .with_default_extension(ron::extensions::Extensions::IMPLICIT_SOME);

@@ -2,6 +2,7 @@
 
 pub mod arena;
 mod border;
+pub mod checkpoint;
 mod checksum;
 pub mod cli;
 mod conductor;
@@ -32,7 +33,7 @@ mod wire;
 mod worker;
 
 pub use crew::Isolation;
-pub use driver::Supervised;
+pub use driver::{Listener, StateListener, Supervised};
 pub use error::{EngineError, RunError};
 pub use prepare::Unsupported;
 #[cfg(target_os = "linux")]

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use zbmd_backends::kernel::{Io, Kernel, Scratch, Shape};
 use zbmd_ir::{
-    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan,
-    PlanId, PortChannels, Region, RingId, Role, Slot, TiVec,
+    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PlanId,
+    PortChannels, Region, RingId, Role, Slot, TiVec,
 };
 
 use crate::arena::{Arena, OutOfMemory};
 use crate::border;
 use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
-use crate::session::Inner;
 use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
+use crate::session::Inner;
 
 /// A plan that is well-formed but that this executor cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +91,11 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Takes the arena of a calendar's device.
-    pub(crate) fn new(calendar: &Calendar, epoch: Arc<EpochMemory>, lock: bool) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(
+        calendar: &Calendar,
+        epoch: Arc<EpochMemory>,
+        lock: bool,
+    ) -> Result<Self, OutOfMemory> {
         let own = Arc::new(Arena::new(calendar.arena_bytes, lock)?);
         Ok(Self { own, device: calendar.device, epoch })
     }
@@ -227,10 +231,8 @@ pub(crate) fn step_tables(
         let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
         let steps = steps.map(|(slot, instr)| {
             let planned_ns = slot.as_ref().map_or(0, |s| s.duration_ns);
-            let works = matches!(
-                instr,
-                Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. }
-            );
+            let works =
+                matches!(instr, Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. });
             (planned_ns, !works)
         });
         StepTable(steps.collect())
@@ -414,7 +416,8 @@ impl Lowering<'_> {
     /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states lie.
     fn save(&mut self, id: BufferId, stage: u32, shift: u64) {
         let buffer = &self.plan.buffers[id];
-        let slot = Slot { stage, start_ns: 0, duration_ns: 0, action: Action::Carry { buffer: id } };
+        let slot =
+            Slot { stage, start_ns: 0, duration_ns: 0, action: Action::Carry { buffer: id } };
         let port = self.port(&slot, id, 0, buffer.head_tokens);
         let ports = self.ports.len() as u32;
         self.ports.push(PortSpec { shift, ..port });

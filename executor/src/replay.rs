@@ -150,7 +150,11 @@ pub(crate) enum Halt {
     Stopped,
     Fault(KernelFault),
     /// The tokens of a transfer are not those that were sent.
-    Corrupt { ring: u32, sent: u64, found: u64 },
+    Corrupt {
+        ring: u32,
+        sent: u64,
+        found: u64,
+    },
 }
 
 impl From<Stopped> for Halt {

@@ -16,6 +16,10 @@ pub struct Report {
     pub iterations_total: u64,
     /// From the first period's start to the last one's end.
     pub elapsed_ns: u64,
+    /// Epochs: 1 for each plan that ran, and 1 more for each loss, return of a device, or other change.
+    pub epochs: u64,
+    /// Epochs that ended at once, because something was lost, and were made good by the next.
+    pub recoveries: u64,
     /// Sources, in actor order.
     pub sources: Vec<SourceReport>,
     /// Sinks, in actor order.
@@ -192,6 +196,9 @@ impl fmt::Display for Report {
         write!(f, "{}: {} iterations in {time}", self.model, self.iterations)?;
         if self.iterations_total != self.iterations {
             write!(f, ", {} since the beginning", self.iterations_total)?;
+        }
+        if self.recoveries > 0 {
+            write!(f, ", {} recoveries in {} epochs", self.recoveries, self.epochs)?;
         }
         writeln!(f)?;
         for s in &self.sources {

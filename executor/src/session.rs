@@ -13,8 +13,8 @@ use zbmd_ir::{ActorId, DeviceId, Plan, PlanId, PortChannels, Program, Role, Stat
 use crate::conductor::{Conductor, Finished, Phase};
 use crate::conduit::{Consumer, Producer};
 use crate::crew::{Crew, Isolation};
-use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory};
 use crate::driver::Supervised;
+use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
 use crate::prepare;
@@ -322,6 +322,9 @@ impl Session {
             discarded: vec![0; sink_count],
             segments: Vec::new(),
             next_epoch: 0,
+            span_ns: None,
+            epochs: 0,
+            fenced: 0,
             session: Arc::clone(&session),
             engine: Arc::clone(&engine),
             options,
@@ -461,7 +464,8 @@ impl Inner {
         let whole = self.devices();
         let borne = lost.iter().any(|d| whole.contains(d));
         let roles = if borne { self.program.contingencies.roles(lost) } else { BTreeMap::new() };
-        let roles = plan.calendars.iter().map(|c| roles.get(&c.device).copied().unwrap_or(c.device));
+        let roles =
+            plan.calendars.iter().map(|c| roles.get(&c.device).copied().unwrap_or(c.device));
         roles.collect()
     }
 

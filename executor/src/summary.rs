@@ -186,10 +186,9 @@ pub(crate) fn report(
     segments: Vec<Segment>,
     padded: &[u64],
     discarded: &[u64],
+    elapsed_ns: u64,
 ) -> Report {
     let graph = &engine.program.graph;
-    let first_ns = segments.iter().map(|s| s.first_ns).min().unwrap_or(0);
-    let elapsed_ns = segments.iter().map(|s| s.last_ns).max().unwrap_or(0).saturating_sub(first_ns);
     let iterations: u64 = after.iterations - before.iterations;
     let per_s =
         |tokens: u64| if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
@@ -215,6 +214,8 @@ pub(crate) fn report(
         iterations,
         iterations_total: after.iterations,
         elapsed_ns,
+        epochs: 0,
+        recoveries: 0,
         sources: sources.collect(),
         sinks: sinks.collect(),
         plans: Vec::new(),

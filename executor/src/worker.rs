@@ -265,8 +265,7 @@ impl Worker {
         let mut env = Env { epoch, rings, post, sources, sinks, stop, spin, clock };
         let mut until_sample = self.sample_every;
         // Periods until the next border is passed.
-        let mut until_border =
-            epoch.borders().map_or(u64::MAX, |b| b.every() + self.stages - 1);
+        let mut until_border = epoch.borders().map_or(u64::MAX, |b| b.every() + self.stages - 1);
         let mut blocks = None;
         loop {
             let period = self.period;

@@ -14,7 +14,7 @@ pub mod pump;
 mod wav;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use zbmd_ir::{DType, Params, TokenType};
@@ -85,6 +85,13 @@ pub trait TokenWrite: Send {
     /// # Errors
     /// What the system says.
     fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes the file complete as far as it goes, header and all, and safe against the loss of this process and of
+    /// power.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn sync(&mut self) -> io::Result<()>;
 
     /// Completes headers and flushes.
     ///
@@ -171,9 +178,115 @@ pub fn create_sink(path: &Path, port: Port<'_>) -> Result<Box<dyn TokenWrite>, F
     }
     let file = File::create(path).map_err(io_error(path))?;
     match format {
-        Format::Raw => Ok(Box::new(Raw(file))),
+        Format::Raw => Ok(Box::new(RawFile(file))),
         Format::Npy => npy::create(file, port).map_err(io_error(path)),
         Format::Wav => wav::create(path, file, port),
+    }
+}
+
+/// Opens a file that a run was writing when it was killed, to go on after its first `tokens` tokens. What lies beyond is
+/// dropped. The file must have been synced when it had at least those.
+///
+/// # Errors
+/// See [`FileError`]; a file with fewer tokens is refused.
+pub fn resume_sink(
+    path: &Path,
+    port: Port<'_>,
+    tokens: u64,
+) -> Result<Box<dyn TokenWrite>, FileError> {
+    let bytes = tokens * port.token.bytes();
+    let too_short = |found: u64| FileError::Content {
+        path: path.to_owned(),
+        message: format!(
+            "has {} whole tokens, {tokens} were written before the checkpoint: it was changed since",
+            found / port.token.bytes()
+        ),
+    };
+    if format(path, port)? == Format::Raw {
+        let mut file = File::options().write(true).open(path).map_err(io_error(path))?;
+        let found = file.metadata().map_err(io_error(path))?.len();
+        if found < bytes {
+            return Err(too_short(found));
+        }
+        file.set_len(bytes).map_err(io_error(path))?;
+        file.seek(SeekFrom::End(0)).map_err(io_error(path))?;
+        return Ok(Box::new(RawFile(file)));
+    }
+    // Its beginning goes to a new file, which then takes its name: killed again meanwhile, the old one is still there.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let copy = path.with_file_name(format!(".zbmd-resumed-{name}"));
+    let mut from = open_source(path, port)?.take(bytes);
+    let mut to = create_sink(&copy, port)?;
+    let mut piece = vec![
+        0;
+        (64 << 10) / port.token.bytes().min(64 << 10) as usize
+            * port.token.bytes() as usize
+    ];
+    let mut done = 0;
+    loop {
+        let there = fill(&mut from, &mut piece).map_err(io_error(path))?;
+        if there == 0 {
+            break;
+        }
+        done += there as u64;
+        to.write_tokens(&piece[..there]).map_err(io_error(&copy))?;
+    }
+    if done < bytes {
+        let _ = std::fs::remove_file(&copy);
+        return Err(too_short(done));
+    }
+    to.sync().map_err(io_error(&copy))?;
+    std::fs::rename(&copy, path).map_err(io_error(path))?;
+    Ok(to)
+}
+
+/// Reads until the buffer is full or the end; how many bytes.
+fn fill(from: &mut impl Read, to: &mut [u8]) -> io::Result<usize> {
+    let mut there = 0;
+    while there < to.len() {
+        match from.read(&mut to[there..]) {
+            Ok(0) => break,
+            Ok(bytes) => there += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(there)
+}
+
+/// Skips the first `tokens` tokens of a source.
+///
+/// # Errors
+/// What the system says, or a source that has fewer.
+pub fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<()> {
+    let bytes = tokens * token.bytes();
+    let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
+    if skipped < bytes {
+        let found = skipped / token.bytes();
+        let text = format!("has {found} tokens, {tokens} were taken before the checkpoint");
+        return Err(io::Error::other(text));
+    }
+    Ok(())
+}
+
+/// Bytes as they are, in a file.
+struct RawFile(File);
+
+impl TokenWrite for RawFile {
+    fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        match self.0.sync_data() {
+            // A device or a pipe has nothing to sync.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            other => other,
+        }
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -183,6 +296,10 @@ struct Raw<W>(W);
 impl<W: Write + Send> TokenWrite for Raw<W> {
     fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)?;
+        self.0.flush()
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
         self.0.flush()
     }
 

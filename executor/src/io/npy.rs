@@ -178,15 +178,27 @@ fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
     bytes
 }
 
+impl Writer {
+    fn write_header(&mut self) -> io::Result<()> {
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&header(&self.token, self.bytes / self.token.bytes()))
+    }
+}
+
 impl TokenWrite for Writer {
     fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.bytes += bytes.len() as u64;
         self.file.write_all(bytes)
     }
 
+    fn sync(&mut self) -> io::Result<()> {
+        self.write_header()?;
+        self.file.seek(SeekFrom::End(0))?;
+        self.file.sync_data()
+    }
+
     fn finish(mut self: Box<Self>) -> io::Result<()> {
-        self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&header(&self.token, self.bytes / self.token.bytes()))
+        self.write_header()
     }
 }
 

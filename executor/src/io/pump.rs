@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{FileError, TokenWrite, is_standard};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
@@ -79,13 +80,50 @@ pub fn fill(
     }
 }
 
+/// A sink's file, and how much has been written to it: shared by the pump and whoever makes it safe.
+#[derive(Clone)]
+pub struct SharedFile {
+    inner: Arc<Mutex<(Option<Box<dyn TokenWrite>>, u64)>>,
+}
+
+impl SharedFile {
+    /// A file that holds `tokens` tokens.
+    pub fn new(file: Box<dyn TokenWrite>, tokens: u64) -> Self {
+        Self { inner: Arc::new(Mutex::new((Some(file), tokens))) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, (Option<Box<dyn TokenWrite>>, u64)> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self, bytes: &[u8], tokens: u64) -> io::Result<()> {
+        let (file, there) = &mut *self.locked();
+        *there += tokens;
+        file.as_mut().map_or(Ok(()), |file| file.write_tokens(bytes))
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        let file = self.locked().0.take();
+        file.map_or(Ok(()), TokenWrite::finish)
+    }
+
+    /// Makes the file safe if it holds `tokens` tokens; whether it does, and is.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sync_at(&self, tokens: u64) -> io::Result<bool> {
+        let (file, there) = &mut *self.locked();
+        match file {
+            _ if *there < tokens => Ok(false),
+            Some(file) => file.sync().map(|()| true),
+            // Finished: complete, header and all.
+            None => Ok(true),
+        }
+    }
+}
+
 /// Writes a sink's tokens to a file until the run ends.
-pub fn drain(
-    stream: &str,
-    path: &Path,
-    mut sink: SinkHandle,
-    mut to: Box<dyn TokenWrite>,
-) -> PumpEnd {
+pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -> PumpEnd {
     let token_bytes = sink.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();
@@ -98,7 +136,7 @@ pub fn drain(
     };
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
-        if let Err(error) = to.write_tokens(&buffer[..tokens as usize * token_bytes]) {
+        if let Err(error) = to.write(&buffer[..tokens as usize * token_bytes], tokens) {
             return failed(error, path.to_owned(), stream);
         }
     }

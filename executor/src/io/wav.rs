@@ -111,6 +111,8 @@ impl Read for Reader {
 
 struct Writer {
     writer: WavWriter<BufWriter<File>>,
+    /// The same file, to sync it.
+    file: File,
     tokens_are_floats: bool,
 }
 
@@ -155,9 +157,10 @@ pub(super) fn create(
         bits_per_sample: if as_floats { 32 } else { 16 },
         sample_format: if as_floats { SampleFormat::Float } else { SampleFormat::Int },
     };
+    let same = file.try_clone().map_err(io_error(path))?;
     let writer =
         WavWriter::new(BufWriter::new(file), spec).map_err(|e| io_error(path)(into_io(e)))?;
-    Ok(Box::new(Writer { writer, tokens_are_floats: floats }))
+    Ok(Box::new(Writer { writer, file: same, tokens_are_floats: floats }))
 }
 
 fn into_io(error: hound::Error) -> io::Error {
@@ -192,6 +195,11 @@ impl TokenWrite for Writer {
             written.map_err(into_io)?;
         }
         Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.writer.flush().map_err(into_io)?;
+        self.file.sync_data()
     }
 
     fn finish(self: Box<Self>) -> io::Result<()> {
