@@ -1,0 +1,188 @@
+//! Which actors could run on several devices at once, each replica on every k-th run of firings, and how many replicas
+//! would even out the work ("fission"). Rewrites no graph and makes no plan: that a plan is quicker with replicas is
+//! for the caller to find out by making it.
+//!
+//! Source: Gordon, Thies & Amarasinghe 2006, "Exploiting coarse-grained task, data, and pipeline parallelism in stream
+//! programs", ASPLOS.
+
+use std::collections::BTreeMap;
+
+use zbmd_ir::{ActorId, Costs, DeviceId, Graph, Machine, Plan, Role, TiVec};
+
+use crate::analysis::{AnalysisError, Edges, repetition_over};
+use crate::cluster::components;
+use crate::place::{MIN_GAIN_PERCENT, allowed_devices};
+use crate::Options;
+
+/// Why an actor cannot be replicated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// Only kernels can.
+    #[error("it is a source or a sink")]
+    Stream,
+    /// Each firing needs the one before.
+    #[error("it keeps a state")]
+    State,
+    /// Tokens would have to go to several replicas.
+    #[error("input `{port}` takes {rate} tokens a firing and looks at {window}")]
+    Window {
+        /// Name of the input.
+        port: String,
+        /// Tokens taken in a firing.
+        rate: u64,
+        /// Tokens looked at in a firing.
+        window: u64,
+    },
+    /// Replicas fire a whole round of runs at once, and its tokens might not have come round by then.
+    #[error("it lies on a cycle")]
+    Cycle,
+    /// Nothing tells the firings of replicas apart.
+    #[error("it has no inputs or no outputs")]
+    Ports,
+}
+
+/// What keeps each actor from being replicated; `None` where nothing does. O(actors + channels).
+pub fn obstacles(graph: &Graph) -> TiVec<ActorId, Option<Obstacle>> {
+    let edges = Edges::of(graph);
+    let mut cyclic: TiVec<ActorId, bool> = graph.actors.iter().map(|_| false).collect();
+    for members in components(&edges, graph.actors.len(), |_| true) {
+        let looped = members.len() > 1
+            || edges.into[members[0]].iter().any(|&e| edges.all[e as usize].writer == members[0]);
+        for actor in members {
+            cyclic[actor] = looped;
+        }
+    }
+    let obstacle = |(id, actor): (ActorId, &zbmd_ir::Actor)| {
+        let wide = actor.inputs.iter().find(|port| port.window != port.rate);
+        match actor.role {
+            Role::Source | Role::Sink => Some(Obstacle::Stream),
+            Role::Compute if !actor.state.is_empty() => Some(Obstacle::State),
+            Role::Compute if actor.inputs.is_empty() || actor.outputs.is_empty() => {
+                Some(Obstacle::Ports)
+            }
+            Role::Compute => match wide {
+                Some(port) => Some(Obstacle::Window {
+                    port: port.name.clone(),
+                    rate: port.rate,
+                    window: port.window,
+                }),
+                None => cyclic[id].then_some(Obstacle::Cycle),
+            },
+        }
+    };
+    graph.actors.iter_enumerated().map(obstacle).collect()
+}
+
+/// Replicas of each actor that has more than one.
+pub type Factors = BTreeMap<ActorId, u32>;
+
+/// What is asked of [`candidates`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Most replicas of one actor.
+    pub most: u32,
+    /// Only replicas that divide the firings of an iteration evenly, so that the iteration stays what it is.
+    pub same_iteration: bool,
+}
+
+/// Candidates that [`candidates`] names at most.
+pub const MAX_CANDIDATES: usize = 6;
+
+/// Numbers of replicas that may be worth a plan, given the plan without: those that would even the work of the devices
+/// out, then more and fewer. Empty where the plan is within a few percent of what even work on all devices takes, or no
+/// actor that can be replicated stands out of the work. O(actors) for each.
+///
+/// # Errors
+/// [`AnalysisError`] for a graph without a repetition vector.
+pub fn candidates(
+    (graph, machine, costs, options): (&Graph, &Machine, &Costs, &Options),
+    plan: &Plan,
+    bounds: Bounds,
+) -> Result<Vec<Factors>, AnalysisError> {
+    let q = repetition_over(graph, &Edges::of(graph))?;
+    let devices = allowed_devices(machine, options.devices.as_deref());
+    let works = works(graph, costs, options, &devices, (&q, plan.block));
+    let total = works.iter().map(|work| u128::from(work.ps)).sum::<u128>();
+    let even = u64::try_from(total / devices.len().max(1) as u128).unwrap_or(u64::MAX);
+    let period = plan.period_ns.saturating_mul(1_000);
+    let splits: TiVec<ActorId, Vec<u32>> = works
+        .iter_enumerated()
+        .map(|(actor, work)| splits(q[actor], work.most.min(bounds.most), bounds.same_iteration))
+        .collect();
+    let can = |actor: ActorId| !splits[actor].is_empty();
+    let Some(heaviest) = works.keys().filter(|&a| can(a)).map(|a| works[a].ps).max() else {
+        return Ok(Vec::new());
+    };
+    let most = devices.len() as u64;
+    let balanced = heaviest.div_ceil(even.max(1)).clamp(2, most.max(2));
+    let mut found: Vec<Factors> = Vec::new();
+    for parts in [balanced, balanced + 1, balanced - 1, most, balanced.div_ceil(2), 2] {
+        let share = (heaviest / parts.max(1)).max(1);
+        let mut factors = Factors::new();
+        let mut least = even;
+        for (actor, work) in works.iter_enumerated() {
+            let wanted = work.ps.div_ceil(share);
+            let replicas = if wanted > 1 { pick(&splits[actor], wanted) } else { 1 };
+            if replicas > 1 {
+                factors.insert(actor, replicas);
+            }
+            least = least.max(work.ps / u64::from(replicas));
+        }
+        let gains = least.saturating_mul(100) < period.saturating_mul(100 - MIN_GAIN_PERCENT);
+        if parts > 1 && gains && !factors.is_empty() && !found.contains(&factors) {
+            found.push(factors);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a period is so much shorter than another that it is worth replicas. Both are in any unit.
+pub fn is_worth(period: u128, without: u128) -> bool {
+    period.saturating_mul(100) < without.saturating_mul(u128::from(100 - MIN_GAIN_PERCENT))
+}
+
+/// Work of an actor in a block.
+struct Work {
+    /// Picoseconds on the quickest device.
+    ps: u64,
+    /// Devices that it may be spread over; 1 if it cannot be replicated.
+    most: u32,
+}
+
+fn works(
+    graph: &Graph,
+    costs: &Costs,
+    options: &Options,
+    devices: &[DeviceId],
+    (q, block): (&TiVec<ActorId, u64>, u64),
+) -> TiVec<ActorId, Work> {
+    let work = |(actor, obstacle): (ActorId, Option<Obstacle>)| {
+        let firings = q[actor].saturating_mul(block);
+        let known: Vec<u64> = devices
+            .iter()
+            .filter_map(|&device| costs.table[actor][device])
+            .map(|c| c.call_ps.saturating_add(c.firing_ps.saturating_mul(firings)))
+            .collect();
+        let fixed = obstacle.is_some() || options.pins.contains_key(&actor);
+        Work {
+            ps: known.iter().copied().min().unwrap_or(0),
+            most: if fixed { 1 } else { known.len() as u32 },
+        }
+    };
+    obstacles(graph).into_iter_enumerated().map(work).collect()
+}
+
+/// Numbers of replicas, ascending, that are possible for so many firings in an iteration.
+fn splits(firings: u64, most: u32, same_iteration: bool) -> Vec<u32> {
+    (2..=most).filter(|&k| !same_iteration || firings.is_multiple_of(u64::from(k))).collect()
+}
+
+/// The number that is as large as wanted, or else the largest; 1 if there is none.
+fn pick(splits: &[u32], wanted: u64) -> u32 {
+    splits
+        .iter()
+        .copied()
+        .find(|&k| u64::from(k) >= wanted)
+        .or(splits.last().copied())
+        .unwrap_or(1)
+}
