@@ -43,6 +43,7 @@ pub use contingency::ImpossibleLoss;
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};
 pub use explain::{Example, Page, page};
 pub use npy::{Npy, NpyError, read as read_npy};
-pub use replicate::{Replicate, Replication};
+pub use replicate::{Replicate, ReplicateError, Replicated, Replication, replicate};
 pub use source::{FileId, Position, Source, SourceMap, Span, Spanned};
 pub use zbmd_scheduler::Losses;
+pub use zbmd_scheduler::replicate::{Factors, Obstacle, obstacles};

@@ -11,13 +11,13 @@ use std::fmt;
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
-use zbmd_ir::{ActorId, BlobId, Costs, Graph, Machine, Plan, TiSlice, TiVec};
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Plan, TiSlice};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::replicate::{Bounds, Factors, candidates, is_worth};
 use zbmd_scheduler::{Block, Control, Level, Options, ScheduleError, Scheduled, schedule_with};
 
-use self::rewrite::{Rewritten, rewrite};
+pub use self::rewrite::{ReplicateError, Replicated, replicate};
 
 /// Whether actors may run on several devices at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub(crate) struct Made {
     pub(crate) options: Options,
     pub(crate) scheduled: Scheduled,
     /// How many iterations of the model one of the graph is.
-    growth: u64,
+    iterations: u64,
     factors: Factors,
 }
 
@@ -111,7 +111,7 @@ impl Made {
     /// Predicted femtoseconds of an iteration of the model.
     fn iteration_fs(&self) -> u128 {
         let plan = self.main();
-        let iterations = u128::from(plan.block) * u128::from(self.growth);
+        let iterations = u128::from(plan.block) * u128::from(self.iterations);
         u128::from(plan.period_ns) * 1_000_000 / iterations.max(1)
     }
 
@@ -133,7 +133,7 @@ pub(crate) fn schedule(
     let costs = (given.costs)(&graph);
     let options = given.options.clone();
     let scheduled = schedule_with(&graph, given.machine, &costs, &options, control)?;
-    let plain = Made { graph, costs, options, scheduled, growth: 1, factors: Factors::new() };
+    let plain = Made { graph, costs, options, scheduled, iterations: 1, factors: Factors::new() };
     let wanted = given.options.objective == Objective::PERIOD
         && !matches!(given.options.buffers, Mode::Min(_));
     let attempts: &[Bounds] = match how {
@@ -161,10 +161,14 @@ pub(crate) fn schedule(
     };
     let best = search.refined(best, control);
     let replication = Replication::Done {
-        actors: best.factors.iter().map(|(&a, &k)| (plain.graph.actors[a].name.clone(), k)).collect(),
+        actors: best
+            .factors
+            .iter()
+            .map(|(&a, &k)| (plain.graph.actors[a].name.clone(), k))
+            .collect(),
         period_ns: best.iteration_fs() as f64 / 1e6,
         without_ns: plain.iteration_fs() as f64 / 1e6,
-        iterations: best.growth,
+        iterations: best.iterations,
     };
     Ok((best, Some(replication)))
 }
@@ -189,15 +193,10 @@ impl Search<'_> {
 
     /// The quickest of the candidates; of about equal ones that with the fewest replicas.
     fn best(&self, bounds: Bounds, control: &mut Control<'_>) -> Option<Made> {
-        let candidates = self.candidates(bounds);
-        if candidates.is_empty() {
-            return None;
-        }
-        let q = zbmd_scheduler::repetition(&self.plain.graph).ok()?;
         let mut best: Option<Made> = None;
-        for factors in candidates {
-            let made = self.attempt(&factors, &q, Level::Fast, control);
-            if let Some(made) = made.filter(|made| !bounds.same_iteration || made.growth == 1)
+        for factors in self.candidates(bounds) {
+            let made = self.attempt(&factors, Level::Fast, control);
+            if let Some(made) = made.filter(|made| !bounds.same_iteration || made.iterations == 1)
                 && best.as_ref().is_none_or(|best| better(&made, best))
             {
                 best = Some(made);
@@ -207,7 +206,7 @@ impl Search<'_> {
         for actor in best.factors.keys().copied().take(MAX_PRUNED).collect::<Vec<_>>() {
             let mut fewer = best.factors.clone();
             fewer.remove(&actor);
-            if let Some(made) = self.attempt(&fewer, &q, Level::Fast, control)
+            if let Some(made) = self.attempt(&fewer, Level::Fast, control)
                 && better(&made, &best)
             {
                 best = made;
@@ -219,48 +218,40 @@ impl Search<'_> {
     /// The same replicas with a placement as good as was asked for.
     fn refined(&self, best: Made, control: &mut Control<'_>) -> Made {
         let level = self.plain.options.level;
-        let q = match zbmd_scheduler::repetition(&self.plain.graph) {
-            Ok(q) if level != Level::Fast => q,
-            _ => return best,
-        };
-        match self.attempt(&best.factors, &q, level, control) {
+        if level == Level::Fast {
+            return best;
+        }
+        match self.attempt(&best.factors, level, control) {
             Some(made) if made.iteration_fs() <= best.iteration_fs() => made,
             _ => best,
         }
     }
 
-    fn attempt(
-        &self,
-        factors: &Factors,
-        q: &TiVec<ActorId, u64>,
-        level: Level,
-        control: &mut Control<'_>,
-    ) -> Option<Made> {
+    fn attempt(&self, factors: &Factors, level: Level, control: &mut Control<'_>) -> Option<Made> {
         if factors.is_empty() || (control.stop)() {
             return None;
         }
         let (given, plain) = (self.given, self.plain);
-        let Rewritten { graph, growth } =
-            rewrite(&plain.graph, factors, q, given.registry, given.blobs)?;
+        let Replicated { graph, iterations } =
+            replicate(&plain.graph, factors, given.registry, given.blobs).ok()?;
         let block = match plain.options.block {
-            Block::Fixed(block) if !block.is_multiple_of(growth) => return None,
-            Block::Fixed(block) => Block::Fixed(block / growth),
+            Block::Fixed(block) if !block.is_multiple_of(iterations) => return None,
+            Block::Fixed(block) => Block::Fixed(block / iterations),
             Block::Auto => Block::Auto,
         };
         let asked = Options { block, level, ..plain.options.clone() };
         let costs = (given.costs)(&graph);
         let scheduled = schedule_with(&graph, given.machine, &costs, &asked, control).ok()?;
         let options = Options { level: plain.options.level, ..asked };
-        Some(Made { graph, costs, options, scheduled, growth, factors: factors.clone() })
+        Some(Made { graph, costs, options, scheduled, iterations, factors: factors.clone() })
     }
 
     /// What longer iterations would make possible, by one attempt.
     fn possible(&self, control: &mut Control<'_>) -> Option<Replication> {
         let candidates = self.candidates(Bounds { most: MOST, same_iteration: false });
         let factors = candidates.first()?;
-        let q = zbmd_scheduler::repetition(&self.plain.graph).ok()?;
-        let made = self.attempt(factors, &q, Level::Fast, control)?;
-        if made.growth == 1 || !is_worth(made.iteration_fs(), self.plain.iteration_fs()) {
+        let made = self.attempt(factors, Level::Fast, control)?;
+        if made.iterations == 1 || !is_worth(made.iteration_fs(), self.plain.iteration_fs()) {
             return None;
         }
         let most = factors.values().copied().max()?;

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use zbmd_ir::{ActorId, Costs, DeviceId, Graph, Machine, Plan, Role, TiVec};
 
+use crate::Options;
 use crate::analysis::{AnalysisError, Edges, repetition_over};
 use crate::cluster::components;
 use crate::place::{MIN_GAIN_PERCENT, allowed_devices};
-use crate::Options;
 
 /// Why an actor cannot be replicated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +42,8 @@ pub enum Obstacle {
 }
 
 /// What keeps each actor from being replicated; `None` where nothing does. O(actors + channels).
+///
+/// The graph must have passed `zbmd_ir::verify::check_graph`.
 pub fn obstacles(graph: &Graph) -> TiVec<ActorId, Option<Obstacle>> {
     let edges = Edges::of(graph);
     let mut cyclic: TiVec<ActorId, bool> = graph.actors.iter().map(|_| false).collect();
@@ -117,11 +119,13 @@ pub fn candidates(
     let balanced = heaviest.div_ceil(even.max(1)).clamp(2, most.max(2));
     let mut found: Vec<Factors> = Vec::new();
     for parts in [balanced, balanced + 1, balanced - 1, most, balanced.div_ceil(2), 2] {
-        let share = (heaviest / parts.max(1)).max(1);
         let mut factors = Factors::new();
         let mut least = even;
         for (actor, work) in works.iter_enumerated() {
-            let wanted = work.ps.div_ceil(share);
+            // As many as make its share about that of the heaviest one; two percent more are no reason for another.
+            let whole = u128::from(heaviest.max(1));
+            let shares = u128::from(work.ps) * u128::from(parts);
+            let wanted = shares.saturating_sub(whole / 50).div_ceil(whole) as u64;
             let replicas = if wanted > 1 { pick(&splits[actor], wanted) } else { 1 };
             if replicas > 1 {
                 factors.insert(actor, replicas);
@@ -179,10 +183,120 @@ fn splits(firings: u64, most: u32, same_iteration: bool) -> Vec<u32> {
 
 /// The number that is as large as wanted, or else the largest; 1 if there is none.
 fn pick(splits: &[u32], wanted: u64) -> u32 {
-    splits
-        .iter()
-        .copied()
-        .find(|&k| u64::from(k) >= wanted)
-        .or(splits.last().copied())
-        .unwrap_or(1)
+    splits.iter().copied().find(|&k| u64::from(k) >= wanted).or(splits.last().copied()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use zbmd_ir::StatePort;
+
+    use super::*;
+    use crate::testing::{Link5, costs, graph, machine};
+    use crate::{Block, schedule};
+
+    /// `0 -> 1 -> 2 -> 3`, the rates such that actor 1 and 2 fire `firings` times, and 0 and 3 once.
+    fn chain(firings: u64) -> Graph {
+        let links: [Link5; 3] = [(0, firings, 1, 1, 0), (1, 1, 2, 1, 0), (2, 1, 3, firings, 0)];
+        let mut graph = graph(4, &links);
+        graph.actors[ActorId(0)].role = Role::Source;
+        graph.actors[ActorId(3)].role = Role::Sink;
+        graph
+    }
+
+    #[test]
+    fn what_is_against_replicas_is_named() {
+        type Case = (fn(&mut Graph), Option<&'static str>);
+        let cases: [Case; 7] = [
+            (|_| {}, None),
+            (|g| g.actors[ActorId(1)].role = Role::Source, Some("it is a source or a sink")),
+            (
+                |g| g.actors[ActorId(1)].state.push(StatePort { input: 0, output: 0 }),
+                Some("it keeps a state"),
+            ),
+            (
+                |g| g.actors[ActorId(1)].inputs[0].window = 5,
+                Some("input `x0` takes 1 tokens a firing and looks at 5"),
+            ),
+            (|g| *g = graph(2, &[(0, 1, 1, 1, 0)]), Some("it has no inputs or no outputs")),
+            (|g| *g = graph(2, &[(1, 1, 0, 1, 0)]), Some("it has no inputs or no outputs")),
+            // Many initial tokens do not help.
+            (|g| *g = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 99)]), Some("it lies on a cycle")),
+        ];
+        for (i, (change, expected)) in cases.iter().enumerate() {
+            let mut graph = chain(4);
+            change(&mut graph);
+            let found = obstacles(&graph)[ActorId(1)].as_ref().map(ToString::to_string);
+            assert_eq!(found.as_deref(), *expected, "case {i}");
+        }
+        let own = obstacles(&graph(1, &[(0, 1, 0, 1, 1)]));
+        assert_eq!(own[ActorId(0)], Some(Obstacle::Cycle));
+    }
+
+    /// Candidates where actors take so many nanoseconds a firing, as numbers of replicas of actors 1 and 2.
+    fn found(firings: u64, ns: [u64; 4], devices: usize, bounds: Bounds) -> Vec<[u32; 2]> {
+        let (graph, machine) = (chain(firings), machine(devices));
+        let mut costs = costs(&graph, &machine, 0);
+        for (row, ns) in costs.table.iter_mut().zip(ns) {
+            row.iter_mut().flatten().for_each(|cost| cost.firing_ps = ns * 1_000);
+        }
+        let options = Options { block: Block::Fixed(100), ..Options::default() };
+        let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
+        let given = (&graph, &machine, &costs, &options);
+        let candidates = candidates(given, &plans[0], bounds).expect("consistent");
+        assert!(candidates.len() <= MAX_CANDIDATES);
+        let numbers = |f: &Factors| [1, 2].map(|a| f.get(&ActorId(a)).copied().unwrap_or(1));
+        candidates.iter().map(numbers).collect()
+    }
+
+    #[test]
+    fn numbers_of_replicas_even_out_the_work() {
+        let bounds = |most, same_iteration| Bounds { most, same_iteration };
+        let all = bounds(u32::MAX, true);
+        type Case = (u64, [u64; 4], usize, Bounds, &'static [[u32; 2]]);
+        let cases: &[Case] = &[
+            // One device, or nothing to even out.
+            (12, [10, 1_000, 10, 10], 1, all, &[]),
+            (12, [10, 1_000, 1_000, 10], 2, all, &[]),
+            // The balanced number first.
+            (12, [10, 1_000, 10, 10], 2, all, &[[2, 1]]),
+            (12, [10, 1_000, 10, 10], 4, all, &[[4, 1], [3, 1], [2, 1]]),
+            // 5 does not divide 12, 6 does; there are not 6 devices.
+            (12, [10, 1_000, 10, 10], 5, all, &[[4, 1], [3, 1], [2, 1]]),
+            // Two heavy actors need replicas at the same time.
+            (12, [10, 1_000, 1_000, 10], 4, all, &[[2, 2], [3, 3], [4, 4]]),
+            (12, [10, 2_000, 1_000, 10], 6, all, &[[4, 2], [6, 3], [3, 2], [2, 1]]),
+            // Fewer where no more are allowed.
+            (12, [10, 1_000, 10, 10], 4, bounds(3, true), &[[3, 1], [2, 1]]),
+            // One firing cannot be shared, unless iterations may grow.
+            (1, [10, 1_000, 10, 10], 4, all, &[]),
+            (1, [10, 1_000, 10, 10], 4, bounds(31, false), &[[4, 1], [3, 1], [2, 1]]),
+            // What is heavy cannot be replicated.
+            (1, [1_000, 10, 10, 10], 4, bounds(31, false), &[]),
+        ];
+        for (i, &(firings, ns, devices, bounds, expected)) in cases.iter().enumerate() {
+            assert_eq!(found(firings, ns, devices, bounds), expected, "case {i}");
+        }
+    }
+
+    #[test]
+    fn pinned_actors_stay_where_they_are() {
+        let (graph, machine) = (chain(12), machine(2));
+        let mut costs = costs(&graph, &machine, 1_000);
+        costs.table[ActorId(1)].iter_mut().flatten().for_each(|cost| cost.firing_ps = 1_000_000);
+        let mut options = Options { block: Block::Fixed(100), ..Options::default() };
+        let bounds = Bounds { most: 2, same_iteration: true };
+        for (pins, expected) in [(vec![], 1), (vec![(ActorId(1), DeviceId(1))], 0)] {
+            options.pins = pins.into_iter().collect();
+            let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+            let given = (&graph, &machine, &costs, &options);
+            let found = candidates(given, &plans[0], bounds).expect("consistent");
+            assert_eq!(found.len(), expected);
+        }
+    }
+
+    #[test]
+    fn a_gain_is_worth_it_from_a_few_percent_on() {
+        assert!(is_worth(91, 100) && !is_worth(92, 100) && !is_worth(100, 100));
+        assert!(!is_worth(u128::MAX, u128::MAX));
+    }
 }
