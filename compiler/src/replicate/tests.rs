@@ -166,7 +166,7 @@ fn two_ports() -> Graph {
 
 fn rewritten(graph: &Graph, name: &str, replicas: u32) -> Result<Replicated, ReplicateError> {
     let factors = [(graph.find(name).unwrap_or(ActorId(99)), replicas)].into();
-    replicate(graph, &factors, &Registry::standard(), &TiSlice::from_ref(&[]))
+    replicate(graph, &factors, &Registry::standard(), TiSlice::from_ref(&[]))
 }
 
 #[test]
