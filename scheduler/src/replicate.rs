@@ -107,9 +107,9 @@ pub fn candidates(
     let total = works.iter().map(|work| u128::from(work.ps)).sum::<u128>();
     let even = u64::try_from(total / devices.len().max(1) as u128).unwrap_or(u64::MAX);
     let period = plan.period_ns.saturating_mul(1_000);
-    let splits: TiVec<ActorId, Vec<u32>> = works
+    let splits: TiVec<ActorId, Vec<Split>> = works
         .iter_enumerated()
-        .map(|(actor, work)| splits(q[actor], work.most.min(bounds.most), bounds.same_iteration))
+        .map(|(actor, work)| splits(q[actor], work.devices, bounds))
         .collect();
     let can = |actor: ActorId| !splits[actor].is_empty();
     let Some(heaviest) = works.keys().filter(|&a| can(a)).map(|a| works[a].ps).max() else {
@@ -126,11 +126,13 @@ pub fn candidates(
             let whole = u128::from(heaviest.max(1));
             let shares = u128::from(work.ps) * u128::from(parts);
             let wanted = shares.saturating_sub(whole / 50).div_ceil(whole) as u64;
-            let replicas = if wanted > 1 { pick(&splits[actor], wanted) } else { 1 };
-            if replicas > 1 {
-                factors.insert(actor, replicas);
+            match pick(&splits[actor], wanted) {
+                Some(split) => {
+                    factors.insert(actor, split.replicas);
+                    least = least.max(split.share(work.ps));
+                }
+                None => least = least.max(work.ps),
             }
-            least = least.max(work.ps / u64::from(replicas));
         }
         let gains = least.saturating_mul(100) < period.saturating_mul(100 - MIN_GAIN_PERCENT);
         if parts > 1 && gains && !factors.is_empty() && !found.contains(&factors) {
@@ -150,7 +152,7 @@ struct Work {
     /// Picoseconds on the quickest device.
     ps: u64,
     /// Devices that it may be spread over; 1 if it cannot be replicated.
-    most: u32,
+    devices: u32,
 }
 
 fn works(
@@ -170,20 +172,58 @@ fn works(
         let fixed = obstacle.is_some() || options.pins.contains_key(&actor);
         Work {
             ps: known.iter().copied().min().unwrap_or(0),
-            most: if fixed { 1 } else { known.len() as u32 },
+            devices: if fixed { 1 } else { known.len() as u32 },
         }
     };
     obstacles(graph).into_iter_enumerated().map(work).collect()
 }
 
-/// Numbers of replicas, ascending, that are possible for so many firings in an iteration.
-fn splits(firings: u64, most: u32, same_iteration: bool) -> Vec<u32> {
-    (2..=most).filter(|&k| !same_iteration || firings.is_multiple_of(u64::from(k))).collect()
+/// So many replicas, of which one device has so many.
+#[derive(Clone, Copy, Debug)]
+struct Split {
+    replicas: u32,
+    rounds: u32,
 }
 
-/// The number that is as large as wanted, or else the largest; 1 if there is none.
-fn pick(splits: &[u32], wanted: u64) -> u32 {
-    splits.iter().copied().find(|&k| u64::from(k) >= wanted).or(splits.last().copied()).unwrap_or(1)
+impl Split {
+    /// What one device has of a work.
+    fn share(self, ps: u64) -> u64 {
+        (u128::from(ps) * u128::from(self.rounds) / u128::from(self.replicas)) as u64
+    }
+
+    /// Whether the work is divided by so much.
+    fn reaches(self, wanted: u64) -> bool {
+        u64::from(self.replicas) >= wanted.saturating_mul(self.rounds.into())
+    }
+}
+
+/// Replicas for each device at most, where an even number of firings each asks for more than one.
+const MAX_ROUNDS: u32 = 4;
+
+/// Numbers of replicas, ascending, that are possible for so many firings in an iteration.
+fn splits(firings: u64, devices: u32, bounds: Bounds) -> Vec<Split> {
+    if devices < 2 {
+        return Vec::new();
+    }
+    let rounds = if bounds.same_iteration { MAX_ROUNDS } else { 1 };
+    let most = devices.saturating_mul(rounds).min(bounds.most);
+    (2..=most)
+        .filter(|&k| !bounds.same_iteration || firings.is_multiple_of(u64::from(k)))
+        .map(|replicas| Split { replicas, rounds: replicas.div_ceil(devices) })
+        .collect()
+}
+
+/// The fewest replicas that divide the work by so much, or else those that divide it the most.
+fn pick(splits: &[Split], wanted: u64) -> Option<Split> {
+    if wanted < 2 {
+        return None;
+    }
+    let more = |a: Split, b: Split| {
+        let divided = |x: Split, y: Split| u64::from(x.replicas) * u64::from(y.rounds);
+        if divided(b, a) > divided(a, b) { b } else { a }
+    };
+    let enough = splits.iter().copied().find(|split| split.reaches(wanted));
+    enough.or_else(|| splits.iter().copied().reduce(more))
 }
 
 #[cfg(test)]
@@ -262,6 +302,9 @@ mod tests {
             (12, [10, 1_000, 10, 10], 4, all, &[[4, 1], [3, 1], [2, 1]]),
             // 5 does not divide 12, 6 does; there are not 6 devices.
             (12, [10, 1_000, 10, 10], 5, all, &[[4, 1], [3, 1], [2, 1]]),
+            // An odd number of firings on two devices: seven replicas, four and three.
+            (147, [10, 1_000, 10, 10], 2, all, &[[7, 1]]),
+            (147, [10, 1_000, 10, 10], 3, all, &[[3, 1]]),
             // Two heavy actors need replicas at the same time.
             (12, [10, 1_000, 1_000, 10], 4, all, &[[2, 2], [3, 3], [4, 4]]),
             (12, [10, 2_000, 1_000, 10], 6, all, &[[4, 2], [6, 3], [3, 2], [2, 1]]),

@@ -1,16 +1,21 @@
 //! One heavy actor with and without replicas: planned times by number of devices, and measured ones as far as the
 //! processors reach, one table.
 //!
-//! `cargo bench -p zbmd-tests --bench replicate`. Workers are pinned; the least of some runs counts.
+//! `cargo bench -p zbmd-tests --bench replicate`. Kernels are calibrated first, so that plans and runs can be compared;
+//! workers are pinned, and the least of some runs counts. The threads that feed and drain share the processors.
 
 use std::time::{Duration, Instant};
 
 use zbmd_backends::op::Registry;
-use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, Replicate, compile_str};
+use zbmd_compiler::calibrate::{CalibrateOptions, Calibration};
+use zbmd_compiler::costs::{CostKey, MeasuredCosts};
+use zbmd_compiler::{
+    CompileOptions, Compiled, MachineChoice, Replicate, calibrate_str, compile_str, machine,
+};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::PlanId;
 
-/// Frames of 1024 samples, 24 an iteration.
+/// Frames of 1024 samples in an iteration.
 const FRAMES: u64 = 24;
 const FRAME_BYTES: usize = 4096;
 const MODEL: &str = r#"Model(
@@ -18,7 +23,7 @@ const MODEL: &str = r#"Model(
     sources: { "x": Stream(dtype: f32, shape: [1024], rate: 24) },
     actors: {
         "pre": Gain(0.5),
-        "heavy": Expr("sin(cos(sin(cos(sin(cos(sin(cos(x))))))))"),
+        "heavy": Expr("HEAVY"),
         "post": Gain(2.0),
     },
     channels: [
@@ -41,9 +46,11 @@ fn main() {
         "measured with",
         "gain"
     );
+    let text = MODEL.replace("HEAVY", &format!("{}x{}", "sin(cos(".repeat(16), "))".repeat(16)));
+    let costs = calibrated(&text);
     for devices in [1, 2, 3, 4, 8] {
-        let plain = compile(devices, Replicate::Off);
-        let spread = compile(devices, Replicate::Auto);
+        let plain = compile(&text, devices, &costs, Replicate::Off);
+        let spread = compile(&text, devices, &costs, Replicate::Auto);
         let (slow, quick) = (planned(&plain), planned(&spread));
         print!("{devices:>7} {slow:>16.1} {quick:>16.1} {:>7.2}", slow / quick);
         if devices <= cores {
@@ -55,10 +62,29 @@ fn main() {
     }
 }
 
-fn compile(devices: usize, replicate: Replicate) -> Compiled {
-    let machine = MachineChoice::Uniform(devices);
+/// Costs of the kernels on this computer, as those of eight alike devices.
+fn calibrated(text: &str) -> MeasuredCosts {
+    let options =
+        CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() };
+    let how = CalibrateOptions { cache: None, fresh: true, budget_ns: CalibrateOptions::BUDGET_NS };
+    let Calibration { rows, .. } =
+        calibrate_str("heavy.ron", text, "", &options, &how, &mut |_| {}).expect("it compiles");
+    let program = compile(text, 1, &MeasuredCosts::default(), Replicate::Off).program;
+    let mut costs = MeasuredCosts::default();
+    for row in rows {
+        let actor = program.graph.find(&row.actor).expect("a row for each actor");
+        let key = CostKey::of(&program.graph.actors[actor], &program.blobs);
+        for device in &machine::uniform(8).devices {
+            costs.insert(&device.name, key, row.cost.clone());
+        }
+    }
+    costs
+}
+
+fn compile(text: &str, devices: usize, costs: &MeasuredCosts, replicate: Replicate) -> Compiled {
+    let machine = MachineChoice::Measured(machine::uniform(devices), costs.clone());
     let options = CompileOptions { machine, replicate, ..CompileOptions::default() };
-    compile_str("heavy.ron", MODEL, "", &options).unwrap_or_else(|errors| panic!("{errors}"))
+    compile_str("heavy.ron", text, "", &options).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// Planned microseconds of an iteration.
