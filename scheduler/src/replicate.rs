@@ -88,7 +88,7 @@ pub struct Bounds {
 }
 
 /// Candidates that [`candidates`] names at most.
-pub const MAX_CANDIDATES: usize = 6;
+pub const MAX_CANDIDATES: usize = 9;
 
 /// Numbers of replicas that may be worth a plan, given the plan without: those that would even the work of the devices
 /// out, then more and fewer. Empty where the plan is within a few percent of what even work on all devices takes, or no
@@ -107,18 +107,20 @@ pub fn candidates(
     let total = works.iter().map(|work| u128::from(work.ps)).sum::<u128>();
     let even = u64::try_from(total / devices.len().max(1) as u128).unwrap_or(u64::MAX);
     let period = plan.period_ns.saturating_mul(1_000);
-    let splits: TiVec<ActorId, Vec<Split>> = works
-        .iter_enumerated()
-        .map(|(actor, work)| splits(q[actor], work.devices, bounds))
-        .collect();
+    let splits: TiVec<ActorId, Vec<Split>> =
+        works.iter_enumerated().map(|(actor, work)| splits(q[actor], work, bounds)).collect();
     let can = |actor: ActorId| !splits[actor].is_empty();
     let Some(heaviest) = works.keys().filter(|&a| can(a)).map(|a| works[a].ps).max() else {
         return Ok(Vec::new());
     };
     let most = devices.len() as u64;
     let balanced = heaviest.div_ceil(even.max(1)).clamp(2, most.max(2));
+    // A device that is quicker than another takes several of the smaller shares.
+    let unlike = works.iter().any(|work| work.devices > 1 && work.unlike);
+    let finer = if unlike { [most + 1, 2 * most, 3 * most] } else { [1; 3] };
+    let parts = [balanced, balanced + 1, balanced - 1, most, balanced.div_ceil(2), 2];
     let mut found: Vec<Factors> = Vec::new();
-    for parts in [balanced, balanced + 1, balanced - 1, most, balanced.div_ceil(2), 2] {
+    for parts in parts.into_iter().chain(finer).filter(|&parts| parts > 1) {
         let mut factors = Factors::new();
         let mut least = even;
         for (actor, work) in works.iter_enumerated() {
@@ -135,7 +137,7 @@ pub fn candidates(
             }
         }
         let gains = least.saturating_mul(100) < period.saturating_mul(100 - MIN_GAIN_PERCENT);
-        if parts > 1 && gains && !factors.is_empty() && !found.contains(&factors) {
+        if gains && !factors.is_empty() && !found.contains(&factors) {
             found.push(factors);
         }
     }
@@ -153,6 +155,8 @@ struct Work {
     ps: u64,
     /// Devices that it may be spread over; 1 if it cannot be replicated.
     devices: u32,
+    /// Whether one of them takes longer than another.
+    unlike: bool,
 }
 
 fn works(
@@ -173,6 +177,7 @@ fn works(
         Work {
             ps: known.iter().copied().min().unwrap_or(0),
             devices: if fixed { 1 } else { known.len() as u32 },
+            unlike: known.iter().min() != known.iter().max(),
         }
     };
     obstacles(graph).into_iter_enumerated().map(work).collect()
@@ -197,19 +202,21 @@ impl Split {
     }
 }
 
-/// Replicas for each device at most, where an even number of firings each asks for more than one.
+/// Replicas for each device at most, where as many as devices do not divide the firings or the devices are unlike.
 const MAX_ROUNDS: u32 = 4;
 
 /// Numbers of replicas, ascending, that are possible for so many firings in an iteration.
-fn splits(firings: u64, devices: u32, bounds: Bounds) -> Vec<Split> {
-    if devices < 2 {
+fn splits(firings: u64, work: &Work, bounds: Bounds) -> Vec<Split> {
+    if work.devices < 2 {
         return Vec::new();
     }
-    let rounds = if bounds.same_iteration { MAX_ROUNDS } else { 1 };
-    let most = devices.saturating_mul(rounds).min(bounds.most);
+    let finer = bounds.same_iteration || work.unlike;
+    let most = work.devices.saturating_mul(if finer { MAX_ROUNDS } else { 1 }).min(bounds.most);
+    // On unlike devices the slower ones may have none: how many one device has is not known.
+    let rounds = |k: u32| if work.unlike { 1 } else { k.div_ceil(work.devices) };
     (2..=most)
         .filter(|&k| !bounds.same_iteration || firings.is_multiple_of(u64::from(k)))
-        .map(|replicas| Split { replicas, rounds: replicas.div_ceil(devices) })
+        .map(|replicas| Split { replicas, rounds: rounds(replicas) })
         .collect()
 }
 
@@ -319,6 +326,23 @@ mod tests {
         for (i, &(firings, ns, devices, bounds, expected)) in cases.iter().enumerate() {
             assert_eq!(found(firings, ns, devices, bounds), expected, "case {i}");
         }
+    }
+
+    #[test]
+    fn unlike_devices_get_finer_shares() {
+        let (graph, machine) = (chain(12), machine(2));
+        let mut costs = costs(&graph, &machine, 10_000);
+        for (device, ps) in [(DeviceId(0), 1_000_000), (DeviceId(1), 2_000_000)] {
+            costs.table[ActorId(1)][device].as_mut().expect("known").firing_ps = ps;
+        }
+        let options = Options { block: Block::Fixed(100), ..Options::default() };
+        let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+        let given = (&graph, &machine, &costs, &options);
+        let bounds = Bounds { most: 31, same_iteration: true };
+        let found = candidates(given, &plans[0], bounds).expect("consistent");
+        let numbers: Vec<u32> = found.iter().map(|f| f[&ActorId(1)]).collect();
+        // Three: two of them on the device that is twice as quick.
+        assert_eq!(numbers, [2, 3, 4, 6]);
     }
 
     #[test]

@@ -78,6 +78,24 @@ fn a_heavy_actor_is_replicated_where_that_is_quicker() {
 }
 
 #[test]
+fn a_quicker_device_has_more_of_the_replicas() {
+    let mut machine = crate::machine::uniform(2);
+    for device in machine.devices.iter_mut().take(1) {
+        (device.flops_per_s, device.bytes_per_s) = (device.flops_per_s * 2, device.bytes_per_s * 2);
+    }
+    let options =
+        CompileOptions { machine: MachineChoice::Given(machine), ..CompileOptions::default() };
+    let compiled = compile_str("model.ron", &model(HEAVY, 12, ""), "", &options).expect("compiles");
+    assert_eq!(done(&compiled), Some((vec![("heavy".to_owned(), 3)], 1)));
+    let program = &compiled.program;
+    let placed = |i: u32| {
+        let id = program.graph.find(&format!("heavy#{i}")).expect("a replica");
+        program.plans[PlanId(0)].placement[id].0
+    };
+    assert_eq!((0..3).filter(|&i| placed(i) == 0).count(), 2);
+}
+
+#[test]
 fn it_is_told_in_a_line() {
     let said = |frames, how| {
         let compiled = compile(&model(HEAVY, frames, ""), 4, how);
