@@ -175,6 +175,8 @@ pub(crate) fn schedule(
 
 /// Replicas of one actor beyond which nothing is tried: outputs that a kernel can have.
 const MOST: u32 = zbmd_backends::kernel::Io::MAX_MUT_PORTS as u32;
+/// Candidates without a gain after which there is hardly one to come.
+const PATIENCE: usize = 3;
 /// Replicated actors that are looked at one by one for whether they are needed.
 const MAX_PRUNED: usize = 6;
 
@@ -193,8 +195,13 @@ impl Search<'_> {
 
     /// The quickest of the candidates; of about equal ones that with the fewest replicas.
     fn best(&self, bounds: Bounds, control: &mut Control<'_>) -> Option<Made> {
+        let without = self.plain.iteration_fs();
         let mut best: Option<Made> = None;
-        for factors in self.candidates(bounds) {
+        for (tried, factors) in self.candidates(bounds).into_iter().enumerate() {
+            let gained = best.as_ref().is_some_and(|b| is_worth(b.iteration_fs(), without));
+            if tried >= PATIENCE && !gained {
+                return None;
+            }
             let made = self.attempt(&factors, Level::Fast, control);
             if let Some(made) = made.filter(|made| !bounds.same_iteration || made.iterations == 1)
                 && best.as_ref().is_none_or(|best| better(&made, best))

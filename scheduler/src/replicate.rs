@@ -87,6 +87,9 @@ pub struct Bounds {
     pub same_iteration: bool,
 }
 
+/// What fraction of a device's even share of the work an actor is to be too small for replicas.
+const SMALL: u64 = 4;
+
 /// Candidates that [`candidates`] names at most.
 pub const MAX_CANDIDATES: usize = 9;
 
@@ -113,6 +116,10 @@ pub fn candidates(
     let Some(heaviest) = works.keys().filter(|&a| can(a)).map(|a| works[a].ps).max() else {
         return Ok(Vec::new());
     };
+    // Actors that are small beside a device's share can be evened out as they are: something else holds them up.
+    if heaviest < even / SMALL {
+        return Ok(Vec::new());
+    }
     let most = devices.len() as u64;
     let balanced = heaviest.div_ceil(even.max(1)).clamp(2, most.max(2));
     // A device that is quicker than another takes several of the smaller shares.
