@@ -353,6 +353,23 @@ mod tests {
     }
 
     #[test]
+    fn many_small_actors_need_no_replicas() {
+        for (actors, expected) in [(5, true), (11, true), (41, false)] {
+            let links: Vec<Link5> = (1..actors).map(|i| (i - 1, 1, i, 1, 0)).collect();
+            let (graph, machine) = (graph(actors as usize, &links), machine(4));
+            let costs = costs(&graph, &machine, 1_000_000);
+            let options = Options { block: Block::Fixed(100), ..Options::default() };
+            let mut plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+            // Whatever it is that holds them up.
+            plans[0].period_ns *= 2;
+            let given = (&graph, &machine, &costs, &options);
+            let bounds = Bounds { most: 31, same_iteration: false };
+            let found = candidates(given, &plans[0], bounds).expect("consistent");
+            assert_eq!(!found.is_empty(), expected, "{actors} actors");
+        }
+    }
+
+    #[test]
     fn pinned_actors_stay_where_they_are() {
         let (graph, machine) = (chain(12), machine(2));
         let mut costs = costs(&graph, &machine, 1_000);
