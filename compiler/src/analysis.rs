@@ -5,6 +5,7 @@ use std::fmt;
 use zbmd_ir::{Costs, Graph, TiVec};
 use zbmd_scheduler::buffers::{self, BufferError, Front, Limits, Mode, Sizing, Unit};
 use zbmd_scheduler::order::{self, OrderError};
+use zbmd_scheduler::replicate::{Obstacle, obstacles};
 use zbmd_scheduler::throughput::{self, Throughput, ThroughputError, TimedSdf};
 
 /// Buffers of an order of one iteration on one device.
@@ -35,6 +36,8 @@ pub struct Analysis {
     pub looped: Result<Order, OrderError>,
     /// Every actor once, all its firings in one go.
     pub flat: Result<Order, OrderError>,
+    /// Where one actor alone bounds the throughput: its name, and what keeps it from being replicated over devices.
+    pub lone: Option<(String, Option<Obstacle>)>,
 }
 
 /// Why there is no analysis.
@@ -65,8 +68,14 @@ impl Analysis {
             calls: written(&found.steps),
             exact: found.exact,
         };
+        let throughput = throughput::analyse(&sdf)?;
+        let lone = throughput.bound.as_ref().and_then(|bound| match bound.actors()[..] {
+            [actor] => Some((graph.actors[actor].name.clone(), obstacles(graph)[actor].clone())),
+            _ => None,
+        });
         Ok(Self {
-            throughput: throughput::analyse(&sdf)?,
+            throughput,
+            lone,
             least: buffers::size(&sdf, Mode::Min(unit(mode)), limits)?,
             buffers: buffers::size(&sdf, mode, limits)?,
             front: buffers::front(&sdf, unit(mode), limits)?,
@@ -102,6 +111,15 @@ impl fmt::Display for Analysis {
         match &self.throughput.bound {
             Some(bound) => writeln!(f, ", bound by: {bound}")?,
             None => writeln!(f, ": nothing bounds it")?,
+        }
+        match &self.lone {
+            None => {}
+            Some((name, None)) => {
+                writeln!(f, "replicas     of `{name}` on several devices would shorten it")?;
+            }
+            Some((name, Some(obstacle))) => {
+                writeln!(f, "replicas     of `{name}` are not possible: {obstacle}")?;
+            }
         }
         for (name, sizing) in [("least", &self.least), ("wanted", &self.buffers)] {
             write!(

@@ -12,7 +12,7 @@ use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
-use zbmd_scheduler::{Block, Contingent, Control, Estimate, Level, Losses, Scheduled};
+use zbmd_scheduler::{Block, Contingent, Control, Estimate, Level, Losses};
 
 use crate::analysis::Analysis;
 use crate::build::{self, Origins};
@@ -27,6 +27,7 @@ use crate::machine;
 use crate::model::{Loader, Model, read_text};
 use crate::net::Net;
 use crate::pipeline;
+use crate::replicate::{self, Replicate, Replication};
 use crate::source::{SourceMap, Span};
 use crate::values::Files;
 
@@ -80,6 +81,8 @@ pub struct CompileOptions {
     pub search: SearchOptions,
     /// Losses of devices that plans are made for.
     pub contingencies: Losses,
+    /// Whether actors may run on several devices at once.
+    pub replicate: Replicate,
 }
 
 impl Default for CompileOptions {
@@ -93,6 +96,7 @@ impl Default for CompileOptions {
             buffers: None,
             search: SearchOptions { level: Level::Fast, ..SearchOptions::default() },
             contingencies: Losses::None,
+            replicate: Replicate::Auto,
         }
     }
 }
@@ -108,6 +112,8 @@ pub struct Compiled {
     pub estimate: Option<Estimate>,
     /// Losses of devices that plans were asked for and that what is left of the machine cannot bear.
     pub impossible: Vec<ImpossibleLoss>,
+    /// Actors that run on several devices at once, or could; the program's graph then is not the model's own.
+    pub replication: Option<Replication>,
 }
 
 /// Why a bundle cannot be written.
@@ -323,6 +329,14 @@ struct Run<'a> {
 
 type Front = Option<(Graph, Origins)>;
 
+/// A graph with all its plans.
+struct Planned {
+    graph: Graph,
+    made: Contingent,
+    estimate: Option<Estimate>,
+    replication: Option<Replication>,
+}
+
 impl<'a> Run<'a> {
     fn new(options: &'a CompileOptions) -> Self {
         Self {
@@ -405,23 +419,25 @@ impl<'a> Run<'a> {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
-            let (made, estimate) = self.plan(&graph, &machine, &measured, &origins)?;
+            let planned = self.plan(graph, &machine, &measured, &origins)?;
+            let Planned { graph, made, estimate, replication } = planned;
             let impossible =
                 contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
             let Contingent { plans, contingencies, .. } = made;
             let (plans, blobs) = (plans.into(), std::mem::take(&mut self.files.blobs));
             let program = Program { graph, machine, plans, contingencies, blobs };
-            Some((program, estimate, impossible))
+            Some((program, estimate, impossible, replication))
         });
         let planned = planned.filter(|_| self.sink.errors() == 0);
-        let Some((program, estimate, impossible)) = planned else {
+        let Some((program, estimate, impossible, replication)) = planned else {
             return Err(self.sink.finish(self.sources));
         };
         // What the verifier refuses here is the scheduler's mistake, not the model's.
         let program = verify(program).unwrap_or_else(|errors| {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
-        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate, impossible })
+        let warnings = self.sink.finish(self.sources);
+        Ok(Compiled { program, warnings, estimate, impossible, replication })
     }
 
     fn calibrate(
@@ -455,16 +471,15 @@ impl<'a> Run<'a> {
 
     fn plan(
         &mut self,
-        graph: &Graph,
+        graph: Graph,
         machine: &Machine,
         measured: &MeasuredCosts,
         origins: &Origins,
-    ) -> Option<(Contingent, Option<Estimate>)> {
+    ) -> Option<Planned> {
         let pins = pipeline::pins(origins, machine, &mut self.sink);
         if self.sink.errors() > 0 {
             return None;
         }
-        let costs = self.costs(graph, machine, measured);
         let search = &self.options.search;
         let defaults = zbmd_scheduler::Options::default();
         let options = zbmd_scheduler::Options {
@@ -488,16 +503,27 @@ impl<'a> Run<'a> {
             }
         };
         let mut control = Control { stop: &stop, progress: &mut progress };
-        let given = (graph, machine, &costs, &options);
-        let made = zbmd_scheduler::schedule_with(graph, machine, &costs, &options, &mut control)
-            .and_then(|Scheduled { plans, estimate }| {
-                let made = contingency::plan(given, plans, self.options.contingencies)?;
-                Ok((made, estimate))
+        // Errors are drawn on the model, whose graph it is that they are about.
+        let model = graph.clone();
+        let given = replicate::Given {
+            machine,
+            options: &options,
+            registry: &self.options.registry,
+            blobs: &self.files.blobs,
+            costs: &|graph| self.costs(graph, machine, measured),
+        };
+        let planned = replicate::schedule(graph, given, self.options.replicate, &mut control)
+            .and_then(|(best, replication)| {
+                let replicate::Made { graph, costs, options, scheduled, .. } = best;
+                let given = (&graph, machine, &costs, &options);
+                let made = contingency::plan(given, scheduled.plans, self.options.contingencies)?;
+                Ok(Planned { graph, made, estimate: scheduled.estimate, replication })
             });
-        made.map_err(|error| {
-            self.sink.push(pipeline::draw_schedule(&error, graph, machine, origins));
-        })
-        .ok()
+        planned
+            .map_err(|error| {
+                self.sink.push(pipeline::draw_schedule(&error, &model, machine, origins));
+            })
+            .ok()
     }
 
     fn costs(&self, graph: &Graph, machine: &Machine, measured: &MeasuredCosts) -> Costs {

@@ -318,3 +318,34 @@ fn losses_are_listed() {
     let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd"]).stdout);
     assert!(printed.contains(expected) && printed.contains(" %\n"), "{printed}");
 }
+
+#[test]
+fn replicas_are_told_and_can_be_switched_off() {
+    const HEAVY: &str = r#"Model(
+    sources: { "in": Stream(dtype: f32, shape: [64], rate: 12) },
+    actors: { "heavy": Expr("sin(cos(sin(cos(sin(cos(x))))))") },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["heavy"]), (from: "heavy", to: ["out"])],
+)
+"#;
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("heavy.ron"), HEAVY).expect("a file");
+    let compile = |how: &str| {
+        let args = ["compile", "heavy.ron", "--devices", "3", "--replicate", how];
+        let output = zbmdc(dir.path(), &args);
+        (output.status.code(), text(&output.stderr))
+    };
+    let inspect = || text(&zbmdc(dir.path(), &["inspect", "heavy.zbmd"]).stdout);
+    let (code, said) = compile("auto");
+    assert!(code == Some(0) && said.contains("replicated: heavy x3; an iteration in "), "{said}");
+    assert!(inspect().contains("\nreplicated: heavy x3\n"));
+    let (code, said) = compile("off");
+    assert!(code == Some(0) && !said.contains("replicated"), "{said}");
+    assert!(!inspect().contains("replicated"));
+    for wrong in ["0", "4.5", "some"] {
+        let (code, said) = compile(wrong);
+        assert!(code == Some(2) && said.contains("a number of replicas"), "{said}");
+    }
+    let said = text(&zbmdc(dir.path(), &["analyse", "heavy.ron"]).stdout);
+    assert!(said.contains("replicas     of `heavy` on several devices would shorten it"), "{said}");
+}

@@ -16,6 +16,7 @@ pub mod offsets;
 pub mod order;
 mod place;
 mod problem;
+pub mod replicate;
 pub mod search;
 #[cfg(test)]
 mod testing;

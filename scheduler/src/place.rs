@@ -11,7 +11,7 @@ use crate::search::{Control, Level, LinkTime};
 use crate::{Estimate, ScheduleError};
 
 /// Predicted gain that a further device must bring, in percent of the period: hand-over and jitter eat less.
-const MIN_GAIN_PERCENT: u64 = 8;
+pub(crate) const MIN_GAIN_PERCENT: u64 = 8;
 
 /// Picoseconds of work per block of each cluster on each device; `None` where a member has no kernel or is pinned
 /// elsewhere.

@@ -9,7 +9,7 @@ use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_ir::{Actor, BlobId, TiSlice};
 
-/// The op. Its kernels take their ports from the actor.
+/// The op. Its kernels take their ports from the actor; replicas of one actor have one hash.
 pub struct Mix;
 
 /// Sizes in bytes of the ports of one `Mix` actor.
@@ -24,7 +24,7 @@ struct MixKernel {
 
 /// A registry with `Mix` beside the standard ops.
 pub fn registry() -> Registry {
-    let mut registry = Registry::empty();
+    let mut registry = Registry::standard();
     registry.add(Mix);
     registry
 }
@@ -95,7 +95,8 @@ impl Op for Mix {
         _: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
         let bytes = |tokens: u64, port: &zbmd_ir::TokenType| (tokens * port.bytes()) as usize;
-        let seed = actor.name.bytes().fold(1u64, |h, b| absorb(h, &[b]));
+        let name = actor.name.split('#').next().unwrap_or_default();
+        let seed = name.bytes().fold(1u64, |h, b| absorb(h, &[b]));
         let inputs = actor
             .inputs
             .iter()

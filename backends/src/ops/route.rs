@@ -24,7 +24,7 @@ pub(super) const OPS: [Entry; 8] = [
         positional: &["outputs"],
         doc: OpDoc {
             summary: "the token on every output (a channel with several readers needs none)",
-            params: &[("outputs", "how many (default 2, at most 32)")],
+            params: &[("outputs", "how many (default 2, at most 31)")],
             ports: "`x`: any type -> `y0`, `y1`, …, one token a firing",
             example: "Fork(3)",
         },
@@ -34,9 +34,12 @@ pub(super) const OPS: [Entry; 8] = [
         name: "Split",
         positional: &["outputs"],
         doc: OpDoc {
-            summary: "deinterleaves: token i of every n to output i",
-            params: &[("outputs", "n (default 2, at most 32)")],
-            ports: "`x`: any type, rate n -> `y0`, `y1`, …, one token a firing",
+            summary: "deinterleaves: run i of every n to output i",
+            params: &[
+                ("outputs", "n (default 2, at most 31)"),
+                ("run", "tokens in a row to one output (default 1)"),
+            ],
+            ports: "`x`: any type, rate n * run -> `y0`, `y1`, …, run tokens a firing",
             example: "Split(2)",
         },
         make: split,
@@ -45,9 +48,12 @@ pub(super) const OPS: [Entry; 8] = [
         name: "Merge",
         positional: &["inputs"],
         doc: OpDoc {
-            summary: "interleaves: one token from each input in turn",
-            params: &[("inputs", "how many (default: as many as channels name)")],
-            ports: "`x0`, `x1`, …: one type -> `y`, rate n",
+            summary: "interleaves: a run of tokens from each input in turn",
+            params: &[
+                ("inputs", "how many (default: as many as channels name)"),
+                ("run", "tokens in a row from one input (default 1)"),
+            ],
+            ports: "`x0`, `x1`, …: one type, run tokens a firing -> `y`, rate n * run",
             example: "Merge()",
         },
         make: merge,
@@ -146,14 +152,20 @@ fn numbered(prefix: &str, count: u64) -> impl Iterator<Item = String> {
     (0..count).map(move |i| format!("{prefix}{i}"))
 }
 
-fn outputs(args: &Args<'_>, token: &TokenType) -> Result<Vec<OutPort>, OpError> {
+fn outputs(args: &Args<'_>, token: &TokenType, rate: u64) -> Result<Vec<OutPort>, OpError> {
     let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
-    Ok(numbered("y", count).map(|name| out_port(&name, token.clone(), 1)).collect())
+    Ok(numbered("y", count).map(|name| out_port(&name, token.clone(), rate)).collect())
+}
+
+/// Tokens in a row to or from one port, and their bytes.
+fn run(args: &Args<'_>, token: &TokenType) -> Result<(u64, usize), OpError> {
+    let run = args.uint_or("run", 1, 1, limits::MAX_RATE)?;
+    Ok((run, run.saturating_mul(token.bytes()) as usize))
 }
 
 fn fork(args: &Args<'_>) -> Result<Made, OpError> {
     let x = args.x()?;
-    Ok(Made::new(x_in(x, 1, 1), outputs(args, x)?, || Ok(Fork)))
+    Ok(Made::new(x_in(x, 1, 1), outputs(args, x, 1)?, || Ok(Fork)))
 }
 
 struct Fork;
@@ -169,22 +181,25 @@ impl Kernel for Fork {
 
 fn split(args: &Args<'_>) -> Result<Made, OpError> {
     let x = args.x()?;
-    let outputs = outputs(args, x)?;
-    let (count, token) = (outputs.len(), x.bytes() as usize);
-    let inputs = x_in(x, count as u64, count as u64);
-    Ok(Made::new(inputs, outputs, move || Ok(Split { token })).flops(PIECE * count as f64))
+    let (run, piece) = run(args, x)?;
+    let outputs = outputs(args, x, run)?;
+    let count = outputs.len();
+    let rate = run.saturating_mul(count as u64);
+    let make = move || Ok(Split { piece });
+    Ok(Made::new(x_in(x, rate, rate), outputs, make).flops(PIECE * count as f64))
 }
 
 struct Split {
-    token: usize,
+    /// Bytes in a row to one output.
+    piece: usize,
 }
 
 impl Kernel for Split {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let count = io.outputs();
         for i in 0..count {
-            let (x, y) = (&io.input_bytes(0)[i * self.token..], io.output_bytes(i));
-            copy_tokens(x, count * self.token, y, self.token, self.token);
+            let (x, y) = (&io.input_bytes(0)[i * self.piece..], io.output_bytes(i));
+            copy_tokens(x, count * self.piece, y, self.piece, self.piece);
         }
         Ok(())
     }
@@ -203,15 +218,18 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
             let message = format!("is {token}, but `x0` is {}", first.token);
             return Err(input_error(&name, message, "all inputs have one type"));
         }
-        inputs.push(in_port(&name, token.clone(), 1, 1));
+        let (run, _) = run(args, token)?;
+        inputs.push(in_port(&name, token.clone(), run, run));
     }
     let y = inputs[0].token.clone();
-    let token = y.bytes() as usize;
-    Ok(Made::new(inputs, y_out(&y, count), move || Ok(Merge { token })).flops(PIECE * count as f64))
+    let (run, piece) = run(args, &y)?;
+    let outputs = y_out(&y, run.saturating_mul(count));
+    Ok(Made::new(inputs, outputs, move || Ok(Merge { piece })).flops(PIECE * count as f64))
 }
 
 struct Merge {
-    token: usize,
+    /// Bytes in a row from one input.
+    piece: usize,
 }
 
 impl Kernel for Merge {
@@ -220,7 +238,7 @@ impl Kernel for Merge {
         let count = io.inputs();
         for i in 0..count {
             let x = io.input_bytes(i);
-            copy_tokens(x, self.token, &mut y[i * self.token..], count * self.token, self.token);
+            copy_tokens(x, self.piece, &mut y[i * self.piece..], count * self.piece, self.piece);
         }
         Ok(())
     }

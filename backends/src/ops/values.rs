@@ -42,6 +42,10 @@ fn routing_moves_the_right_tokens() {
     assert_eq!(run("Fork", "", "u8", &[&x[..3]], 3), [[0, 1, 2], [0, 1, 2]]);
     assert_eq!(run("Split", "outputs: 3", "u8", &[&x[..6]], 2), [[0, 3], [1, 4], [2, 5]]);
     assert_eq!(run("Merge", "", "x0: u8, x1: u8", &[&[1, 2], &[3, 4]], 2), [[1, 3, 2, 4]]);
+    let split = run("Split", "outputs: 2, run: 3", "u8", &[&x[..12]], 2);
+    assert_eq!(split, [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]);
+    let merged = run("Merge", "run: 3", "x0: u8, x1: u8", &[&split[0], &split[1]], 2);
+    assert_eq!(merged, [&x[..12]]);
     assert_eq!(run("Decimate", "factor: 3", "u8[2]", &[&x[..12]], 2), [[0, 1, 6, 7]]);
     assert_eq!(run("Hold", "factor: 2", "u8[2]", &[&x[..4]], 2), [[0, 1, 0, 1, 2, 3, 2, 3]]);
     assert_eq!(run("Frame", "size: 3, hop: 2", "u8", &[&x[..5]], 2), [[0, 1, 2, 2, 3, 4]]);

@@ -1,5 +1,7 @@
 //! A graph as text.
 
+use std::collections::BTreeMap;
+
 use super::table::{Table, left, right};
 use super::{in_port, out_port};
 use crate::{Actor, ActorId, Channel, Graph, Role, TiSlice, Value};
@@ -8,10 +10,15 @@ use crate::{Actor, ActorId, Channel, Graph, Role, TiSlice, Value};
 const SHOWN_ITEMS: usize = 8;
 
 /// Actors with their ops, repetitions (if `q` is given) and ports, then channels. A port shows its type, its rate,
-/// and its window where that is larger.
+/// and its window where that is larger. What is replicated stands in a line above.
 pub fn graph(graph: &Graph, q: Option<&TiSlice<ActorId, u64>>) -> String {
     let (actors, channels) = (graph.actors.len(), graph.channels.len());
     let mut out = format!("graph {}   {actors} actors   {channels} channels\n", graph.name);
+    let groups = replicas(graph);
+    if !groups.is_empty() {
+        let groups: Vec<String> = groups.iter().map(|(name, n)| format!("{name} x{n}")).collect();
+        out.push_str(&format!("replicated: {}\n", groups.join(", ")));
+    }
     let mut table = Table::default();
     for (id, actor) in graph.actors.iter_enumerated() {
         let mut cells = vec![left(id.to_string()), left(actor.name.clone()), left(op(actor))];
@@ -37,6 +44,22 @@ pub fn graph(graph: &Graph, q: Option<&TiSlice<ActorId, u64>>) -> String {
     }
     table.write(&mut out);
     out
+}
+
+/// Actors that the compiler has replicated, by their names in the model, with the number of their replicas: `a#0`,
+/// `a#1`, … have one op and one set of parameters. O(actors * log actors).
+pub fn replicas(graph: &Graph) -> Vec<(&str, u32)> {
+    let by_name: BTreeMap<&str, &Actor> =
+        graph.actors.iter().map(|actor| (actor.name.as_str(), actor)).collect();
+    let firsts = graph.actors.iter().filter_map(|a| Some((a.name.strip_suffix("#0")?, a)));
+    let count = |(name, first): (_, &Actor)| {
+        let alike = (1..).take_while(|i| {
+            let other = by_name.get(format!("{name}#{i}").as_str());
+            other.is_some_and(|o| (&o.op, &o.params) == (&first.op, &first.params))
+        });
+        (name, 1 + alike.count() as u32)
+    };
+    firsts.map(count).filter(|&(_, n)| n > 1).collect()
 }
 
 fn op(actor: &Actor) -> String {

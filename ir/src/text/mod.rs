@@ -17,7 +17,7 @@ mod units;
 
 pub use self::calendar::{TextOptions, calendar};
 pub use self::contingencies::{contingencies, loss};
-pub use self::graph::graph;
+pub use self::graph::{graph, replicas};
 pub use self::layout::{layout, placement, schedule};
 pub use self::units::{bytes, duration};
 

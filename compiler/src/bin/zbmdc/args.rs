@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use zbmd_compiler::units;
+use zbmd_compiler::{Replicate, units};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 
@@ -55,6 +55,7 @@ Examples:
   zbmdc compile agc.ron                                   writes agc.zbmd for this computer
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
+  zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
     Compile(Compile),
@@ -181,6 +182,10 @@ pub(crate) struct Compile {
     /// Make plans ahead for when devices are lost
     #[arg(long, value_name = "LOSSES", default_value = "none")]
     pub(crate) contingencies: Contingencies,
+    /// Run actors without a memory on several devices at once where that is quicker: `auto`, `off`, or N
+    /// replicas at most, for which iterations may become longer
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = replicate)]
+    pub(crate) replicate: Replicate,
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,
@@ -235,6 +240,15 @@ fn objective(text: &str) -> Result<Objective, String> {
             Ok(Objective { period: p.into(), latency: l.into(), memory: m.into() })
         }
         _ => Err("write `period`, `latency`, `memory`, or three weights such as 3,1,0".to_owned()),
+    }
+}
+
+fn replicate(text: &str) -> Result<Replicate, String> {
+    match (text, text.parse::<u32>()) {
+        ("auto", _) => Ok(Replicate::Auto),
+        ("off", _) => Ok(Replicate::Off),
+        (_, Ok(replicas)) if replicas > 0 => Ok(Replicate::UpTo(replicas)),
+        _ => Err("write `auto`, `off`, or a number of replicas such as 4".to_owned()),
     }
 }
 

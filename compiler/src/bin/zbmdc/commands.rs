@@ -91,6 +91,7 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
             Contingencies::Single => Losses::Single,
             Contingencies::Pairs => Losses::Pairs,
         },
+        replicate: args.replicate,
         ..CompileOptions::default()
     };
     let compiled = if is_stdin(&args.model) {
@@ -110,6 +111,9 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         }
     }
     if voice.format == MessageFormat::Text {
+        if let Some(replication) = &compiled.replication {
+            say(&format!("{replication}\n"));
+        }
         say(&losses(&compiled));
     }
     match args.emit {
