@@ -1,0 +1,333 @@
+//! Runs whose workers are killed, stopped and lied to: their outputs are those of an undisturbed run, bit for bit.
+//!
+//! No test harness: this program is its own worker process, so `main` first asks whether it is one.
+
+#[cfg(target_os = "linux")]
+#[path = "../../graphs/adsb/decode.rs"]
+#[expect(dead_code, reason = "only its actor is used here")]
+mod decode;
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("skipped: workers in processes of their own need Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use zbmd_backends::kernel::{Io, Kernel, KernelFault};
+    use zbmd_backends::op::{CustomActor, Registry, Signature};
+    use zbmd_compiler::Losses;
+    use zbmd_executor::supervise::What;
+    use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
+    use zbmd_ir::{DType, InPort, OutPort, TokenType};
+    use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, supervised};
+
+    use super::decode;
+
+    /// Adds 1, and fails its third call of all, once: a worker of its own then, or a retry, does better.
+    struct Faulty {
+        panics: bool,
+    }
+
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+
+    impl Kernel for Faulty {
+        fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+            let from = io.input::<f32>(0);
+            for (y, x) in io.output::<f32>(0).iter_mut().zip(from) {
+                *y = x + 1.0;
+            }
+            match (CALLS.fetch_add(1, Ordering::Relaxed) == 100, self.panics) {
+                (true, true) => panic!("a kernel's bug"),
+                (true, false) => Err(KernelFault("a passing fault")),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl CustomActor for Faulty {
+        fn ports(&self) -> Signature {
+            let (token, name) = (TokenType::scalar(DType::F32), "x".to_owned());
+            let inputs = vec![InPort { name, token: token.clone(), rate: 1, window: 1 }];
+            let outputs = vec![OutPort { name: "y".to_owned(), token, rate: 1 }];
+            Signature { inputs, outputs, states: Vec::new() }
+        }
+    }
+
+    fn registry() -> Registry {
+        let mut registry = Registry::standard();
+        decode::register(&mut registry);
+        registry.register("faulty", |_| Ok(Faulty { panics: false }));
+        registry.register("panicky", |_| Ok(Faulty { panics: true }));
+        registry
+    }
+
+    /// Models with windows, rates, several states, and feedback over several actors.
+    const MODELS: [(&str, u64); 4] = [
+        ("cd2dat/model.ron", 30_000),
+        ("fm/model.ron", 20_000),
+        ("agc/model.ron", 1_000_000),
+        ("adsb/model.ron", 1_000),
+    ];
+
+    fn options(isolation: Isolation) -> RunOptions {
+        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
+        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
+    }
+
+    const PROCESSES: Isolation = Isolation::Processes { program: None };
+
+    fn undisturbed(engine: &Engine, feed: Feed) -> Told {
+        let told = live(engine, feed, options(Isolation::Threads));
+        told.outcome.as_ref().expect("an undisturbed run ends well");
+        told
+    }
+
+    /// Runs a model with faults until at least `least` of them hit; checks that nobody can tell.
+    fn disturbed(
+        model: &str,
+        feed: Feed,
+        faults: &str,
+        least: u64,
+        change: impl Fn(&mut RunOptions),
+    ) {
+        let engine = engine(model, &registry(), Losses::Pairs);
+        let mut feed = feed;
+        let mut plain = undisturbed(&engine, feed);
+        // Long enough for some faults, however fast the machine.
+        while plain.elapsed < Duration::from_millis(250) {
+            feed.iterations *= 2;
+            plain = undisturbed(&engine, feed);
+        }
+        let mut recoveries = 0;
+        for _ in 0..40 {
+            let mut options = options(PROCESSES);
+            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+            change(&mut options);
+            let told = live(&engine, feed, options);
+            let outcome = told.outcome.expect("a supervised run ends well");
+            assert_eq!(told.sinks, plain.sinks, "{model}: other bits after {faults}");
+            assert_eq!(outcome.state, plain.outcome.as_ref().expect("checked").state, "{model}");
+            recoveries += outcome.report.recoveries;
+            if recoveries >= least {
+                return;
+            }
+        }
+        panic!("{model}: only {recoveries} recoveries; the runs are too short for {faults}");
+    }
+
+    fn killed() {
+        for (model, iterations) in MODELS {
+            let feed = Feed { seed: 1, iterations, per_s: None };
+            let faults =
+                "Inject(kinds: [kill, kill_two, kill_twice], every: (\"10ms\", \"50ms\"), seed: 5)";
+            disturbed(model, feed, faults, 5, |_| ());
+        }
+    }
+
+    fn stopped_or_late() {
+        for (model, iterations) in &MODELS[..3] {
+            let feed = Feed { seed: 2, iterations: *iterations, per_s: None };
+            let faults = "Inject(kinds: [stop, delay], every: (\"10ms\", \"50ms\"), seed: 6)";
+            disturbed(model, feed, faults, 3, |_| ());
+        }
+    }
+
+    fn corrupted() {
+        for (model, iterations) in &MODELS[..2] {
+            let feed = Feed { seed: 3, iterations: *iterations, per_s: None };
+            let faults = "Inject(kinds: [corrupt], every: (\"5ms\", \"30ms\"), seed: 7)";
+            disturbed(model, feed, faults, 3, |options| options.checksums = true);
+        }
+    }
+
+    /// Without calendars for a loss, the lost worker is started again.
+    fn restarted() {
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::None);
+        let feed = Feed { seed: 4, iterations: 30_000, per_s: None };
+        let plain = undisturbed(&engine, feed);
+        let faults = "Inject(at: [(\"30ms\", kill), (\"60ms\", stop), (\"90ms\", kill)])";
+        let mut options = options(PROCESSES);
+        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+        let told = live(&engine, feed, options);
+        let outcome = told.outcome.expect("it goes on");
+        assert_eq!((told.sinks, outcome.report.recoveries > 0), (plain.sinks, true));
+    }
+
+    /// Processes and threads run the same code: the same bits, supervised or not, with checksums or without.
+    fn anywhere() {
+        let engine = engine("fm/model.ron", &registry(), Losses::Single);
+        let feed = Feed { seed: 5, iterations: 1000, per_s: None };
+        let plain = undisturbed(&engine, feed);
+        for isolation in [Isolation::Threads, PROCESSES] {
+            for (checksums, supervise) in [(false, true), (true, true), (true, false)] {
+                let mut options = options(isolation.clone());
+                options.checksums = checksums;
+                options.supervised = supervise.then(|| supervised(&engine, "Supervision()", None));
+                let told = live(&engine, feed, options);
+                assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
+                assert_eq!(
+                    told.outcome.expect("well").state,
+                    plain.outcome.as_ref().expect("well").state
+                );
+            }
+        }
+    }
+
+    /// More losses than the declaration bears: a clean stop, and what was given out is a beginning of the whole.
+    fn storm() {
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::Pairs);
+        let feed = Feed { seed: 6, iterations: 400_000, per_s: None };
+        let mut options = options(PROCESSES);
+        let declaration = "Supervision(intensity: 3, period: \"60s\", backoff: (base: \"1ms\", longest: \"5ms\"))";
+        let faults = "Inject(kinds: [kill], every: (\"10ms\", \"20ms\"), seed: 8)";
+        options.supervised = Some(supervised(&engine, declaration, Some(faults)));
+        let told = live(&engine, feed, options);
+        let Err(RunError::GaveUp { verdict, iterations }) = &told.outcome else {
+            panic!("a storm should end the run: {:?}", told.outcome)
+        };
+        assert!(verdict.contains("4 losses within 60 s, it bears 3"), "{verdict}");
+        let (tokens, hash) = told.sinks["dat"];
+        assert!(tokens >= iterations * 160, "{tokens} tokens after {iterations} iterations");
+        let shorter = Feed { iterations: tokens / 160, ..feed };
+        let plain = undisturbed(&engine, shorter);
+        assert_eq!(plain.sinks["dat"], (tokens / 160 * 160, plain.sinks["dat"].1));
+        if tokens % 160 == 0 {
+            assert_eq!(
+                plain.sinks["dat"].1, hash,
+                "what was given out is the beginning of the whole"
+            );
+        }
+    }
+
+    /// A fault that a worker survives: the slot is done again, or the epoch.
+    fn faulty() {
+        let model = |op: &str| {
+            format!(
+                "Model(name: \"faulty\", sources: {{ \"in\": Stream(dtype: f32) }}, sinks: {{ \"out\": Stream() }},
+                 actors: {{ \"f\": Custom(\"{op}\", inputs: {{ \"x\": f32 }}, outputs: {{ \"y\": f32 }}),
+                            \"sum\": Expr(\"x + s\", inputs: {{ \"x\": f32, \"s\": f32 }}) }},
+                 channels: [ (from: \"in\", to: [\"f\"]), (from: \"f\", to: [\"sum.x\"]),
+                             (from: \"sum\", to: [\"sum.s\", \"out\"], initial: [0.0]) ])"
+            )
+        };
+        for (op, recoveries) in [("faulty", 0), ("panicky", 1)] {
+            let registry = registry();
+            let compile = zbmd_compiler::CompileOptions {
+                registry: registry.clone(),
+                ..zbmd_compiler::CompileOptions::default()
+            };
+            let compiled = zbmd_compiler::compile_str("faulty.ron", &model(op), ".", &compile)
+                .unwrap_or_else(|d| panic!("{d}"));
+            let engine = Engine::new(compiled.program, &registry).expect("an engine");
+            let feed = Feed { seed: 7, iterations: 3_000_000, per_s: None };
+            CALLS.store(1000, Ordering::Relaxed);
+            let plain = undisturbed(&engine, feed);
+            CALLS.store(0, Ordering::Relaxed);
+            let mut options = options(Isolation::Threads);
+            options.supervised = Some(supervised(&engine, "Supervision()", None));
+            let told = live(&engine, feed, options);
+            let outcome = told.outcome.expect("it goes on");
+            assert!(CALLS.load(Ordering::Relaxed) > 100, "the fault was never met");
+            assert_eq!((told.sinks, outcome.report.recoveries), (plain.sinks, recoveries), "{op}");
+        }
+    }
+
+    /// After all that: no process, no open file, no mapping more than before.
+    fn nothing_left() {
+        let open = || std::fs::read_dir("/proc/self/fd").expect("on Linux").count();
+        let mapped = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("on Linux");
+            maps.lines().filter(|l| l.contains("memfd:zbmd")).count()
+        };
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::Pairs);
+        let feed = Feed { seed: 8, iterations: 20_000, per_s: None };
+        let before = (open(), mapped());
+        for _ in 0..3 {
+            let mut options = options(PROCESSES);
+            let faults = "Inject(kinds: [kill], every: (\"5ms\", \"20ms\"), seed: 9)";
+            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+            live(&engine, feed, options).outcome.expect("well");
+        }
+        assert_eq!((open(), mapped()), before, "files open and memory mapped");
+        let children = format!("/proc/self/task/{}/children", std::process::id());
+        assert_eq!(std::fs::read_to_string(children).unwrap_or_default(), "", "children");
+    }
+
+    /// Every injected fault is seen for what it is, and recovered from within the epoch that follows.
+    fn events_tell_the_story() {
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::Single);
+        let feed = Feed { seed: 9, iterations: 60_000, per_s: None };
+        let mut options = options(PROCESSES);
+        let faults = "Inject(at: [(\"40ms\", kill)])";
+        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+        let told = live(&engine, feed, options);
+        told.outcome.expect("well");
+        let names: Vec<&str> = told
+            .events
+            .iter()
+            .filter_map(|event| match event.what {
+                What::Injected { .. } => Some("injected"),
+                What::Lost { .. } => Some("lost"),
+                What::Fence { .. } => Some("fence"),
+                What::Recovered { .. } => Some("recovered"),
+                What::Quiesce { .. } => Some("quiesce"),
+                What::Stopped { .. } => Some("stopped"),
+                _ => None,
+            })
+            .collect();
+        let first: Vec<&str> = names.iter().copied().take(3).collect();
+        assert_eq!(first, ["injected", "lost", "fence"], "{names:?}");
+        let set: BTreeSet<&str> = names.iter().copied().collect();
+        assert!(set.contains("recovered") && set.contains("quiesce"), "{names:?}");
+        assert!(told.events.windows(2).all(|w| w[0].at_ns <= w[1].at_ns + 50_000_000));
+    }
+
+    pub(super) fn main() {
+        zbmd_executor::serve_if_worker(&registry());
+        let tests: [(&str, fn()); 9] = [
+            ("anywhere", anywhere),
+            ("killed", killed),
+            ("stopped_or_late", stopped_or_late),
+            ("corrupted", corrupted),
+            ("restarted", restarted),
+            ("storm", storm),
+            ("faulty", faulty),
+            ("nothing_left", nothing_left),
+            ("events_tell_the_story", events_tell_the_story),
+        ];
+        let wanted: Vec<String> =
+            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+        if std::env::args().any(|a| a == "--list") {
+            tests.iter().for_each(|(name, _)| println!("{name}: test"));
+            return;
+        }
+        let limit = Duration::from_secs(240);
+        for (name, test) in tests {
+            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+                continue;
+            }
+            let begun = std::time::Instant::now();
+            let watch = std::thread::spawn(move || {
+                std::thread::park_timeout(limit);
+                if begun.elapsed() >= limit {
+                    eprintln!("test {name} ... hangs");
+                    std::process::exit(101);
+                }
+            });
+            test();
+            watch.thread().unpark();
+            watch.join().expect("no panic");
+            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
+        }
+    }
+}
