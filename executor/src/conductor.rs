@@ -162,16 +162,6 @@ impl Conductor {
         active.blocks().ok_or(RunError::Abandoned)
     }
 
-    /// The plan for the present phase and a loss; `None` if there is none.
-    fn plan_for(&self, phase: Phase, lost: &[DeviceId]) -> Option<PlanId> {
-        let (main, tail) = self.engine.plans_without(lost)?;
-        match phase {
-            Phase::Main => Some(main),
-            Phase::Tail => tail,
-            Phase::Pad => tail.or_else(|| (self.block_of(main) == 1).then_some(main)),
-        }
-    }
-
     fn block_of(&self, plan: PlanId) -> u64 {
         self.engine.program.plans[plan].block
     }
@@ -179,7 +169,7 @@ impl Conductor {
     /// Makes the memory of an epoch that begins at the present state, on all devices but the lost ones.
     pub(crate) fn make(&mut self, epoch: u64, lost: &[DeviceId]) -> Result<Active, EngineError> {
         let engine = Arc::clone(&self.engine);
-        let Some(id) = self.plan_for(self.phase, lost) else {
+        let Some(id) = engine.plan_of(self.phase, lost) else {
             return Err(EngineError::NoPlan { lost: engine.names(lost) });
         };
         let program = &engine.program;

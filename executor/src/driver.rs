@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zbmd_ir::{DeviceId, PlanId, State};
+use zbmd_ir::{DeviceId, Plan, PlanId, State};
 
-use crate::conductor::{Active, Conductor};
+use crate::conductor::{Active, Conductor, Phase};
 use crate::crew::{Farewell, News};
 use crate::error::RunError;
 use crate::host::How;
@@ -52,23 +52,33 @@ impl std::fmt::Debug for Supervised {
     }
 }
 
-/// The supervisor's questions about plans, answered from a bundle.
-struct Book(Arc<Inner>);
+/// The supervisor's questions about plans, answered from a bundle for the present phase of the run.
+struct Book {
+    engine: Arc<Inner>,
+    phase: Phase,
+}
 
 impl Book {
+    fn plan(&self, lost: &[DeviceId]) -> Option<&Plan> {
+        let plan = self.engine.plan_of(self.phase, lost)?;
+        Some(&self.engine.program.plans[plan])
+    }
+
     fn period_ns(&self, lost: &[DeviceId]) -> Option<u64> {
-        let (main, _) = self.0.plans_without(lost)?;
-        Some(self.0.program.plans[main].period_ns)
+        Some(self.plan(lost)?.period_ns)
     }
 }
 
 impl Plans for Book {
     fn can_run(&self, lost: &[DeviceId]) -> bool {
-        self.0.plans_without(lost).is_some()
+        self.plan(lost).is_some()
     }
 
     fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
-        self.0.devices_without(lost).into_iter().collect()
+        let Some(plan) = self.plan(lost) else { return Vec::new() };
+        let mut devices = self.engine.physical(plan, lost);
+        devices.sort_unstable();
+        devices
     }
 
     fn gains(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
@@ -109,7 +119,7 @@ struct Times {
 
 impl<'c> Driver<'c> {
     pub(crate) fn new(conductor: &'c mut Conductor, first: Active, how: Supervised) -> Self {
-        let book = Book(Arc::clone(&conductor.engine));
+        let book = Book { engine: Arc::clone(&conductor.engine), phase: conductor.phase };
         Self {
             supervisor: Supervisor::new(how.settings, how.tree, book),
             conductor,
@@ -289,6 +299,7 @@ impl<'c> Driver<'c> {
                 let Some(active) = self.active.take() else { return };
                 self.conductor.complete(&active, blocks);
                 let more = self.conductor.has_more();
+                self.supervisor.plans_mut().phase = self.conductor.phase;
                 self.tell(Input::Completed { epoch, more });
             }
             Action::Slow { .. } => {}

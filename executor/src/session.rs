@@ -459,6 +459,16 @@ impl Inner {
         Some((entry.main, entry.tail))
     }
 
+    /// The plan for a phase of the run when devices are lost; `None` if there is none.
+    pub(crate) fn plan_of(&self, phase: Phase, lost: &[DeviceId]) -> Option<PlanId> {
+        let (main, tail) = self.plans_without(lost)?;
+        match phase {
+            Phase::Main => Some(main),
+            Phase::Tail => tail,
+            Phase::Pad => tail.or((self.program.plans[main].block == 1).then_some(main)),
+        }
+    }
+
     /// The device that runs each calendar of a plan when devices are lost.
     pub(crate) fn physical(&self, plan: &Plan, lost: &[DeviceId]) -> Vec<DeviceId> {
         let whole = self.devices();
@@ -467,13 +477,6 @@ impl Inner {
         let roles =
             plan.calendars.iter().map(|c| roles.get(&c.device).copied().unwrap_or(c.device));
         roles.collect()
-    }
-
-    /// The devices that have a role when others are lost, if that can be borne.
-    pub(crate) fn devices_without(&self, lost: &[DeviceId]) -> BTreeSet<DeviceId> {
-        let plans = self.plans_without(lost).map(|(main, tail)| [Some(main), tail]);
-        let plans = plans.into_iter().flatten().flatten();
-        plans.flat_map(|plan| self.physical(&self.program.plans[plan], lost)).collect()
     }
 
     /// All devices that the plans for the whole machine use.

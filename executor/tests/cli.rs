@@ -271,3 +271,138 @@ fn an_interrupt_finishes_the_block_and_says_so() {
     assert!(text(&output.stderr).contains("chain: 4 iterations in"), "{}", text(&output.stderr));
     drop(stdin);
 }
+
+/// Processes whose environment says that they work for a process of this number.
+#[cfg(target_os = "linux")]
+fn workers_of(parent: u32) -> Vec<u32> {
+    let mark = format!("ZBMD_WORKER={parent}\0");
+    let processes = std::fs::read_dir("/proc").expect("on Linux").flatten();
+    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+    let is_ours = |p: &u32| {
+        let environment = std::fs::read(format!("/proc/{p}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(&mark)
+    };
+    numbers.filter(is_ours).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_is_killed_goes_on_and_leaves_nothing_behind() {
+    let case = Case::new(with_tail(programs::two_devices()));
+    let expect = case.input("in.f32", 3_000_003);
+    let mut rng = 7u64;
+    for (round, sink) in ["out.bin", "out.npy", "out.wav"].into_iter().cycle().take(9).enumerate() {
+        let _ = std::fs::remove_dir_all(case.path("points"));
+        let output = format!("out={sink}");
+        let mut args = vec![
+            "-i",
+            "in=in.f32",
+            "-o",
+            &output,
+            "--checkpoint",
+            "points",
+            "--checkpoint-every",
+            "10ms",
+            "--isolation",
+            "processes",
+            "--quiet",
+        ];
+        let mut kills = 0;
+        loop {
+            let mut child = case.command(&args).stderr(Stdio::piped()).spawn().expect("started");
+            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let wait = std::time::Duration::from_millis(20 + (rng >> 33) % 150);
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < wait && child.try_wait().expect("a child").is_none() {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            if kills < 6 && child.try_wait().expect("a child").is_none() {
+                let number = child.id();
+                child.kill().expect("killed");
+                child.wait().expect("gone");
+                kills += 1;
+                if kills == 1 {
+                    args.push("--resume");
+                }
+                // The system has told its workers to go; give it the time that takes.
+                let begun = std::time::Instant::now();
+                while !workers_of(number).is_empty() {
+                    let left = workers_of(number);
+                    assert!(begun.elapsed().as_secs() < 10, "workers left behind: {left:?}");
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                continue;
+            }
+            let done = child.wait_with_output().expect("ended");
+            assert_eq!(code(&done), 0, "round {round}: {}", text(&done.stderr));
+            break;
+        }
+        let written = std::fs::read(case.path(sink)).expect("written");
+        if sink == "out.wav" {
+            let _ = case.run(&["-i", "in=in.f32", "-o", "out=whole.wav", "--quiet"]);
+            let whole = std::fs::read(case.path("whole.wav")).expect("written");
+            assert!(written == whole, "round {round}: another sound after {kills} kills");
+        } else {
+            assert!(written.ends_with(&expect), "round {round}: other bits after {kills} kills");
+            let header = written.len() - expect.len();
+            assert_eq!(header, if sink == "out.npy" { 128 } else { 0 }, "nothing besides");
+        }
+    }
+}
+
+#[test]
+fn checkpoints_that_make_no_sense_are_refused() {
+    let case = Case::new(with_tail(programs::two_devices()));
+    case.input("in.f32", 1003);
+    let output = case.run(&["-i", "in=in.f32", "-o", "out=-", "--checkpoint", "points"]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("cannot be taken back"), "{}", text(&output.stderr));
+    let output = case.run(&["-i", "in=in.f32", "-o", "out=a.bin", "--resume"]);
+    assert_eq!(code(&output), 2, "{}", text(&output.stderr));
+    // A file in the folder's place.
+    let output = case.run(&["-i", "in=in.f32", "-o", "out=a.bin", "--checkpoint", "in.f32"]);
+    assert_eq!(code(&output), 4, "{}", text(&output.stderr));
+    // A damaged checkpoint is passed over; an output that was cut since is refused.
+    std::fs::create_dir(case.path("points")).expect("a folder");
+    std::fs::write(case.path("points/00000000000000000009.zbcp"), "ZBCP?").expect("written");
+    let args = ["-i", "in=in.f32", "-o", "out=a.bin", "--checkpoint", "points", "--resume"];
+    let output = case.run(&args);
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 0, "{said}");
+    assert!(said.contains("passed over") && said.contains("from the beginning"), "{said}");
+}
+
+#[test]
+fn declarations_of_supervision_are_read_or_refused_with_the_place() {
+    let case = Case::new(with_tail(programs::two_devices()));
+    let expect = case.input("in.f32", 100_003);
+    std::fs::write(case.path("right.ron"), "Supervision(intensity: 3, period: \"5s\")")
+        .expect("written");
+    std::fs::write(case.path("wrong.ron"), "Supervision(\n  intensity: 3,\n  groupes: {},\n)")
+        .expect("written");
+    std::fs::write(case.path("faults.ron"), "Inject(kinds: [explode])").expect("written");
+    let run = |extra: &[&str]| {
+        let mut args = vec!["-i", "in=in.f32", "-o", "out=out.bin", "--quiet"];
+        args.extend(extra);
+        case.run(&args)
+    };
+    let output = run(&["--supervise=right.ron", "--events", "events.jsonl"]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert!(std::fs::read(case.path("out.bin")).expect("written") == expect);
+    let events = std::fs::read_to_string(case.path("events.jsonl")).expect("written");
+    assert!(events.lines().all(|line| line.starts_with("{\"at_ns\":")), "{events}");
+    assert!(
+        events.contains("\"event\":\"begin\"") && events.contains("\"last_word\":\"finished\"")
+    );
+    for (extra, code_, says) in [
+        (&["--supervise=wrong.ron"][..], 4, "wrong.ron: line 3"),
+        (&["--supervise=none.ron"], 4, "none.ron"),
+        (&["--inject", "faults.ron"], 4, "faults.ron: line 1"),
+        (&["--events", "no/such/folder"], 4, "no/such/folder"),
+    ] {
+        let output = run(extra);
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), code_, "{extra:?}: {said}");
+        assert!(said.contains(says), "{extra:?}: {said}");
+    }
+}

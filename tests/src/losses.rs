@@ -22,9 +22,22 @@ use crate::run::graph_file;
 /// # Panics
 /// If it does not compile.
 pub fn engine(model: &str, registry: &Registry, contingencies: Losses) -> Engine {
+    engine_on(3, model, registry, contingencies)
+}
+
+/// [`engine`] for so many devices.
+///
+/// # Panics
+/// If it does not compile.
+pub fn engine_on(
+    devices: usize,
+    model: &str,
+    registry: &Registry,
+    contingencies: Losses,
+) -> Engine {
     let options = CompileOptions {
         registry: registry.clone(),
-        machine: MachineChoice::Uniform(3),
+        machine: MachineChoice::Uniform(devices),
         contingencies,
         ..CompileOptions::default()
     };

@@ -1,0 +1,329 @@
+//! What losses cost, and what being ready for them costs. Not criterion: distributions over many losses, and soaks.
+//!
+//! ```text
+//! cargo bench -p zbmd-tests --bench recovery                       all but the soaks, some minutes
+//! cargo bench -p zbmd-tests --bench recovery -- kills 1000         recovery over 1,000 kills, swap and restart
+//! cargo bench -p zbmd-tests --bench recovery -- hang 200           detection of stopped workers
+//! cargo bench -p zbmd-tests --bench recovery -- calm 600           false alarms beside two busy loops, 10 minutes
+//! cargo bench -p zbmd-tests --bench recovery -- cost               supervised against not, processes against threads
+//! cargo bench -p zbmd-tests --bench recovery -- soak kill 600      a worker killed every 50 to 500 ms, 10 minutes
+//! ```
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("not run: workers in processes of their own need Linux");
+}
+
+#[cfg(target_os = "linux")]
+#[path = "../../graphs/adsb/decode.rs"]
+#[expect(dead_code, reason = "only its actor is used here")]
+mod decode;
+
+#[cfg(target_os = "linux")]
+fn main() {
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use zbmd_backends::op::Registry;
+    use zbmd_compiler::Losses;
+    use zbmd_executor::supervise::{Event, What};
+    use zbmd_executor::{Engine, Isolation, RunOptions};
+    use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, supervised};
+
+    const PROCESSES: Isolation = Isolation::Processes { program: None };
+    const MODELS: [&str; 4] =
+        ["cd2dat/model.ron", "fm/model.ron", "agc/model.ron", "adsb/model.ron"];
+
+    fn registry() -> Registry {
+        let mut registry = Registry::standard();
+        super::decode::register(&mut registry);
+        registry
+    }
+
+    pub(super) fn main() {
+        zbmd_executor::serve_if_worker(&registry());
+        let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+        let number = |at: usize, default: u64| {
+            args.get(at).and_then(|text| text.parse().ok()).unwrap_or(default)
+        };
+        match args.first().map(String::as_str) {
+            Some("kills") => kills(number(1, 1000)),
+            Some("hang") => hang(number(1, 200)),
+            Some("calm") => calm(number(1, 600)),
+            Some("cost") => cost(number(1, 15)),
+            Some("soak") => soak(args.get(1).map_or("kill", String::as_str), number(2, 600)),
+            _ => {
+                cost(7);
+                kills(200);
+                hang(50);
+                calm(20);
+            }
+        }
+    }
+
+    /// How many iterations a second it does when nothing holds it up.
+    fn pace(engine: &Engine) -> f64 {
+        let mut feed = Feed { seed: 1, iterations: 1000, per_s: None };
+        loop {
+            let told = live(engine, feed, RunOptions::default());
+            let seconds = told.elapsed.as_secs_f64();
+            if seconds > 0.3 {
+                return feed.iterations as f64 / seconds;
+            }
+            feed.iterations *= 2;
+        }
+    }
+
+    /// Times of one kind, in milliseconds.
+    #[derive(Default)]
+    struct Times(Vec<f64>);
+
+    impl Times {
+        fn add(&mut self, ns: u64) {
+            self.0.push(ns as f64 / 1e6);
+        }
+
+        fn line(&mut self) -> String {
+            self.0.sort_by(f64::total_cmp);
+            let at = |q: f64| {
+                let index = ((self.0.len() as f64 - 1.0) * q).round() as usize;
+                self.0.get(index).copied().unwrap_or(f64::NAN)
+            };
+            format!("{:8.2} {:8.2} {:8.2}", at(0.5), at(0.99), at(1.0))
+        }
+    }
+
+    #[derive(Default)]
+    struct Split {
+        detect: Times,
+        fence: Times,
+        restore: Times,
+        replay: Times,
+        all: Times,
+    }
+
+    impl Split {
+        fn take(&mut self, events: &[Event]) {
+            let mut injected_ns = None;
+            let mut detected_ns = None;
+            for event in events {
+                match &event.what {
+                    What::Injected { .. } if detected_ns.is_none() => {
+                        injected_ns = Some(event.at_ns);
+                    }
+                    What::Fence { .. } if injected_ns.is_some() => {
+                        detected_ns.get_or_insert(event.at_ns);
+                    }
+                    What::Recovered { fence_ns, restore_ns, replay_ns, .. } => {
+                        let (Some(from), Some(seen)) = (injected_ns.take(), detected_ns.take())
+                        else {
+                            continue;
+                        };
+                        self.detect.add(seen - from);
+                        self.fence.add(*fence_ns);
+                        self.restore.add(*restore_ns);
+                        self.replay.add(*replay_ns);
+                        self.all.add(event.at_ns.saturating_sub(from));
+                    }
+                    _ => {}
+                }
+            }
+        }
+
+        fn print(&mut self, what: &str) {
+            println!("{what}: {} recoveries", self.all.0.len());
+            println!("  ms              p50      p99      max");
+            for (name, times) in [
+                ("detect ", &mut self.detect),
+                ("fence  ", &mut self.fence),
+                ("restore", &mut self.restore),
+                ("replay ", &mut self.replay),
+                ("all    ", &mut self.all),
+            ] {
+                println!("  {name}    {}", times.line());
+            }
+        }
+    }
+
+    fn disturbed(engine: &Engine, feed: Feed, faults: &str, checksums: bool) -> Told {
+        let options = RunOptions {
+            isolation: PROCESSES,
+            supervised: Some(supervised(engine, HARDY, Some(faults))),
+            checksums,
+            ..RunOptions::default()
+        };
+        live(engine, feed, options)
+    }
+
+    /// From the kill to the first new output, over many kills: by swapping to a contingency, and by a restart.
+    fn kills(count: u64) {
+        println!(
+            "from SIGKILL to a worker's process to the first new output; cd2dat at half its pace, 3 devices"
+        );
+        for (what, losses) in [("swap to a contingency", Losses::Single), ("restart", Losses::None)]
+        {
+            let engine = engine("cd2dat/model.ron", &registry(), losses);
+            let per_s = pace(&engine) / 2.0;
+            let mut split = Split::default();
+            let mut seed = 0;
+            while (split.all.0.len() as u64) < count {
+                seed += 1;
+                let feed = Feed { seed, iterations: (per_s * 20.0) as u64, per_s: Some(per_s) };
+                let faults =
+                    format!("Inject(kinds: [kill], every: (\"50ms\", \"150ms\"), seed: {seed})");
+                let told = disturbed(&engine, feed, &faults, false);
+                told.outcome.expect("it goes on");
+                split.take(&told.events);
+            }
+            split.print(what);
+        }
+    }
+
+    /// From SIGSTOP to the fence.
+    fn hang(count: u64) {
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::Single);
+        let per_s = pace(&engine) / 2.0;
+        let mut split = Split::default();
+        let mut seed = 0;
+        while (split.all.0.len() as u64) < count {
+            seed += 1;
+            let feed = Feed { seed, iterations: (per_s * 10.0) as u64, per_s: Some(per_s) };
+            let faults =
+                format!("Inject(kinds: [stop], every: (\"50ms\", \"150ms\"), seed: {seed})");
+            let told = disturbed(&engine, feed, &faults, false);
+            told.outcome.expect("it goes on");
+            split.take(&told.events);
+        }
+        split.print("SIGSTOP");
+    }
+
+    /// False alarms on a loaded machine.
+    fn calm(seconds: u64) {
+        let busy = Arc::new(AtomicBool::new(true));
+        let loops: Vec<_> = (0..2)
+            .map(|_| {
+                let busy = Arc::clone(&busy);
+                std::thread::spawn(move || while busy.load(Ordering::Relaxed) {})
+            })
+            .collect();
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::Single);
+        let per_s = pace(&engine) / 4.0;
+        let feed =
+            Feed { seed: 1, iterations: (per_s * seconds as f64) as u64, per_s: Some(per_s) };
+        let told = disturbed(&engine, feed, "Inject()", false);
+        busy.store(false, Ordering::Relaxed);
+        loops.into_iter().for_each(|l| l.join().expect("no panic"));
+        let alarms = |what: fn(&What) -> bool| told.events.iter().filter(|e| what(&e.what)).count();
+        println!(
+            "{:.0} s beside two busy loops on {} cores: {} overdue, {} lost, {} slow",
+            told.elapsed.as_secs_f64(),
+            std::thread::available_parallelism().map_or(0, usize::from),
+            alarms(|w| matches!(w, What::Overdue { .. })),
+            alarms(|w| matches!(w, What::Lost { .. })),
+            alarms(|w| matches!(w, What::Slow { .. })),
+        );
+        told.outcome.expect("it ends well");
+    }
+
+    /// The same run in four ways, in turns; medians of the ratios to the first.
+    fn cost(rounds: u64) {
+        println!("median time against threads without supervision, {rounds} rounds in turns");
+        println!(
+            "{:<18} {:>12} {:>12} {:>14} {:>12}",
+            "", "supervised", "processes", "both", "checksums"
+        );
+        for (model, devices) in MODELS.into_iter().flat_map(|m| [(m, 1), (m, 2)]) {
+            let engine = engine_on(devices, model, &registry(), Losses::Single);
+            let iterations = (pace(&engine) * 1.0) as u64;
+            let run = |processes: bool, supervise: bool, checksums: bool| {
+                let options = RunOptions {
+                    isolation: if processes { PROCESSES } else { Isolation::Threads },
+                    supervised: supervise.then(|| supervised(&engine, "Supervision()", None)),
+                    checksums,
+                    sample_every: 0,
+                    ..RunOptions::default()
+                };
+                let feed = Feed { seed: 1, iterations, per_s: None };
+                let told = live(&engine, feed, options);
+                told.outcome.expect("well").report.elapsed_ns as f64
+            };
+            let ways = [
+                (false, true, false),
+                (true, false, false),
+                (true, true, false),
+                (true, true, true),
+            ];
+            let mut ratios = [(); 4].map(|()| Vec::new());
+            for _ in 0..rounds {
+                let plain = run(false, false, false);
+                for (ratios, (processes, supervise, checksums)) in ratios.iter_mut().zip(ways) {
+                    ratios.push(run(processes, supervise, checksums) / plain);
+                }
+            }
+            let medians = ratios.map(|mut r| {
+                r.sort_by(f64::total_cmp);
+                r[r.len() / 2]
+            });
+            println!(
+                "{model:<17}{devices} {:>12.3} {:>12.3} {:>14.3} {:>12.3}",
+                medians[0], medians[1], medians[2], medians[3]
+            );
+        }
+    }
+
+    /// Minutes under faults, at a quarter of the pace: the outputs are those of an undisturbed run, and memory is flat.
+    fn soak(kind: &str, seconds: u64) {
+        for model in MODELS {
+            let engine = engine(model, &registry(), Losses::Pairs);
+            let per_s = pace(&engine) / 4.0;
+            let feed =
+                Feed { seed: 7, iterations: (per_s * seconds as f64) as u64, per_s: Some(per_s) };
+            let plain = live(&engine, Feed { per_s: None, ..feed }, RunOptions::default());
+            let faults = format!("Inject(kinds: [{kind}], every: (\"50ms\", \"500ms\"), seed: 7)");
+            let watched = Arc::new(AtomicBool::new(true));
+            let memory = {
+                let watched = Arc::clone(&watched);
+                std::thread::spawn(move || {
+                    let mut seen = Vec::new();
+                    let mut next = Instant::now();
+                    while watched.load(Ordering::Relaxed) {
+                        seen.push(resident_kib());
+                        next += Duration::from_secs((seconds / 10).max(1));
+                        while Instant::now() < next && watched.load(Ordering::Relaxed) {
+                            std::thread::sleep(Duration::from_millis(50));
+                        }
+                    }
+                    seen
+                })
+            };
+            let told = disturbed(&engine, feed, &faults, kind == "corrupt");
+            watched.store(false, Ordering::Relaxed);
+            let memory = memory.join().expect("no panic");
+            let report = told.outcome.expect("it goes on").report;
+            let same = told.sinks == plain.sinks;
+            let mut split = Split::default();
+            split.take(&told.events);
+            println!(
+                "{model}: {:.0} s, {} recoveries, outputs {}, resident MiB {:?}; all ms {}",
+                told.elapsed.as_secs_f64(),
+                report.recoveries,
+                if same { "identical" } else { "DIFFERENT" },
+                memory.iter().map(|kib| kib / 1024).collect::<Vec<_>>(),
+                split.all.line(),
+            );
+            assert!(same, "{model}: other bits");
+        }
+    }
+
+    fn resident_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+}
