@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec};
+use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
 
 use crate::arena::OutOfMemory;
 use crate::border;
@@ -55,12 +55,17 @@ pub(crate) struct Conductor {
     pub crew: Crew,
     /// At the border where the next epoch begins.
     pub state: State,
-    /// Tokens that the sources had consumed when the session began.
+    /// For each source and sink, the tokens of its queue that earlier programs of this session have taken or given.
+    pub source_offsets: Vec<u64>,
+    pub emitted_before: Vec<u64>,
+    /// Tokens that the sources had consumed when the session, or its present program, began.
     pub consumed_before: Vec<u64>,
-    /// Iterations when the session began.
+    /// Iterations when the session, or its present program, began.
     pub iterations_before: u64,
+    /// Iterations when the session began.
+    pub iterations_first: u64,
     pub sink_capacities: Vec<u64>,
-    /// For each sink, the tokens given out since the session began, and where they went last.
+    /// For each sink, the tokens given out since the present program began, and where they went last.
     pub released: Vec<u64>,
     pub queues: Vec<Option<Arc<Conduit>>>,
     pub phase: Phase,
@@ -186,7 +191,7 @@ impl Conductor {
             }
         }
         self.session.doors.open(epoch);
-        self.control.enter(&memory, plan, self.state.iterations - self.iterations_before);
+        self.control.enter(&memory, plan, self.state.iterations - self.iterations_first);
         let ends = plan.calendars.iter().map(|_| None).collect();
         let released = self.released.clone();
         Ok(Active { spec, memory, block: plan.block, ends, parts, released })
@@ -221,7 +226,8 @@ impl Conductor {
     /// Tokens of each source's queue that lie before the present state.
     fn bases(&self) -> Vec<u64> {
         let consumed = self.state.consumed.iter().zip(&self.consumed_before);
-        consumed.map(|((_, tokens), before)| tokens - before).collect()
+        let consumed = consumed.map(|((_, tokens), before)| tokens - before);
+        consumed.zip(&self.source_offsets).map(|(tokens, offset)| offset + tokens).collect()
     }
 
     fn saves(&self, plan: &Plan) -> Option<Saves> {
@@ -257,6 +263,30 @@ impl Conductor {
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);
         blocks
+    }
+
+    /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to. The
+    /// state is taken over if it fits, and else begins anew.
+    pub(crate) fn exchange(&mut self, to: Arc<Inner>) {
+        self.source_offsets = self.bases();
+        let done = self.state.iterations - self.iterations_before;
+        for (at, (id, _)) in self.engine.program.graph.sinks().enumerate() {
+            self.emitted_before[at] += done * self.engine.tokens_per_iteration(id);
+        }
+        let graph = &to.program.graph;
+        let same = state::fingerprint(graph) == state::fingerprint(&self.engine.program.graph);
+        if !same {
+            self.state.channels = State::initial(graph).channels;
+        }
+        let consumed = graph.sources().zip(&self.state.consumed);
+        self.state.consumed = consumed.map(|((id, _), (_, tokens))| (id, *tokens)).collect();
+        self.consumed_before = self.state.consumed.iter().map(|(_, tokens)| *tokens).collect();
+        self.iterations_before = self.state.iterations;
+        self.released.fill(0);
+        self.sink_capacities = to.sink_capacities(self.options.queue_bytes);
+        self.phase = Phase::Main;
+        self.crew.exchange(&to);
+        self.engine = to;
     }
 
     /// The state at the last committed border of an epoch that is at work.
@@ -422,6 +452,11 @@ impl Conductor {
             &self.discarded,
             last_ns - first_ns,
         );
+        let done = self.state.iterations - self.iterations_before;
+        for (at, (id, _)) in self.engine.program.graph.sinks().enumerate() {
+            let tokens = done * self.engine.tokens_per_iteration(id) + self.emitted_before[at];
+            report.sinks[at].set_tokens(tokens, last_ns - first_ns);
+        }
         (report.epochs, report.recoveries) = (self.epochs, self.fenced);
         report
     }

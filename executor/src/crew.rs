@@ -209,6 +209,40 @@ impl Crew {
         Ok(())
     }
 
+    /// Lets all workers load another program. They do that before they begin their next epoch.
+    pub(crate) fn exchange(&mut self, engine: &Arc<Inner>) {
+        self.engine = Arc::clone(engine);
+        #[cfg(target_os = "linux")]
+        {
+            use std::os::fd::AsFd;
+            self.bundle = None;
+            let processes = |member: &Member| matches!(member.hand, Hand::Process(_));
+            if !self.members.values().any(processes) {
+                return;
+            }
+            let Ok(bundle) = bundle_file(engine) else {
+                // No memory for the bundle: whoever cannot load it is started again, and says so.
+                return self.members.values().for_each(|member| {
+                    if let Hand::Process(process) = &member.hand {
+                        process.signal(rustix::process::Signal::KILL);
+                    }
+                });
+            };
+            let ship = crate::process::Ship {
+                bundle: bundle.as_fd(),
+                session: &self.session,
+                queues: &self.queues,
+                options: self.options,
+            };
+            for member in self.members.values_mut() {
+                if let Hand::Process(process) = &mut member.hand {
+                    process.open(&ship);
+                }
+            }
+            self.bundle = Some(bundle);
+        }
+    }
+
     /// Kills a worker's process. A thread cannot be killed: it is left to itself, and said to be gone.
     pub(crate) fn kill(&mut self, device: DeviceId, incarnation: u32) {
         match self.members.get(&device) {

@@ -18,8 +18,8 @@ use crate::primitive::Ordering;
 use crate::session::Inner;
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, End, Epoch, Event, Incarnation, Input, Plans, Sample, Settings, Supervisor,
-    TreeSpec, Verdict, What,
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Plans, Request, Sample, Settings,
+    Supervisor, TreeSpec, Verdict, What,
 };
 use crate::system;
 
@@ -104,6 +104,8 @@ pub(crate) struct Driver<'c> {
     /// For each plan that ran, what each instruction of each calendar is.
     tables: BTreeMap<PlanId, Vec<StepTable>>,
     next_look_ns: u64,
+    /// The supervisor knows that somebody wants to go over to another program.
+    swap_told: bool,
     verdict: Option<Verdict>,
     clock: Clock,
     times: Times,
@@ -134,6 +136,7 @@ impl<'c> Driver<'c> {
             incarnations: BTreeMap::new(),
             tables: BTreeMap::new(),
             next_look_ns: 0,
+            swap_told: false,
             verdict: None,
             clock: Clock,
             times: Times::default(),
@@ -185,6 +188,10 @@ impl<'c> Driver<'c> {
 
     fn pass_time(&mut self) {
         let now_ns = self.clock.now_ns();
+        if !self.swap_told && self.conductor.control.wanted().is_some() {
+            self.swap_told = true;
+            self.tell(Input::Request(Request::Swap));
+        }
         if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
             self.tell(Input::Tick);
         }
@@ -295,9 +302,16 @@ impl<'c> Driver<'c> {
                     self.conductor.session.doors.notify();
                 }
             }
-            Action::Complete { epoch, blocks, swap: _ } => {
+            Action::Complete { epoch, blocks, swap } => {
                 let Some(active) = self.active.take() else { return };
                 self.conductor.complete(&active, blocks);
+                let wanted = self.conductor.control.wanted().take().filter(|_| swap);
+                if let Some(engine) = wanted {
+                    self.supervisor.plans_mut().engine = Arc::clone(&engine);
+                    self.conductor.exchange(engine);
+                    self.tables.clear();
+                    self.swap_told = false;
+                }
                 let more = self.conductor.has_more();
                 self.supervisor.plans_mut().phase = self.conductor.phase;
                 self.tell(Input::Completed { epoch, more });

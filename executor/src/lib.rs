@@ -39,5 +39,5 @@ pub use prepare::Unsupported;
 #[cfg(target_os = "linux")]
 pub use process::serve_if_worker;
 pub use report::Report;
-pub use session::{Engine, Outcome, RunOptions, Session, Stopper};
+pub use session::{Engine, Outcome, RunOptions, Session, Stopper, SwapError};
 pub use stream::{SinkHandle, SourceHandle, StreamError};

@@ -77,7 +77,7 @@ impl WorkerProcess {
     /// # Errors
     /// What the system says.
     pub(crate) fn start(program: Option<&Path>, ship: &Ship<'_>) -> io::Result<(Self, Listener)> {
-        let (mut socket, theirs) = UnixStream::pair()?;
+        let (socket, theirs) = UnixStream::pair()?;
         // Not the path it was started from, which may be another program by now.
         let program = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
         let mut command = Command::new(program);
@@ -91,11 +91,17 @@ impl WorkerProcess {
         let raw = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
         // The child has not been waited for, so the number is still its own.
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+        let mut process = Self { socket, pidfd, pid };
+        process.open(ship);
+        Ok((process, listener))
+    }
+
+    /// Lets it load a bundle; it answers when it is ready. If it is gone, the listener tells.
+    pub(crate) fn open(&mut self, ship: &Ship<'_>) {
         let order = Order::Open { queues: ship.queues.clone(), options: ship.options };
-        let session = ship.session.arena.fd().ok_or(io::ErrorKind::Unsupported)?;
-        // If it is gone already, the listener tells.
-        let _ = wire::send(&mut socket, &order, &[ship.bundle, session]);
-        Ok((Self { socket, pidfd, pid }, listener))
+        if let Some(session) = ship.session.arena.fd() {
+            let _ = wire::send(&mut self.socket, &order, &[ship.bundle, session]);
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {

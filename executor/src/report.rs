@@ -61,6 +61,14 @@ pub struct SinkReport {
     pub tokens_per_s: f64,
 }
 
+impl SinkReport {
+    pub(crate) fn set_tokens(&mut self, tokens: u64, elapsed_ns: u64) {
+        self.tokens = tokens;
+        self.tokens_per_s =
+            if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
+    }
+}
+
 /// One plan's part of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PlanReport {

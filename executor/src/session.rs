@@ -161,6 +161,8 @@ pub(crate) struct Control {
     /// The run ends at the next border.
     finishing: AtomicU32,
     session: Arc<SessionMemory>,
+    /// A program to go over to at the next border.
+    swap: Mutex<Option<Arc<Inner>>>,
     /// Not on any fast path: taken once an epoch, and by whoever ends the run or looks at its progress.
     current: Mutex<Option<Current>>,
 }
@@ -191,6 +193,11 @@ impl Control {
 
     pub(crate) fn is_finishing(&self) -> bool {
         self.finishing.load(Ordering::Acquire) != 0
+    }
+
+    /// The program that somebody wants to go over to, if any.
+    pub(crate) fn wanted(&self) -> MutexGuard<'_, Option<Arc<Inner>>> {
+        self.swap.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Gives the run up: every wait ends.
@@ -260,6 +267,38 @@ pub struct Session {
     sources: BTreeMap<String, Option<SourceHandle>>,
     sinks: BTreeMap<String, Option<SinkHandle>>,
     conductor: Option<JoinHandle<Finished>>,
+    engine: Arc<Inner>,
+    is_supervised: bool,
+}
+
+/// Why a run cannot go over to another program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwapError {
+    /// Only the supervisor can bring a run to a border and begin it anew.
+    #[error("the run is not supervised: set `RunOptions::supervised`")]
+    Unsupervised,
+    /// Other streams.
+    #[error(
+        "the run has {here}; the new program has {there}: they must be the same, in the same order"
+    )]
+    Ports {
+        /// Of the run.
+        here: String,
+        /// Of the new program.
+        there: String,
+    },
+    /// Its blocks do not fit a queue that was made for the first program.
+    #[error(
+        "the new program needs room for {needed} tokens at source `{name}`; the queue has {capacity}: raise `RunOptions::queue_bytes`"
+    )]
+    Queue {
+        /// The source.
+        name: String,
+        /// Tokens.
+        needed: u64,
+        /// Tokens.
+        capacity: u64,
+    },
 }
 
 impl std::fmt::Debug for Session {
@@ -294,6 +333,7 @@ impl Session {
             stop: Arc::clone(&stop),
             finishing: AtomicU32::new(0),
             session: Arc::clone(&session),
+            swap: Mutex::new(None),
             current: Mutex::new(None),
         });
         let host = HostOptions {
@@ -307,14 +347,14 @@ impl Session {
         let mut conductor = Conductor {
             control: Arc::clone(&control),
             crew,
+            source_offsets: vec![0; session.sources.len()],
+            emitted_before: vec![0; sink_count],
+            iterations_first: state.iterations,
             consumed_before: state.consumed.iter().map(|(_, tokens)| *tokens).collect(),
             iterations_before: state.iterations,
             left: options.iterations.unwrap_or(u64::MAX),
             state,
-            sink_capacities: graph
-                .sinks()
-                .map(|(id, _)| engine.sink_capacity(id, options.queue_bytes))
-                .collect(),
+            sink_capacities: engine.sink_capacities(options.queue_bytes),
             released: vec![0; sink_count],
             queues: vec![None; sink_count],
             phase: Phase::Main,
@@ -330,6 +370,7 @@ impl Session {
             options,
         };
         let first = conductor.first()?;
+        let is_supervised = conductor.options.supervised.is_some();
         let source = |((_, actor), queue): ((ActorId, &zbmd_ir::Actor), _)| {
             let (producer, stop) = (Producer::new(queue), Arc::clone(&stop));
             let token = &actor.outputs[0].token;
@@ -348,7 +389,8 @@ impl Session {
             .name("zbmd conductor".to_owned())
             .spawn(move || conductor.conduct(first))
             .map_err(EngineError::Thread)?;
-        Ok(Self { control, sources, sinks, conductor: Some(conductor) })
+        let conductor = Some(conductor);
+        Ok(Self { control, sources, sinks, conductor, engine, is_supervised })
     }
 
     /// The handle of a source. There is one.
@@ -370,6 +412,38 @@ impl Session {
     /// Something that ends the run from any thread and tells its progress.
     pub fn stopper(&self) -> Stopper {
         Stopper { control: Arc::clone(&self.control) }
+    }
+
+    /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
+    /// sources and sinks. Its state is taken over if it has the same channels; else it begins with its initial tokens.
+    /// Returns at once: that it was done is an event of the supervisor.
+    ///
+    /// # Errors
+    /// What keeps the program from taking this one's place; then nothing changes.
+    pub fn swap(&self, to: &Engine) -> Result<(), SwapError> {
+        if !self.is_supervised {
+            return Err(SwapError::Unsupervised);
+        }
+        let ports = |engine: &Inner| -> Vec<String> {
+            let graph = &engine.program.graph;
+            let sources = graph.sources().map(|(_, a)| (a, "source", &a.outputs[0].token));
+            let sinks = graph.sinks().map(|(_, a)| (a, "sink", &a.inputs[0].token));
+            let all = sources.chain(sinks);
+            all.map(|(actor, kind, token)| format!("{kind} `{}` of {token}", actor.name)).collect()
+        };
+        let (here, there) = (ports(&self.engine), ports(&to.inner));
+        if here != there {
+            return Err(SwapError::Ports { here: here.join(", "), there: there.join(", ") });
+        }
+        let sources = to.inner.program.graph.sources().zip(&self.control.session.sources);
+        for ((id, actor), queue) in sources {
+            let (needed, capacity) = (to.inner.least_capacity(id), queue.capacity());
+            if needed > capacity {
+                return Err(SwapError::Queue { name: actor.name.clone(), needed, capacity });
+            }
+        }
+        *self.control.wanted() = Some(Arc::clone(&to.inner));
+        Ok(())
     }
 
     /// Waits for the end of the run. Sources whose handles were not taken are empty; sinks whose handles were not
@@ -491,7 +565,19 @@ impl Inner {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    pub(crate) fn sink_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
+    /// Room at a source below which this program might stand still, whatever it saves and when.
+    fn least_capacity(&self, id: ActorId) -> u64 {
+        let (block, stages) = self.largest_block(id);
+        block.saturating_mul(4 * (stages + BLOCKS_AHEAD))
+    }
+
+    /// Tokens that each sink's queue holds.
+    pub(crate) fn sink_capacities(&self, queue_bytes: u64) -> Vec<u64> {
+        let sinks = self.program.graph.sinks();
+        sinks.map(|(id, _)| self.sink_capacity(id, queue_bytes)).collect()
+    }
+
+    fn sink_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
         let (block, _) = self.largest_block(id);
         let token_bytes = self.program.graph.actors[id].inputs[0].token.bytes();
         block.saturating_mul(2 * BLOCKS_AHEAD).max(queue_bytes / token_bytes)

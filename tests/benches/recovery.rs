@@ -7,6 +7,7 @@
 //! cargo bench -p zbmd-tests --bench recovery -- calm 600           false alarms beside two busy loops, 10 minutes
 //! cargo bench -p zbmd-tests --bench recovery -- cost               supervised against not, processes against threads
 //! cargo bench -p zbmd-tests --bench recovery -- soak kill 600      a worker killed every 50 to 500 ms, 10 minutes
+//!                                                                  for each model, or one: `soak stop 600 fm`
 //! ```
 
 #[cfg(not(target_os = "linux"))]
@@ -57,7 +58,10 @@ mod linux {
             Some("hang") => hang(number(1, 200)),
             Some("calm") => calm(number(1, 600)),
             Some("cost") => cost(number(1, 15)),
-            Some("soak") => soak(args.get(1).map_or("kill", String::as_str), number(2, 600)),
+            Some("soak") => {
+                let kind = args.get(1).map_or("kill", String::as_str);
+                soak(kind, number(2, 600), args.get(3).map_or("", String::as_str));
+            }
             _ => {
                 cost(7);
                 kills(200);
@@ -278,8 +282,8 @@ mod linux {
     }
 
     /// Minutes under faults, at a quarter of the pace: the outputs are those of an undisturbed run, and memory is flat.
-    fn soak(kind: &str, seconds: u64) {
-        for model in MODELS {
+    fn soak(kind: &str, seconds: u64, only: &str) {
+        for model in MODELS.into_iter().filter(|m| m.contains(only)) {
             let engine = engine(model, &registry(), Losses::Pairs);
             let per_s = pace(&engine) / 4.0;
             let feed =

@@ -242,6 +242,79 @@ mod linux {
         }
     }
 
+    fn text_engine(gain: u32) -> Engine {
+        let model = format!(
+            "Model(name: \"sum\", sources: {{ \"in\": Stream(dtype: f64) }}, sinks: {{ \"out\": Stream() }},
+             actors: {{ \"scale\": Expr(\"{gain} * x\", inputs: {{ \"x\": f64 }}),
+                        \"sum\": Expr(\"x + s\", inputs: {{ \"x\": f64, \"s\": f64 }}) }},
+             channels: [ (from: \"in\", to: [\"scale\"]), (from: \"scale\", to: [\"sum.x\"]),
+                         (from: \"sum\", to: [\"sum.s\", \"out\"], initial: [0.0]) ])"
+        );
+        let options = zbmd_compiler::CompileOptions {
+            machine: zbmd_compiler::MachineChoice::Uniform(2),
+            ..zbmd_compiler::CompileOptions::default()
+        };
+        let compiled = zbmd_compiler::compile_str("sum.ron", &model, ".", &options)
+            .unwrap_or_else(|d| panic!("{d}"));
+        Engine::new(compiled.program, &registry()).expect("an engine")
+    }
+
+    /// Another bundle takes over while tokens flow: no token is lost, and the state goes on.
+    fn swapped() {
+        let (old, new) = (text_engine(2), text_engine(3));
+        for isolation in [Isolation::Threads, PROCESSES] {
+            let mut options = options(isolation);
+            options.supervised = Some(supervised(&old, "Supervision()", None));
+            let mut session = old.start(options).expect("a session");
+            let mut source = session.source("in").expect("a source");
+            let mut sink = session.sink("out").expect("a sink");
+            let total = 3_000_000usize;
+            let (mut got, mut part) = (Vec::with_capacity(total), vec![0f64; 4096]);
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let ones = vec![1f64; 1000];
+                    for at in 0..total / 1000 {
+                        source.push(&ones).expect("taken");
+                        if at % 100 == 0 {
+                            std::thread::sleep(Duration::from_millis(2));
+                        }
+                    }
+                });
+                while got.len() < total {
+                    let tokens = sink.pull(&mut part).expect("tokens") as usize;
+                    if tokens == 0 {
+                        break;
+                    }
+                    let before = got.len();
+                    got.extend_from_slice(&part[..tokens]);
+                    if before < total / 10 && got.len() >= total / 10 {
+                        session.swap(&new).expect("the same streams");
+                    }
+                }
+            });
+            drop(sink);
+            let outcome = session.join().expect("well");
+            assert_eq!(outcome.report.sinks[0].tokens, got.len() as u64);
+            assert_eq!(got.len(), total);
+            let steps: Vec<u64> = got.windows(2).map(|w| (w[1] - w[0]) as u64).collect();
+            let change = steps.iter().position(|s| *s == 3).expect("the new one took over");
+            assert!(change > total / 20, "only once it was asked to");
+            assert!(
+                steps[..change].iter().all(|s| *s == 2) && steps[change..].iter().all(|s| *s == 3)
+            );
+        }
+        // Other streams are refused, in words.
+        let other = engine("cd2dat/model.ron", &registry(), Losses::None);
+        let mut options = options(Isolation::Threads);
+        let unsupervised = old.start(options.clone()).expect("a session");
+        let said = unsupervised.swap(&new).expect_err("nobody could").to_string();
+        assert!(said.contains("not supervised"), "{said}");
+        options.supervised = Some(supervised(&old, "Supervision()", None));
+        let session = old.start(options).expect("a session");
+        let said = session.swap(&other).expect_err("other streams").to_string();
+        assert!(said.contains("sink `dat` of f32"), "{said}");
+    }
+
     /// After all that: no process, no open file, no mapping more than before.
     fn nothing_left() {
         let open = || std::fs::read_dir("/proc/self/fd").expect("on Linux").count();
@@ -294,7 +367,8 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [(&str, fn()); 9] = [
+        let tests: [(&str, fn()); 10] = [
+            ("swapped", swapped),
             ("anywhere", anywhere),
             ("killed", killed),
             ("stopped_or_late", stopped_or_late),
