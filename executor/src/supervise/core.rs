@@ -186,6 +186,11 @@ impl<P: Plans> Supervisor<P> {
         self.members[device].detector.wants_os(now_ns, step, waiting)
     }
 
+    /// The bound of a slot of this device that is planned to take so long: [`super::Detector::bound_ns`].
+    pub fn bound_ns(&self, device: DeviceId, planned_ns: u64) -> u64 {
+        self.members[device].detector.bound_ns(planned_ns)
+    }
+
     /// Begins: starts all workers.
     pub fn start(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         let devices = self.tree.devices().iter().map(|d| d.name.clone()).collect();
@@ -288,7 +293,6 @@ impl<P: Plans> Supervisor<P> {
         }
         let probe_ns = (!member.breaker.is_closed()).then_some(now_ns);
         member.phase = Phase::Ready { since_ns: now_ns, probe_ns };
-        member.failed_starts = 0;
         let after_ns = now_ns - since_ns;
         self.tell(now_ns, What::Ready { device, incarnation: of, after_ns }, out);
     }
@@ -485,7 +489,9 @@ impl<P: Plans> Supervisor<P> {
         let Some(seat) = running.seats.get_mut(&device).filter(|s| s.finished.is_none()) else {
             return false;
         };
-        seat.joined = true;
+        if !std::mem::replace(&mut seat.joined, true) {
+            member.failed_starts = 0;
+        }
         match member.detector.look(now_ns, sample) {
             Finding::Fine => return false,
             Finding::Overdue { why, after_ns, bound_ns } => {
@@ -531,6 +537,7 @@ impl<P: Plans> Supervisor<P> {
 
     fn finished(&mut self, now_ns: u64, device: DeviceId, blocks: u64, out: &mut Vec<Action>) {
         let Reign::Running(running) = &mut self.reign else { return };
+        self.members[device].failed_starts = 0;
         if let Some(seat) = running.seats.get_mut(&device) {
             *seat = Seat { joined: true, finished: Some(blocks) };
         }
