@@ -202,7 +202,7 @@ impl<P: Plans> Supervisor<P> {
 
     /// When [`Input::Tick`] is wanted at the latest. O(devices).
     pub fn deadline(&self) -> Option<u64> {
-        if self.is_over() {
+        if self.is_over() || self.stopping.is_some() {
             return None;
         }
         let members = self.members.iter().filter_map(|m| m.deadline_ns(&self.settings));
@@ -594,6 +594,7 @@ impl<P: Plans> Supervisor<P> {
         }
         let took_ns = now_ns - since_ns;
         self.tell(now_ns, What::Fenced { epoch, committed_blocks, took_ns }, out);
+        self.refused = 0;
         self.progress(committed_blocks > 0);
         self.reign = Reign::Between;
         if self.futile >= self.settings.futile {
@@ -617,6 +618,7 @@ impl<P: Plans> Supervisor<P> {
         if epoch != of {
             return;
         }
+        self.refused = 0;
         if blocks > 0 {
             self.progress(true);
         }
@@ -638,11 +640,16 @@ impl<P: Plans> Supervisor<P> {
     }
 
     fn refuse(&mut self, now_ns: u64, of: Epoch, why: String, out: &mut Vec<Action>) {
-        if !matches!(&self.reign, Reign::Running(running) if running.epoch == of) {
-            return;
+        match &self.reign {
+            Reign::Running(running) if running.epoch == of => {}
+            Reign::Fencing { epoch, .. } if *epoch == of => {}
+            _ => return,
         }
         self.refused += 1;
         self.reign = Reign::Between;
+        if self.stopping.is_some() {
+            return self.stop_when_quiet(now_ns, out);
+        }
         if self.refused > self.settings.retries {
             return self.stop(now_ns, Verdict::Refused { attempts: self.refused, why }, out);
         }

@@ -35,7 +35,8 @@ fn main() -> ExitCode {
             }
         }
     }
-    let run = |seed| if devices > 0 { large(seed, devices, 20) } else { history(seed, None, false) };
+    let run =
+        |seed| if devices > 0 { large(seed, devices, 20) } else { history(seed, None, false) };
     let begun = Instant::now();
     let mut all = Summary::default();
     let mut endings: BTreeMap<String, u64> = BTreeMap::new();

@@ -45,6 +45,8 @@ impl World {
                     self.after(ns, Ev::BeginAgain(epoch, lost));
                 }
             }
+            Action::Fence { epoch } | Action::Quiesce { epoch }
+                if self.refused.contains(&epoch.0) => {}
             Action::Fence { epoch } => self.fence(epoch)?,
             Action::Quiesce { epoch } => self.quiesce(epoch)?,
             Action::Complete { epoch, blocks, swap } => self.complete(epoch, blocks, swap)?,
@@ -118,6 +120,7 @@ impl World {
         if self.refuse > 0 {
             self.refuse -= 1;
             self.summary.refused += 1;
+            self.refused.insert(epoch.0);
             self.send(Input::Refused { epoch, why: "no memory".to_owned() });
             return Ok(());
         }

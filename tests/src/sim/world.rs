@@ -1,6 +1,6 @@
 //! The clock, the queue of what is to happen, the faults, and what one history comes to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use zbmd_executor::supervise::{
@@ -159,6 +159,7 @@ pub(crate) struct World {
     pub file: u64,
     pub disk: Disk,
     pub refuse: u32,
+    pub refused: BTreeSet<u64>,
     pub futile: u32,
     pub asked_stop: bool,
     pub at_fence: Vec<DeviceId>,
@@ -220,6 +221,7 @@ impl World {
             file: 0,
             disk: Disk::default(),
             refuse: 0,
+            refused: BTreeSet::new(),
             futile: 0,
             asked_stop: false,
             at_fence: Vec::new(),
@@ -609,7 +611,8 @@ impl World {
         let p = &self.procs[at];
         let hangs = (p.stopped && p.stops == stops) || p.hung.is_some();
         let same = p.role.as_ref().is_some_and(|role| role.mem == mem);
-        let starved = self.incidents_of_starving(p.device);
+        // A worker without a core cannot be seen to hang.
+        let starved = self.devices[p.device.index()].starved;
         if p.alive && !p.told_to_die && hangs && same && !starved && self.current == Some(mem) {
             let fenced = self.epochs[mem].stop;
             let after_us = (self.now_ns - since) / US;
@@ -618,11 +621,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// A worker without a core cannot be seen to hang.
-    fn incidents_of_starving(&self, device: DeviceId) -> bool {
-        self.devices[device.index()].starved
     }
 }
 
