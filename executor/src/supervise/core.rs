@@ -44,7 +44,8 @@ pub struct Settings {
     pub start_ns: u64,
     /// How long a killed worker may take to be gone before it is left behind.
     pub kill_ns: u64,
-    /// How long a worker may take to take up its role in an epoch; `None` if workers are not looked at.
+    /// How long a worker may take to take up its role in an epoch, which it does after the slot that it is in: longer
+    /// than any slot's bound. `None` if workers are not looked at.
     pub join_ns: Option<u64>,
     /// So many starts in a row may fail before a device counts as broken.
     pub starts: u32,
@@ -748,7 +749,7 @@ impl<P: Plans> Supervisor<P> {
             }
             return;
         }
-        self.last_resort(now_ns, lost, out);
+        self.last_resort(now_ns, absent, out);
     }
 
     /// Nobody is expected, and those that are there do not suffice: devices that were kept out are tried, or that

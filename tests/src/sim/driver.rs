@@ -33,8 +33,9 @@ impl World {
                     .rposition(|p| p.device == device && p.incarnation == incarnation && p.alive);
                 if let Some(at) = found {
                     self.procs[at].told_to_die = true;
-                    let long = self.devices[device.index()].undying;
-                    let ns = if long { 2 * SECOND } else { self.rng.u64(20..500) * US };
+                    let long = std::mem::take(&mut self.devices[device.index()].undying);
+                    let most = if long { 2 * self.scenario.settings.kill_ns } else { MS / 2 };
+                    let ns = self.rng.u64(20 * US..most);
                     self.after(ns, Ev::Die(at, Cause::Killed { signal: 9 }));
                 }
             }
@@ -94,8 +95,6 @@ impl World {
 
     fn spawned(&mut self, at: usize) {
         let (device, incarnation) = (self.procs[at].device, self.procs[at].incarnation);
-        let d = &mut self.devices[device.index()];
-        d.undying = d.undying && d.no_start > 0;
         let ns = self.scenario.start_ns * self.rng.u64(50..150) / 100;
         let d = &mut self.devices[device.index()];
         if std::mem::take(&mut d.stuck_start) {
@@ -117,6 +116,7 @@ impl World {
         if !self.scenario.plans.can_run(lost) {
             return Err(Violation::NoPlan { lost: lost.to_vec() });
         }
+        self.next_epoch = epoch.0 + 1;
         if self.refuse > 0 {
             self.refuse -= 1;
             self.summary.refused += 1;

@@ -68,7 +68,7 @@ pub(crate) enum Fault {
     StuckStart(DeviceId),
     /// It gets no memory for its next roles.
     NoMemory(DeviceId, u32),
-    /// Kills take very long from now on.
+    /// Stopped for good, and it takes long to die.
     Undying(DeviceId),
     Refuse(u32),
     DiskFull(u64),
@@ -148,7 +148,7 @@ impl Scenario {
     fn fault(&self, rng: &mut Rng, span_ns: u64) -> (u64, Fault) {
         let one = |rng: &mut Rng| DeviceId(rng.u32(0..self.plans.devices));
         let device = one(rng);
-        let fault = match rng.u32(0..32) {
+        let fault = match rng.u32(0..36) {
             0..=5 => Fault::Kill(device),
             6 => Fault::KillTwo(device, one(rng)),
             7 | 8 => Fault::KillAtFence(device),
@@ -164,12 +164,12 @@ impl Scenario {
             22 => Fault::NoStart(device, rng.u32(1..8)),
             23 => Fault::StuckStart(device),
             24 => Fault::NoMemory(device, rng.u32(1..4)),
-            25 => Fault::Undying(device),
-            26 => Fault::Refuse(rng.u32(1..6)),
-            27 => Fault::DiskFull(rng.u64(1..50) * MS),
-            28 if self.checkpoints.is_some() => Fault::Crash,
-            29 => Fault::AskStop,
-            30 => Fault::AskSwap,
+            25 | 26 => Fault::Undying(device),
+            27 => Fault::Refuse(rng.u32(1..6)),
+            28 => Fault::DiskFull(rng.u64(1..50) * MS),
+            29 | 30 if self.checkpoints.is_some() => Fault::Crash,
+            31 => Fault::AskStop,
+            32 | 33 => Fault::AskSwap,
             _ => Fault::AskRestart(device),
         };
         (rng.u64(0..span_ns), fault)
@@ -181,7 +181,7 @@ impl Scenario {
         let (stages, every) = (u64::from(devices), u64::from(devices));
         scenario.model.actors = devices as usize;
         scenario.model.tokens = 1;
-        scenario.model.blocks = 600;
+        scenario.model.blocks = 300;
         scenario.plans = SimPlans {
             devices,
             borne: losses as usize,

@@ -149,7 +149,6 @@ impl World {
             self.end(at, mem, End::OutOfMemory);
             return false;
         }
-        device.bad_starts = 0;
         let actors = epoch.start.actors[epoch.seats[seat].actors.clone()].to_vec();
         let feedback = epoch.start.feedback.clone();
         p.role = Some(Role { mem, seat, actors, feedback, block: 0, saved: 0, published: 0 });

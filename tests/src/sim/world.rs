@@ -129,6 +129,7 @@ pub(crate) struct DeviceFaults {
     pub stuck_start: bool,
     pub undying: bool,
     pub flaps: u32,
+    /// Starts that came to nothing, in all.
     pub bad_starts: u32,
 }
 
@@ -159,6 +160,8 @@ pub(crate) struct World {
     pub file: u64,
     pub disk: Disk,
     pub refuse: u32,
+    /// One more than the last epoch that was begun, or was to be.
+    pub next_epoch: u64,
     pub refused: BTreeSet<u64>,
     pub futile: u32,
     pub asked_stop: bool,
@@ -221,6 +224,7 @@ impl World {
             file: 0,
             disk: Disk::default(),
             refuse: 0,
+            next_epoch: 0,
             refused: BTreeSet::new(),
             futile: 0,
             asked_stop: false,
@@ -304,9 +308,13 @@ impl World {
     /// Tells the supervisor something, and does what it says.
     fn supervise(&mut self, input: Option<Input>) -> Result<(), Violation> {
         let mut out: Vec<Action> = Vec::new();
+        let is_look = matches!(input, Some(Input::Seen { .. }));
         match input {
             Some(input) => self.sup.handle(self.now_ns, self.meddle(input), &mut out),
             None => self.sup.start(self.now_ns, &mut out),
+        }
+        if is_look && out.is_empty() {
+            return Ok(());
         }
         for action in out {
             if self.trace && !matches!(action, Action::Event(_)) {
@@ -490,7 +498,7 @@ impl World {
         self.produced = self.tail;
         self.state = state;
         self.futile = 0;
-        self.sup = supervisor(&self.scenario, self.epochs.len() as u64);
+        self.sup = supervisor(&self.scenario, self.next_epoch);
         if let Some(every) = self.scenario.checkpoints {
             self.after(every, Ev::Checkpoint(self.life));
         }
@@ -568,7 +576,13 @@ impl World {
                 self.kill(device)?;
             }
             Fault::NoMemory(device, times) => self.devices[device.index()].no_memory += times,
-            Fault::Undying(device) => self.devices[device.index()].undying = true,
+            Fault::Undying(device) => {
+                self.devices[device.index()].undying = true;
+                if let Some(at) = self.worker(device) {
+                    self.incident();
+                    self.stop_signal(at);
+                }
+            }
             Fault::Refuse(times) => self.refuse += times,
             Fault::DiskFull(long) => {
                 self.disk.full = true;
