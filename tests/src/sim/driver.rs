@@ -72,7 +72,7 @@ impl World {
                 let d = &self.devices[device.index()];
                 let Some(at) = d.latest else { return Ok(()) };
                 let p = &self.procs[at];
-                if d.slow > 1 {
+                if p.is_slow() {
                     self.incident();
                 } else if !p.stopped && p.hung.is_none() {
                     return Err(Violation::FalseAlarm { device: *device });

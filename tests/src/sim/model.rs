@@ -47,7 +47,7 @@ impl Model {
     /// What a block's input tokens come to.
     pub(crate) fn input(&self, block: u64) -> u64 {
         let first = block * self.tokens;
-        (first..first + self.tokens).fold(self.seed, |x, i| mix(x, i))
+        (first..first + self.tokens).fold(self.seed, mix)
     }
 
     /// One firing of an actor.

@@ -61,7 +61,7 @@ pub(crate) enum Fault {
     Starve(DeviceId, u64),
     /// The next tokens that the device receives are wrong, and it notices.
     Corrupt(DeviceId),
-    SlotFault(DeviceId, u32),
+    BadSlot(DeviceId, u32),
     /// So many starts fail.
     NoStart(DeviceId, u32),
     /// Neither ready nor gone after the next start.
@@ -160,7 +160,7 @@ impl Scenario {
             17 => Fault::Slow(device, rng.u32(2..8), rng.u64(1..100) * MS),
             18 | 19 => Fault::Starve(device, rng.u64(1..200) * MS),
             20 => Fault::Corrupt(device),
-            21 => Fault::SlotFault(device, rng.u32(1..6)),
+            21 => Fault::BadSlot(device, rng.u32(1..6)),
             22 => Fault::NoStart(device, rng.u32(1..8)),
             23 => Fault::StuckStart(device),
             24 => Fault::NoMemory(device, rng.u32(1..4)),

@@ -18,6 +18,8 @@ pub(crate) struct Proc {
     pub alive: bool,
     pub ready: bool,
     pub told_to_die: bool,
+    /// It had a role.
+    pub worked: bool,
     /// Stopped by a signal; how many times so far.
     pub stopped: bool,
     pub stops: u32,
@@ -49,6 +51,7 @@ struct Busy {
     left_ns: u64,
     /// On a core since then.
     since_ns: Option<u64>,
+    slow: bool,
 }
 
 impl Proc {
@@ -59,6 +62,7 @@ impl Proc {
             alive: true,
             ready: false,
             told_to_die: false,
+            worked: false,
             stopped: false,
             stops: 0,
             hung: None,
@@ -68,6 +72,11 @@ impl Proc {
             ticket: 0,
             cpu_ns: 0,
         }
+    }
+
+    /// It is in a slot that takes longer than it should.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.busy.is_some_and(|busy| busy.slow)
     }
 
     fn cpu_ns(&self, now_ns: u64) -> u64 {
@@ -126,7 +135,8 @@ impl World {
         if !p.alive {
             return Ok(());
         }
-        p.order = Some(mem);
+        // A connection keeps the order of what is said on it.
+        p.order = p.order.max(Some(mem));
         self.step(at)
     }
 
@@ -151,6 +161,7 @@ impl World {
         }
         let actors = epoch.start.actors[epoch.seats[seat].actors.clone()].to_vec();
         let feedback = epoch.start.feedback.clone();
+        p.worked = true;
         p.role = Some(Role { mem, seat, actors, feedback, block: 0, saved: 0, published: 0 });
         true
     }
@@ -272,7 +283,7 @@ impl World {
         let percent = if self.rng.u32(0..100) == 0 { 300 } else { self.rng.u64(80..130) };
         let slow = u64::from(self.devices[p.device.index()].slow.max(1));
         let left_ns = self.scenario.slot_ns * percent / 100 * slow;
-        p.busy = Some(Busy { y: x, left_ns, since_ns: None });
+        p.busy = Some(Busy { y: x, left_ns, since_ns: None, slow: slow > 1 });
         if let Some(computes) = self.devices[p.device.index()].hang.take() {
             p.hung = Some(computes);
             self.incident();
@@ -362,7 +373,7 @@ impl World {
             self.give_out(role.mem, busy.y, some)?;
         }
         let p = &self.procs[at];
-        if !p.ready {
+        if !p.worked {
             self.devices[p.device.index()].bad_starts += 1;
         }
         let (device, incarnation) = (self.procs[at].device, self.procs[at].incarnation);

@@ -563,7 +563,7 @@ impl World {
                 self.incident();
                 self.devices[device.index()].corrupt = true;
             }
-            Fault::SlotFault(device, times) => {
+            Fault::BadSlot(device, times) => {
                 (0..times).for_each(|_| self.incident());
                 self.devices[device.index()].slot_faults += times;
             }
