@@ -111,8 +111,18 @@ pub(crate) enum Ev {
     Written(u32),
     DiskFree,
     Resume,
-    /// By now the hang of this worker, or its so-manieth stop, must have been noticed.
-    Noticed(usize, usize, u32, u64),
+    /// By now the stop of this worker, or else its hang, must have been noticed.
+    Noticed(Suspect),
+}
+
+/// A worker that stands still since a time, in an epoch, after so many stops.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspect {
+    at: usize,
+    mem: usize,
+    stops: u32,
+    stopped: bool,
+    since_ns: u64,
 }
 
 /// What faults have in store for a device.
@@ -120,6 +130,8 @@ pub(crate) enum Ev {
 pub(crate) struct DeviceFaults {
     pub latest: Option<usize>,
     pub starved: bool,
+    /// When it was starved last.
+    pub fed_ns: u64,
     pub slow: u32,
     pub hang: Option<bool>,
     pub corrupt: bool,
@@ -370,6 +382,7 @@ impl World {
             Ev::Continue(at) => self.continue_signal(at)?,
             Ev::Fed(device) => {
                 self.devices[device.index()].starved = false;
+                self.devices[device.index()].fed_ns = self.now_ns;
                 if let Some(at) = self.devices[device.index()].latest {
                     self.schedule(at);
                     self.step(at)?;
@@ -386,7 +399,7 @@ impl World {
             Ev::Written(life) if life == self.life => self.disk.end(),
             Ev::DiskFree => self.disk.full = false,
             Ev::Resume => self.resume()?,
-            Ev::Noticed(at, mem, stops, since) => self.noticed(at, mem, stops, since)?,
+            Ev::Noticed(suspect) => self.noticed(suspect)?,
             _ => {}
         }
         let (kept, most) = (self.produced.saturating_sub(self.tail), self.scenario.retained);
@@ -617,22 +630,23 @@ impl World {
             return;
         }
         let bound_ns = self.sup.bound_ns(p.device, self.scenario.slot_ns);
-        let (mem, stops) = (role.mem, p.stops);
-        self.after(5 * MS + 2 * bound_ns, Ev::Noticed(at, mem, stops, self.now_ns));
+        let (mem, stops, stopped) = (role.mem, p.stops, p.stopped);
+        let suspect = Suspect { at, mem, stops, stopped, since_ns: self.now_ns };
+        self.after(5 * MS + 2 * bound_ns, Ev::Noticed(suspect));
     }
 
-    fn noticed(&mut self, at: usize, mem: usize, stops: u32, since: u64) -> Result<(), Violation> {
+    fn noticed(&self, suspect: Suspect) -> Result<(), Violation> {
+        let Suspect { at, mem, stops, stopped, since_ns } = suspect;
         let p = &self.procs[at];
-        let hangs = (p.stopped && p.stops == stops) || p.hung.is_some();
+        let stands = p.stops == stops && p.stopped == stopped && (stopped || p.hung.is_some());
         let same = p.role.as_ref().is_some_and(|role| role.mem == mem);
         // A worker without a core cannot be seen to hang.
-        let starved = self.devices[p.device.index()].starved;
-        if p.alive && !p.told_to_die && hangs && same && !starved && self.current == Some(mem) {
-            let fenced = self.epochs[mem].stop;
-            let after_us = (self.now_ns - since) / US;
-            if !fenced && !self.is_down {
-                return Err(Violation::Unnoticed { device: p.device, after_us });
-            }
+        let device = &self.devices[p.device.index()];
+        let starved = device.starved || device.fed_ns > since_ns;
+        let watched = self.current == Some(mem) && !self.epochs[mem].stop && !self.is_down;
+        if p.alive && !p.told_to_die && stands && same && !starved && watched {
+            let after_us = (self.now_ns - since_ns) / US;
+            return Err(Violation::Unnoticed { device: p.device, after_us });
         }
         Ok(())
     }
