@@ -1,7 +1,7 @@
 //! The supervisor, one story each: inputs on the left, what it does about them on the right.
 
 use super::*;
-use crate::supervise::tree::{DeviceSpec, Intensity};
+use crate::supervise::tree::{DeviceSpec, Intensity, Restart};
 
 /// Which losses have a plan; every device that is left is used.
 struct Borne(u32, Vec<Vec<u32>>);
