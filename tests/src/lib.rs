@@ -10,4 +10,5 @@ pub mod run;
 pub mod sdf;
 pub mod sets;
 pub mod signal;
+pub mod sim;
 pub mod stepper;

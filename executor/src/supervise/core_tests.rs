@@ -1,7 +1,7 @@
 //! The supervisor, one story each: inputs on the left, what it does about them on the right.
 
 use super::*;
-use crate::supervise::tree::{DeviceSpec, Intensity};
+use crate::supervise::tree::{DeviceSpec, Intensity, Restart};
 
 /// Which losses have a plan; every device that is left is used.
 struct Borne(u32, Vec<Vec<u32>>);
@@ -138,4 +138,202 @@ fn a_loss_without_a_plan_waits_for_the_restart() {
     s.tell(gone(0, 1), "fence 0, spawn 0#2");
     s.tell(fenced(0, 7), "");
     s.tell(ready(0, 2), "begin 1 without []");
+}
+
+#[test]
+fn losses_during_a_recovery_are_taken_into_account() {
+    let mut s = Story::running(Settings::default(), spec(3, 10), &[&[1], &[1, 2]]);
+    s.tell(gone(1, 1), "fence 0, spawn 1#2");
+    // Between fence and fenced; told twice; and with a late message of the epoch that is over.
+    s.tell(gone(2, 1), "spawn 2#2");
+    s.tell(gone(2, 1), "");
+    s.tell(ended(0, 2, 1, finished(3)), "");
+    s.tell(fenced(0, 4), "begin 1 without [1, 2]");
+    s.tell(fenced(0, 4), "");
+    // There is no plan without 1 alone nor without 0 and 1: the first return does nothing, the loss waits for all.
+    s.tell(gone(0, 1), "fence 1, spawn 0#2");
+    s.tell(fenced(1, 0), "");
+    s.tell(ready(2, 2), "");
+    s.tell(ready(0, 2), "begin 2 without [1]");
+    s.tell(ready(1, 2), "quiesce 2");
+    // A loss during the quiesce.
+    s.tell(ended(2, 0, 2, finished(5)), "");
+    s.tell(gone(2, 2), "fence 2");
+}
+
+#[test]
+fn a_worker_that_has_finished_may_die() {
+    let mut s = Story::running(Settings::default(), spec(2, 10), &[]);
+    s.tell(ended(0, 0, 1, finished(5)), "");
+    s.tell(gone(0, 1), "spawn 0#2");
+    s.tell(ended(0, 1, 1, finished(5)), "complete 0 at 5");
+    s.tell(Input::Completed { epoch: Epoch(0), more: true }, "");
+    s.tell(ready(0, 2), "begin 1 without []");
+}
+
+#[test]
+fn a_storm_stops_at_its_intensity_with_a_last_word() {
+    let mut s = Story::running(Settings::default(), spec(1, 2), &[]);
+    s.tell(gone(0, 1), "fence 0, spawn 0#2");
+    s.tell(fenced(0, 4), "");
+    s.tell(gone(0, 2), "");
+    s.tick_after(20_000_000, "spawn 0#3");
+    s.tell(ready(0, 3), "begin 1 without []");
+    // Everything committed: not before the fence.
+    s.tell(gone(0, 3), "fence 1");
+    s.tell(
+        fenced(1, 1),
+        "stop: system gave up: 3 losses within 10 s, it bears 2; the last: cpu:0 killed by signal 9",
+    );
+    assert!(s.supervisor.is_over());
+}
+
+#[test]
+fn a_flapping_device_stays_out_until_probes_pass() {
+    let breaker = BreakerPolicy {
+        failures: 2,
+        open_ns: 1_000_000_000,
+        probes: 2,
+        probe_ns: 100_000_000,
+        ..BreakerPolicy::default()
+    };
+    let settings = Settings { breaker, join_ns: None, ..Settings::default() };
+    let mut s = Story::running(settings, spec(2, 10), &[&[1]]);
+    s.tell(gone(1, 1), "fence 0, spawn 1#2");
+    s.tell(fenced(0, 1), "begin 1 without [1]");
+    s.tell(gone(1, 2), "");
+    s.tick_after(900_000_000, "");
+    s.tick_after(200_000_000, "spawn 1#3");
+    // A failed probe: out for twice as long.
+    s.tell(gone(1, 3), "");
+    s.tick_after(1_900_000_000, "");
+    s.tick_after(200_000_000, "spawn 1#4");
+    s.tell(ready(1, 4), "");
+    s.tick_after(100_000_000, "");
+    s.tick_after(100_000_000, "quiesce 1");
+}
+
+#[test]
+fn a_breaker_keeps_out_only_what_can_be_missed() {
+    let breaker = BreakerPolicy { failures: 1, ..BreakerPolicy::default() };
+    let mut s = Story::running(Settings { breaker, ..Settings::default() }, spec(2, 10), &[&[1]]);
+    s.tell(gone(1, 1), "fence 0");
+    s.tell(fenced(0, 1), "begin 1 without [1]");
+    // Now 0 is lost too, and cannot do without 1: both are started.
+    s.tell(gone(0, 1), "fence 1, spawn 0#2");
+    s.tell(fenced(1, 1), "");
+    s.tell(ready(0, 2), "begin 2 without [1]");
+}
+
+#[test]
+fn nothing_runs_without_a_temporary_worker_that_cannot_be_missed() {
+    let mut tree = spec(2, 10);
+    tree.devices[DeviceId(0)].restart = Restart::Temporary;
+    let mut s = Story::running(Settings::default(), tree, &[&[1]]);
+    s.tell(gone(0, 1), "fence 0");
+    s.tell(
+        fenced(0, 1),
+        "stop: there is no plan without cpu:0; the last loss: cpu:0 killed by signal 9",
+    );
+}
+
+#[test]
+fn faults_are_retried_with_the_same_worker_before_it_is_replaced() {
+    let fault = || End::Fault { text: "no".to_owned() };
+    let settings = Settings { retries: 1, ..Settings::default() };
+    let mut s = Story::running(settings.clone(), spec(2, 10), &[&[1]]);
+    s.tell(ended(0, 1, 1, fault()), "fence 0");
+    s.tell(fenced(0, 0), "begin 1 without []");
+    s.tell(ended(1, 1, 1, fault()), "fence 1, kill 1#1");
+    s.tell(fenced(1, 0), "begin 2 without [1]");
+    // The sender is to blame for tokens that arrive wrong.
+    let corrupt = || End::Corrupt { from: DeviceId(1), text: "sum".to_owned() };
+    let mut s = Story::running(settings, spec(2, 10), &[&[1]]);
+    s.tell(ended(0, 0, 1, corrupt()), "fence 0");
+    s.tell(fenced(0, 0), "begin 1 without []");
+    s.tell(ended(1, 0, 1, corrupt()), "fence 1, kill 1#1");
+}
+
+#[test]
+fn a_run_that_makes_no_progress_ends() {
+    let settings = Settings { futile: 2, retries: 9, ..Settings::default() };
+    let mut s = Story::running(settings, spec(1, 10), &[]);
+    s.tell(ended(0, 0, 1, End::Fault { text: "no".to_owned() }), "fence 0");
+    s.tell(fenced(0, 0), "begin 1 without []");
+    s.tell(ended(1, 0, 1, End::Fault { text: "no".to_owned() }), "fence 1");
+    let mut out = Vec::new();
+    s.supervisor.handle(s.now_ns, fenced(1, 0), &mut out);
+    assert!(said(&out).starts_with("stop: no progress: 2 epochs in a row"), "{}", said(&out));
+}
+
+#[test]
+fn requests_are_done_at_borders() {
+    let mut s = Story::running(Settings::default(), spec(2, 10), &[&[1]]);
+    s.tell(Input::Request(Request::Swap), "quiesce 0");
+    s.tell(ended(0, 0, 1, finished(2)), "");
+    s.tell(ended(0, 1, 1, finished(2)), "complete 0 at 2 swap");
+    s.tell(Input::Completed { epoch: Epoch(0), more: true }, "begin 1 without []");
+    s.tell(Input::Request(Request::Restart(DeviceId(1))), "quiesce 1");
+    s.tell(ended(1, 0, 1, finished(2)), "");
+    s.tell(ended(1, 1, 1, finished(2)), "complete 1 at 2");
+    s.tell(Input::Completed { epoch: Epoch(1), more: true }, "kill 1#1, begin 2 without [1]");
+    s.tell(gone(1, 1), "spawn 1#2");
+    // A stop that meets a loss is done in the epoch after it, so that all that was begun is finished.
+    s.tell(Input::Request(Request::Stop), "quiesce 2");
+    s.tell(gone(0, 1), "fence 2, spawn 0#2");
+    s.tell(fenced(2, 0), "");
+    s.tell(ready(1, 2), "");
+    s.tell(ready(0, 2), "begin 3 without [], quiesce 3");
+    s.tell(ended(3, 0, 2, finished(0)), "");
+    s.tell(ended(3, 1, 2, finished(0)), "complete 3 at 0");
+    s.tell(Input::Completed { epoch: Epoch(3), more: true }, "stop: stopped as requested");
+}
+
+#[test]
+fn clocks_run_out() {
+    let mut s = Story::new(Settings::default(), spec(1, 10), &[]);
+    // Not ready in time; killed; not gone in time; left behind.
+    s.tick_after(10_000_000_000, "kill 0#1");
+    s.tick_after(2_000_000_000, "spawn 0#2");
+    s.tell(gone(0, 1), "");
+    s.tell(ready(0, 2), "begin 0 without []");
+    // It does not take up its role.
+    s.tick_after(1_000_000_000, "fence 0, kill 0#2");
+    s.tell(fenced(0, 0), "");
+    s.tell(gone(0, 2), "");
+    assert!(s.supervisor.deadline().is_some(), "it comes back after its back-off");
+}
+
+#[test]
+fn a_refused_epoch_is_tried_again_a_few_times() {
+    let refused = |n| Input::Refused { epoch: Epoch(n), why: "no memory".to_owned() };
+    let mut s = Story::running(Settings { retries: 1, ..Settings::default() }, spec(1, 10), &[]);
+    s.tell(refused(0), "");
+    s.tick_after(20_000_000, "begin 1 without []");
+    s.tell(refused(1), "stop: no epoch can be begun, after 2 attempts: no memory");
+}
+
+#[test]
+fn workers_of_a_group_are_restarted_together() {
+    use crate::supervise::tree::{GroupSpec, Strategy};
+    let mut tree = spec(3, 10);
+    tree.groups.push(GroupSpec {
+        name: "pair".to_owned(),
+        strategy: Strategy::OneForAll,
+        intensity: None,
+        devices: vec![DeviceId(0), DeviceId(2)],
+    });
+    let mut s = Story::running(Settings::default(), tree, &[&[0, 2]]);
+    s.tell(gone(0, 1), "fence 0, kill 2#1, spawn 0#2");
+    s.tell(fenced(0, 3), "begin 1 without [0, 2]");
+    s.tell(gone(2, 1), "spawn 2#2");
+}
+
+#[test]
+fn on_loss_restart_waits_though_there_is_a_plan() {
+    let settings = Settings { on_loss: OnLoss::Restart, ..Settings::default() };
+    let mut s = Story::running(settings, spec(2, 10), &[&[1]]);
+    s.tell(gone(1, 1), "fence 0, spawn 1#2");
+    s.tell(fenced(0, 3), "");
+    s.tell(ready(1, 2), "begin 1 without []");
 }

@@ -408,14 +408,18 @@ mod tests {
     fn bounds_are_learned_from_slots_that_ended() {
         let mut looker = Looker::new();
         assert_eq!(looker.detector.bound_ns(3 * MS), 12 * MS);
-        (0..10).for_each(|_| drop(looker.look(1, 0, false, Os::Running)));
+        for _ in 0..10 {
+            looker.look(1, 0, false, Os::Running);
+        }
         looker.look(2, 0, false, Os::Running);
         assert_eq!(looker.detector.bound_ns(3 * MS), 16 * MS, "twice the 8 ms that were seen");
         assert!(looker.overdue_after(false, |_| Os::Running).is_some());
         assert_eq!(looker.detector.bound_ns(3 * MS), 32 * MS, "it may have been a false alarm");
         // The worker is replaced; the slot did not end.
         looker.detector.begin(true);
-        (0..=TRUSTED_STEPS).for_each(|n| drop(looker.look(3 + n, 0, false, Os::Running)));
+        for n in 0..=TRUSTED_STEPS {
+            looker.look(3 + n, 0, false, Os::Running);
+        }
         assert_eq!(looker.detector.bound_ns(3 * MS), 16 * MS);
     }
 

@@ -161,7 +161,8 @@ pub enum Input {
         /// Whether there is more to run: input may still come, or a tail is left.
         more: bool,
     },
-    /// The driver could not begin an epoch: no memory, say. Nothing of it is left.
+    /// The driver could not begin an epoch: no memory, say. Nothing of it is left, and what the supervisor says of it
+    /// later is to be passed over.
     Refused {
         /// The epoch.
         epoch: Epoch,
