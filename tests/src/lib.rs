@@ -4,6 +4,7 @@ pub mod chain;
 pub mod data;
 pub mod dsa;
 pub mod mix;
+pub mod onnx;
 pub mod random;
 pub mod run;
 pub mod sdf;
