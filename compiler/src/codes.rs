@@ -78,7 +78,7 @@ codes! {
     E0601 "a bundle is refused",
     E0602 "a graph is malformed",
     E0701 "a file cannot be read",
-    E0702 "an .npy file is damaged",
+    E0702 "an .npy or .safetensors file is damaged",
     E0703 "an .npy file holds the wrong thing",
     E0704 "a file cannot be written",
     E0801 "a file is no ONNX model",

@@ -27,7 +27,7 @@ use crate::infer::infer;
 use crate::machine;
 use crate::model::{Loader, Model, read_text};
 use crate::net::Net;
-use crate::onnx::{self, ImportOptions, OnnxError};
+use crate::onnx::{self, ImportOptions, OnnxError, PassReport};
 use crate::parse::parse;
 use crate::pipeline;
 use crate::source::{SourceMap, Span, Spanned};
@@ -117,6 +117,8 @@ pub struct Compiled {
     pub estimate: Option<Estimate>,
     /// Losses of devices that plans were asked for and that what is left of the machine cannot bear.
     pub impossible: Vec<ImpossibleLoss>,
+    /// What the passes over imported ONNX models did, by file.
+    pub passes: Vec<(String, Vec<PassReport>)>,
 }
 
 /// Why a bundle cannot be written.
@@ -382,6 +384,7 @@ impl<'a> Run<'a> {
     fn imported(&mut self, name: &str, made: Result<onnx::Graph, OnnxError>) -> Front {
         match made {
             Ok(graph) => {
+                self.files.passes.push((name.to_owned(), graph.reports.clone()));
                 let net = onnx::net_of(&graph, &mut self.files);
                 self.resolve(&net)
             }
@@ -491,7 +494,8 @@ impl<'a> Run<'a> {
         let program = verify(program).unwrap_or_else(|errors| {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
-        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate, impossible })
+        let passes = std::mem::take(&mut self.files.passes);
+        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate, impossible, passes })
     }
 
     fn calibrate(

@@ -23,6 +23,7 @@ mod parse;
 mod pipeline;
 mod read;
 pub mod render;
+mod safetensor;
 mod source;
 pub mod units;
 mod values;

@@ -44,6 +44,44 @@ fn inputs(name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
+/// The outputs of a model by the interpreter.
+fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
+    let dir = data::file("models").expect("found before");
+    let mut options = CompileOptions::default();
+    options.onnx.without = without.iter().map(|w| (*w).to_owned()).collect();
+    let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let inputs = inputs(name, &graph);
+    let registry = Registry::standard();
+    let mut interpreter = Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
+    (graph.actors.len(), interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}")).outputs)
+}
+
+#[test]
+fn no_pass_changes_what_a_model_computes() {
+    if data::file("models").is_none() {
+        return;
+    }
+    let all: Vec<&str> = zbmd_compiler::onnx::passes().map(|p| p.0).collect();
+    for name in ["mnist", "bert_tiny", "llama_block_decode", "mobilenet_v2", "light_resnet50", "light_shufflenet"] {
+        let (plain, want) = run(name, &all);
+        // One pass alone, then all of them.
+        for pass in 0..=all.len() {
+            let without: Vec<&str> =
+                all.iter().enumerate().filter(|(i, _)| pass < all.len() && *i != pass).map(|(_, p)| *p).collect();
+            let (actors, got) = run(name, &without);
+            assert!(actors <= plain, "{name} without {without:?}");
+            for (sink, bytes) in &want {
+                let error = relative_error(&to_f64(&got[sink], DType::F32), &to_f64(bytes, DType::F32));
+                assert!(error < 5e-6, "{name} without {without:?}, output {sink}: {error:.1e}");
+            }
+            if pass == all.len() {
+                println!("{name}: {plain} actors, {actors} behind all passes");
+                assert!(actors < plain, "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn models_agree_with_the_reference() {
     let Some(dir) = data::file("models") else { return };

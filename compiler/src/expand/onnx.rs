@@ -25,8 +25,8 @@ impl Expander<'_> {
         if file.is_none() {
             fields.missing("file", "\"model.onnx\"", self.sink);
         }
-        let taken = ["state", "dims", "set"].map(|name| fields.take(name));
-        fields.finish(&["file", "state", "dims", "set"], self.sink);
+        let taken = ["state", "dims", "set", "without"].map(|name| fields.take(name));
+        fields.finish(&["file", "state", "dims", "set", "without"], self.sink);
         let file = self.subst(file?, env);
         let file = read::string(&file, "a path in quotes", self.sink)?;
         let options = self.onnx_options(model, taken, env)?;
@@ -38,6 +38,7 @@ impl Expander<'_> {
                 return None;
             }
         };
+        self.files.passes.push((file.value.clone(), graph.reports.clone()));
         if self.net.actors.len() + graph.nodes.len() > limits::MAX_ACTORS {
             self.too_many(decl.span);
             return None;
@@ -50,7 +51,7 @@ impl Expander<'_> {
     fn onnx_options(
         &mut self,
         model: &Model,
-        [state, dims, set]: [Option<&crate::parse::Node>; 3],
+        [state, dims, set, without]: [Option<&crate::parse::Node>; 4],
         env: &Env,
     ) -> Option<ImportOptions> {
         let mut options = ImportOptions::default();
@@ -83,6 +84,12 @@ impl Expander<'_> {
                         return None;
                     }
                 };
+            }
+        }
+        if let Some(node) = without {
+            let node = self.subst(node, env);
+            for name in read::list(&node, "a list of passes", self.sink)? {
+                options.without.push(read::string(name, "a pass's name in quotes", self.sink)?.value);
             }
         }
         Some(options)

@@ -58,6 +58,8 @@ pub(crate) struct Graph {
     pub(crate) blobs: TiVec<BlobId, Bytes>,
     /// Outputs that are fed back: index into `inputs`, and value.
     pub(crate) state: Vec<(usize, ValueId)>,
+    /// What the passes did.
+    pub(crate) reports: Vec<super::PassReport>,
 }
 
 impl Graph {

@@ -9,7 +9,9 @@ mod error;
 mod graph;
 mod import;
 mod normalise;
+mod passes;
 mod proto;
+mod ron;
 mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +24,8 @@ use zbmd_ir::{Params, Role, TokenType};
 pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
+pub use passes::PassReport;
+pub use ron::Text;
 
 use crate::net::{End, Link, Net, NetActor};
 use crate::source::{Span, Spanned};
@@ -45,6 +49,25 @@ pub struct ImportOptions {
     pub set: BTreeMap<String, SetValue>,
     /// Inputs that are closed as state, each with the output that gives its next token; the first one is zero.
     pub state: BTreeMap<String, String>,
+    /// Passes to leave out, by name.
+    pub without: Vec<String>,
+}
+
+/// Names of the passes over an imported graph, in their order, with what each does.
+pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    passes::PASSES.iter().map(|p| (p.name, p.summary))
+}
+
+/// Sweeps a new graph and runs the passes.
+fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
+    if let Some(wrong) = options.without.iter().find(|w| passes().all(|(name, _)| name != w.as_str())) {
+        let known: Vec<&str> = passes().map(|p| p.0).collect();
+        return Err(OnnxError::Option(format!("there is no pass `{wrong}`, only {}", known.join(", "))));
+    }
+    graph.name = name;
+    graph.sweep();
+    graph.reports = passes::run(&mut graph, &options.without);
+    Ok(graph)
 }
 
 /// Whether a path names an ONNX model.
@@ -57,18 +80,12 @@ pub(crate) fn import_file(path: &Path, registry: &Registry, options: &ImportOpti
     let model = proto::read_file(path)?;
     let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let dir = path.parent().unwrap_or(Path::new(""));
-    let mut graph = import::import(model, Some(dir), registry, options)?;
-    graph.name = name;
-    graph.sweep();
-    Ok(graph)
+    finish(import::import(model, Some(dir), registry, options)?, name, options)
 }
 
 /// Imports a model from memory; external data has no folder then.
 pub(crate) fn import_bytes(bytes: &[u8], registry: &Registry, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    let mut graph = import::import(proto::read_bytes(bytes)?, None, registry, options)?;
-    graph.name = "model".to_owned();
-    graph.sweep();
-    Ok(graph)
+    finish(import::import(proto::read_bytes(bytes)?, None, registry, options)?, "model".to_owned(), options)
 }
 
 /// Reads and checks a model from memory as a compilation does, without making actors of it: for fuzzing.
@@ -77,6 +94,26 @@ pub(crate) fn import_bytes(bytes: &[u8], registry: &Registry, options: &ImportOp
 /// Why it is refused.
 pub fn check_onnx_bytes(bytes: &[u8], registry: &Registry, options: &ImportOptions) -> Result<(), OnnxError> {
     import_bytes(bytes, registry, options).map(drop)
+}
+
+/// An ONNX file as a model file and the tensors for the `.safetensors` file `store` beside it.
+///
+/// # Errors
+/// Why it is refused.
+pub fn to_text(path: &Path, store: &str, registry: &Registry, options: &ImportOptions) -> Result<Text, OnnxError> {
+    let graph = import_file(path, registry, options)?;
+    let mut files = Files::default();
+    let net = net_of(&graph, &mut files);
+    Ok(ron::text(&net, &files.blobs, store))
+}
+
+/// The bytes of a `.safetensors` file.
+///
+/// # Errors
+/// [`OnnxError::Data`] for a tensor that it cannot hold.
+pub fn store(text: &Text) -> Result<Vec<u8>, OnnxError> {
+    crate::safetensor::write(&text.tensors)
+        .map_err(|e| OnnxError::Data { tensor: "weights".to_owned(), why: format!("cannot be stored: {e}") })
 }
 
 /// A whole model as a net: its inputs are sources, its outputs sinks.
