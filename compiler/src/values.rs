@@ -440,6 +440,12 @@ pub(crate) struct TypeFact {
 }
 
 impl TypeFact {
+    /// A type that is stated in full.
+    pub(crate) fn of(token: &TokenType, span: Span) -> Self {
+        let shape = Some(Spanned::new(token.shape.clone(), span));
+        Self { dtype: Some(Spanned::new(token.dtype, span)), shape, bad: false }
+    }
+
     /// The whole type, if it is stated.
     pub(crate) fn token(&self) -> Option<TokenType> {
         Some(TokenType::new(self.dtype.as_ref()?.value, self.shape.as_ref()?.value.clone()))

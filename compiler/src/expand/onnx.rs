@@ -11,7 +11,7 @@ use crate::diag::Diagnostic;
 use crate::model::{ActorDecl, Model};
 use crate::onnx::{self, ImportOptions, SetValue, Writer};
 use crate::read::{self, Fields};
-use crate::source::{Span, Spanned};
+use crate::source::Span;
 use crate::values::{TokenKind, Tokens, TypeFact};
 
 /// Name under which models import.
@@ -109,8 +109,9 @@ impl Expander<'_> {
             Writer::Input(place) => places.get(place).map(|&id| Half::Junction(id, span)),
         };
         for wire in &emitted.wires {
-            let initial = wire.state.as_ref().map(|_| Tokens { span, kind: TokenKind::Fill(1, None) });
-            self.edges.extend(half(&wire.from).map(|from| edge(from, Half::Actor(wire.to.clone()), initial)));
+            let initial = wire.state.then_some(Tokens { span, kind: TokenKind::Fill(1, None) });
+            let fact = TypeFact::of(&wire.token, span);
+            self.edges.extend(half(&wire.from).map(|from| Edge { fact, ..edge(from, Half::Actor(wire.to.clone()), initial) }));
         }
         for (place, name, _) in &emitted.inputs {
             let read = emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
@@ -131,11 +132,7 @@ impl Expander<'_> {
     }
 
     fn typed_junction(&mut self, name: String, span: Span, token: &TokenType) -> usize {
-        let fact = TypeFact {
-            dtype: Some(Spanned::new(token.dtype, span)),
-            shape: Some(Spanned::new(token.shape.clone(), span)),
-            bad: false,
-        };
+        let fact = TypeFact::of(token, span);
         self.junctions.push(Junction { name, span, fact });
         self.junctions.len() - 1
     }

@@ -25,8 +25,10 @@ pub(crate) enum Writer {
 pub(crate) struct Wire {
     pub(crate) from: Writer,
     pub(crate) to: End,
-    /// Type of the one zero token that lies on a wire that closes state.
-    pub(crate) state: Option<TokenType>,
+    /// Type of its tokens: where state is closed, nothing else would tell it.
+    pub(crate) token: TokenType,
+    /// Whether it closes state: one zero token lies on it.
+    pub(crate) state: bool,
 }
 
 /// What an imported model looks like from outside.
@@ -155,18 +157,18 @@ impl Emit<'_> {
     /// Joins an operand to what makes its value.
     fn wire(&mut self, id: ValueId, to: End, closed: &BTreeMap<usize, ValueId>, out: &mut Emitted) {
         let root = self.graph.root(id);
+        let token = self.graph.values[root].ty.clone();
         match self.graph.values[root].origin {
             Origin::Constant(_) | Origin::View(_) => {}
             Origin::Node(n, position) => {
                 let from = Writer::Actor(self.end(n, position));
-                out.wires.push(Wire { from, to, state: None });
+                out.wires.push(Wire { from, to, token, state: false });
             }
             Origin::Input(place) => match closed.get(&place) {
-                None => out.wires.push(Wire { from: Writer::Input(place), to, state: None }),
+                None => out.wires.push(Wire { from: Writer::Input(place), to, token, state: false }),
                 Some(&back) => {
-                    let token = self.graph.values[root].ty.clone();
                     let from = self.output("state", back, closed, out);
-                    out.wires.push(Wire { from, to, state: Some(token) });
+                    out.wires.push(Wire { from, to, token, state: true });
                 }
             },
         }

@@ -133,8 +133,11 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
     };
     let mut links = Vec::new();
     for wire in &emitted.wires {
-        let initial = wire.state.as_ref().map(|_| Tokens { span: Span::NONE, kind: TokenKind::Fill(1, None) });
-        links.extend(writer(&wire.from).map(|from| link(from, wire.to.clone(), initial.into_iter().collect())));
+        let initial = wire.state.then_some(Tokens { span: Span::NONE, kind: TokenKind::Fill(1, None) });
+        links.extend(writer(&wire.from).map(|from| Link {
+            facts: vec![TypeFact::of(&wire.token, Span::NONE)],
+            ..link(from, wire.to.clone(), initial.into_iter().collect())
+        }));
     }
     let names: BTreeSet<String> = emitted.inputs.iter().map(|i| i.1.clone()).collect();
     for (name, token, from) in &emitted.outputs {
@@ -163,11 +166,7 @@ fn stream(net: &mut Net, name: &str, role: Role, token: &TokenType) -> usize {
         op: Spanned::new(op.to_owned(), Span::NONE),
         params: Params::new(),
         param_spans: BTreeMap::new(),
-        stream: TypeFact {
-            dtype: Some(Spanned::new(token.dtype, Span::NONE)),
-            shape: Some(Spanned::new(token.shape.clone(), Span::NONE)),
-            bad: false,
-        },
+        stream: TypeFact::of(token, Span::NONE),
         rate: None,
     });
     net.actors.len() - 1

@@ -43,7 +43,9 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
     }
     out += "    channels: [\n";
     for (from, (readers, delayed)) in channels(net, &names) {
-        for (readers, initial) in [(readers, ""), (delayed, ", initial: Zeros(1)")] {
+        let (delayed, types) = delayed;
+        let initial = format!("{types}, initial: Zeros(1)");
+        for (readers, initial) in [(readers, ""), (delayed, initial.as_str())] {
             if !readers.is_empty() {
                 let to: Vec<String> = readers.iter().map(|r| format!("{r:?}")).collect();
                 out += &format!("        (from: {from:?}, to: [{}]{initial}),\n", to.join(", "));
@@ -57,15 +59,21 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
     Text { model: out, tensors: writer.tensors }
 }
 
-type Readers = (Vec<String>, Vec<String>);
+type Readers = (Vec<String>, (Vec<String>, String));
 
 /// Readers of every output, without and with an initial token.
 fn channels(net: &Net, names: &[String]) -> BTreeMap<String, Readers> {
     let mut out: BTreeMap<String, Readers> = BTreeMap::new();
     for link in &net.links {
         let readers = out.entry(end_text(&link.from, names)).or_default();
-        let side = if link.initial.is_empty() { &mut readers.0 } else { &mut readers.1 };
-        side.push(end_text(&link.to, names));
+        if link.initial.is_empty() {
+            readers.0.push(end_text(&link.to, names));
+        } else {
+            readers.1.0.push(end_text(&link.to, names));
+            if let Some(token) = link.stated() {
+                readers.1.1 = format!(", dtype: {}, shape: {}", token.dtype, dims(&token));
+            }
+        }
     }
     out
 }
