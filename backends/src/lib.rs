@@ -11,3 +11,5 @@ mod ops;
 #[cfg(test)]
 mod reference;
 mod simd;
+
+pub use ops::nn::{TensorInput, TensorOp};

@@ -5,7 +5,7 @@ use crate::diag::Severity;
 macro_rules! codes {
     ($($name:ident $title:literal,)*) => {
         /// The code of a diagnostic: `E01xx` syntax, `E02xx` names and structure, `E03xx` types and parameters,
-        /// `E04xx` analysis, `E05xx` machine, placement and limits, `E06xx` bundles, `E07xx` files; `W` warns.
+        /// `E04xx` analysis, `E05xx` machine, placement and limits, `E06xx` bundles, `E07xx` files, `E08xx` ONNX; `W` warns.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = $title] $name,)*
@@ -78,9 +78,16 @@ codes! {
     E0601 "a bundle is refused",
     E0602 "a graph is malformed",
     E0701 "a file cannot be read",
-    E0702 "an .npy file is damaged",
+    E0702 "an .npy or .safetensors file is damaged",
     E0703 "an .npy file holds the wrong thing",
     E0704 "a file cannot be written",
+    E0801 "a file is no ONNX model",
+    E0802 "an ONNX operator has no op",
+    E0803 "an ONNX model is not static",
+    E0804 "data of an ONNX tensor is missing",
+    E0805 "an ONNX graph is malformed",
+    E0806 "an op refuses an ONNX node",
+    E0807 "an import option does not fit the ONNX model",
     W0201 "an output is never read",
     W0202 "a sub-model is never used",
     W0701 "the cache of measured costs is ignored",

@@ -1,5 +1,6 @@
 //! The driver: reads as the pipeline, and the public face of it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +27,11 @@ use crate::infer::infer;
 use crate::machine;
 use crate::model::{Loader, Model, read_text};
 use crate::net::Net;
+use crate::onnx::{self, ImportOptions, OnnxError, PassReport};
+use crate::parse::parse;
 use crate::pipeline;
 use crate::replicate::{self, Replicate, Replication};
-use crate::source::{SourceMap, Span};
+use crate::source::{SourceMap, Span, Spanned};
 use crate::values::Files;
 
 /// What a program is compiled for.
@@ -83,6 +86,10 @@ pub struct CompileOptions {
     pub contingencies: Losses,
     /// Whether actors may run on several devices at once.
     pub replicate: Replicate,
+    /// How an ONNX model is imported.
+    pub onnx: ImportOptions,
+    /// Values for parameters of the model, as its text would write them, by name.
+    pub params: BTreeMap<String, String>,
 }
 
 impl Default for CompileOptions {
@@ -97,6 +104,8 @@ impl Default for CompileOptions {
             search: SearchOptions { level: Level::Fast, ..SearchOptions::default() },
             contingencies: Losses::None,
             replicate: Replicate::Auto,
+            onnx: ImportOptions::default(),
+            params: BTreeMap::new(),
         }
     }
 }
@@ -114,6 +123,8 @@ pub struct Compiled {
     pub impossible: Vec<ImpossibleLoss>,
     /// Actors that run on several devices at once, or could; the program's graph then is not the model's own.
     pub replication: Option<Replication>,
+    /// What the passes over imported ONNX models did, by file.
+    pub passes: Vec<(String, Vec<PassReport>)>,
 }
 
 /// Why a bundle cannot be written.
@@ -165,6 +176,34 @@ pub fn compile_str(
     let mut run = Run::new(options);
     let front = run.text(name, text, dir.as_ref());
     run.compile(front)
+}
+
+/// The graph of an ONNX model given as bytes, and the tensors of its parameters. `name` stands in messages.
+///
+/// # Errors
+/// Everything that is wrong with the model.
+pub fn graph_of_onnx(
+    name: &str,
+    bytes: &[u8],
+    options: &CompileOptions,
+) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
+    let mut run = Run::new(options);
+    let made = onnx::import_bytes(bytes, &options.registry, &options.onnx);
+    let front = run.imported(name, made);
+    run.graph(front)
+}
+
+/// The graph of a model file, and the tensors of its parameters.
+///
+/// # Errors
+/// Everything that is wrong with the model.
+pub fn graph_of_file(
+    path: impl AsRef<Path>,
+    options: &CompileOptions,
+) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.file(path.as_ref());
+    run.graph(front)
 }
 
 /// Checks a model file up to its analysis, without a machine; gives its warnings.
@@ -348,8 +387,26 @@ impl<'a> Run<'a> {
     }
 
     fn file(&mut self, path: &Path) -> Front {
+        if onnx::is_onnx(path) {
+            let made = onnx::import_file(path, &self.options.registry, &self.options.onnx);
+            return self.imported(&path.display().to_string(), made);
+        }
         let model = Loader::new(&mut self.sources, &mut self.sink).file(path, Span::NONE)?;
         self.model(&model)
+    }
+
+    fn imported(&mut self, name: &str, made: Result<onnx::Graph, OnnxError>) -> Front {
+        match made {
+            Ok(graph) => {
+                self.files.passes.push((name.to_owned(), graph.reports.clone()));
+                let net = onnx::net_of(&graph, &mut self.files);
+                self.resolve(&net)
+            }
+            Err(error) => {
+                self.sink.push(error.diagnostic(name, Span::NONE));
+                None
+            }
+        }
     }
 
     fn text(&mut self, name: &str, text: &str, dir: &Path) -> Front {
@@ -358,7 +415,13 @@ impl<'a> Run<'a> {
     }
 
     fn model(&mut self, model: &Model) -> Front {
-        let net = expand(model, &self.options.registry, &mut self.files, &mut self.sink);
+        let mut given = Vec::new();
+        for (name, text) in &self.options.params {
+            let file = self.sources.add(format!("parameter {name}"), text.as_str());
+            let node = parse(file, text, &mut self.sink)?;
+            given.push((Spanned::new(name.clone(), node.span), node));
+        }
+        let net = expand(model, &given, &self.options.registry, &mut self.files, &mut self.sink);
         self.resolve(&net)
     }
 
@@ -376,6 +439,16 @@ impl<'a> Run<'a> {
     fn analyse(&mut self, graph: &mut Graph, origins: &Origins) -> bool {
         // Half a graph would be reported to be inconsistent.
         self.sink.errors() == 0 && pipeline::analyse(graph, origins, &mut self.sink)
+    }
+
+    fn graph(mut self, front: Front) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
+        let analysed = front
+            .filter(|_| self.sink.errors() == 0)
+            .and_then(|(mut graph, origins)| self.analyse(&mut graph, &origins).then_some(graph));
+        match analysed {
+            Some(graph) => Ok((graph, self.files.blobs)),
+            None => Err(self.sink.finish(self.sources)),
+        }
     }
 
     fn check(mut self, front: Front) -> Result<Diagnostics, Diagnostics> {
@@ -436,8 +509,9 @@ impl<'a> Run<'a> {
         let program = verify(program).unwrap_or_else(|errors| {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
+        let passes = std::mem::take(&mut self.files.passes);
         let warnings = self.sink.finish(self.sources);
-        Ok(Compiled { program, warnings, estimate, impossible, replication })
+        Ok(Compiled { program, warnings, estimate, impossible, replication, passes })
     }
 
     fn calibrate(

@@ -4,6 +4,7 @@
 mod ends;
 mod instance;
 mod join;
+mod onnx;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +29,7 @@ const MAX_SUBSTITUTED: usize = 1 << 22;
 /// Makes a model flat.
 pub(crate) fn expand(
     model: &Model,
+    given: &[(Spanned<String>, Node)],
     registry: &Registry,
     files: &mut Files,
     sink: &mut Sink,
@@ -54,7 +56,8 @@ pub(crate) fn expand(
                 ),
         );
     }
-    let env = expander.defaults(model);
+    let mut env = expander.defaults(model);
+    expander.given(model, given, &mut env);
     let scope = Scope { model, outer: None };
     expander.body(&scope, "", &env, &mut Vec::new());
     expander.unused(model);
@@ -113,6 +116,25 @@ impl Expander<'_> {
             }
         }
         env
+    }
+
+    /// Parameters that are given from outside.
+    fn given(&mut self, model: &Model, given: &[(Spanned<String>, Node)], env: &mut Env) {
+        for (name, node) in given {
+            if model.params.iter().any(|(known, _)| known.value == name.value) {
+                env.insert(name.value.clone(), node.clone());
+            } else {
+                let known = model.params.iter().map(|(n, _)| n.value.as_str());
+                self.sink.push(
+                    Diagnostic::new(
+                        Code::E0213,
+                        format!("the model has no parameter `{}`", name.value),
+                    )
+                    .primary(name.span, "given here")
+                    .help(suggest(&name.value, known)),
+                );
+            }
+        }
     }
 
     /// The node with its parameters put in.
@@ -205,7 +227,9 @@ impl Expander<'_> {
                 self.too_many(decl.span);
                 break;
             }
-            let thing = if self.is_instance(decl) {
+            let thing = if decl.op.value == onnx::NAME {
+                self.onnx(model, decl, prefix, env).unwrap_or(Thing::Bad)
+            } else if self.is_instance(decl) {
                 self.instance(scope, decl, prefix, env, chain).unwrap_or(Thing::Bad)
             } else {
                 self.actor(model, decl, prefix, env)
@@ -320,7 +344,7 @@ impl Expander<'_> {
         let name = format!("{prefix}{}", decl.name.value);
         let op = self.registry.op(&decl.op.value);
         if op.is_none() && decl.op.value != "Custom" {
-            let known = self.registry.names().chain(["Sub", "Custom"]);
+            let known = self.registry.names().chain(["Sub", "Custom", onnx::NAME]);
             self.sink.push(
                 Diagnostic::new(Code::E0210, format!("there is no op `{}`", decl.op.value))
                     .primary(decl.op.span, "unknown op")

@@ -1,6 +1,7 @@
 //! The pages behind `zbmdc explain`: what a code means, an example that fails with exactly it, and the mend.
 
 mod analysis;
+mod onnx;
 mod structure;
 mod syntax;
 mod types;
@@ -53,7 +54,7 @@ use entry;
 
 /// The page of a code.
 pub fn page(code: Code) -> &'static Page {
-    let pages = [syntax::PAGES, structure::PAGES, types::PAGES, analysis::PAGES];
+    let pages = [syntax::PAGES, structure::PAGES, types::PAGES, analysis::PAGES, onnx::PAGES];
     let found = pages.into_iter().flatten().find(|p| p.code == code);
     assert!(found.is_some(), "{code} has no page");
     found.unwrap_or(&syntax::PAGES[0])

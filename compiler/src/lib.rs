@@ -18,11 +18,13 @@ pub mod machine;
 mod model;
 mod net;
 mod npy;
+pub mod onnx;
 mod parse;
 mod pipeline;
 mod read;
 pub mod render;
 mod replicate;
+mod safetensor;
 mod source;
 pub mod units;
 mod values;
@@ -38,6 +40,7 @@ pub use codes::Code;
 pub use compile::{
     CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
     calibrate_file, calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
+    graph_of_file, graph_of_onnx,
 };
 pub use contingency::ImpossibleLoss;
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};

@@ -3,6 +3,7 @@
 mod graphs;
 mod hostile;
 mod mutate;
+mod onnx;
 mod rendered;
 
 use zbmd_ir::{Graph, Value};

@@ -19,6 +19,10 @@ use crate::source::{Span, Spanned};
 #[derive(Default)]
 pub(crate) struct Files {
     arrays: BTreeMap<PathBuf, Option<Rc<Npy>>>,
+    /// Whole .safetensors files: their tensors are slices of them.
+    stores: BTreeMap<PathBuf, Bytes>,
+    /// What the passes over imported models did, by file.
+    pub(crate) passes: Vec<(String, Vec<crate::onnx::PassReport>)>,
     /// Constant tensors, equal ones once.
     pub(crate) blobs: TiVec<BlobId, Bytes>,
 }
@@ -77,6 +81,54 @@ impl Files {
         }
     }
 
+    /// The tensor of `Safetensors("path", "name")`: a slice of the file, which is read once.
+    fn stored(
+        &mut self,
+        args: &[Arg],
+        span: Span,
+        dir: &Path,
+        sink: &mut Sink,
+    ) -> Option<(TokenType, Bytes)> {
+        let [Arg { name: None, value: path }, Arg { name: None, value: name }] = args else {
+            sink.push(
+                Diagnostic::new(Code::E0203, "`Safetensors` takes a path and a tensor's name")
+                    .primary(span, "should be `Safetensors(\"file.safetensors\", \"name\")`"),
+            );
+            return None;
+        };
+        let path = read::string(path, "a path in quotes", sink)?;
+        let name = read::string(name, "a tensor's name in quotes", sink)?;
+        let full = dir.join(&path.value);
+        let bytes = match self.stores.get(&full) {
+            Some(bytes) => bytes.clone(),
+            None => match std::fs::read(&full) {
+                Ok(bytes) => Bytes::from(bytes),
+                Err(error) => {
+                    let message = format!("cannot read `{}`: {error}", full.display());
+                    sink.push(
+                        Diagnostic::new(Code::E0701, message)
+                            .primary(path.span, "named here")
+                            .help("paths are relative to the model file"),
+                    );
+                    return None;
+                }
+            },
+        };
+        self.stores.insert(full.clone(), bytes.clone());
+        match crate::safetensor::find(&bytes, &name.value) {
+            Ok(found) => Some(found),
+            Err(why) => {
+                let message = format!("cannot use `{}`: {why}", full.display());
+                sink.push(
+                    Diagnostic::new(Code::E0702, message)
+                        .primary(name.span, "named here")
+                        .help("write it with the package `safetensors`, as `zbmdc import` does"),
+                );
+                None
+            }
+        }
+    }
+
     /// The blob with these bytes.
     pub(crate) fn blob(&mut self, data: &Bytes) -> BlobId {
         let known = self.blobs.iter_enumerated().find(|(_, b)| *b == data).map(|(id, _)| id);
@@ -110,6 +162,10 @@ impl Files {
                 let array = self.array(args, node.span, dir, sink)?;
                 Value::Tensor(self.blob(&array.data), array.token.clone())
             }
+            Kind::Call(Some(name), args) if name.value == "Safetensors" => {
+                let (token, data) = self.stored(args, node.span, dir, sink)?;
+                Value::Tensor(self.blob(&data), token)
+            }
             // `(dtype: f32, shape: [2])` and `Port(dtype: f32)` are maps, `(1, 2)` is a list.
             Kind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {
                 let what = name.as_ref().map_or("a group", |n| n.value.as_str());
@@ -125,7 +181,7 @@ impl Files {
             Kind::Call(..) => {
                 sink.push(read::wrong_kind(
                     node,
-                    "a value: a number, string, word, list, map or Npy(\"file\")",
+                    "a value: a number, string, word, list, map, Npy(\"file\") or Safetensors(\"file\", \"name\")",
                 ));
                 return None;
             }
@@ -390,6 +446,12 @@ pub(crate) struct TypeFact {
 }
 
 impl TypeFact {
+    /// A type that is stated in full.
+    pub(crate) fn of(token: &TokenType, span: Span) -> Self {
+        let shape = Some(Spanned::new(token.shape.clone(), span));
+        Self { dtype: Some(Spanned::new(token.dtype, span)), shape, bad: false }
+    }
+
     /// The whole type, if it is stated.
     pub(crate) fn token(&self) -> Option<TokenType> {
         Some(TokenType::new(self.dtype.as_ref()?.value, self.shape.as_ref()?.value.clone()))

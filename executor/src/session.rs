@@ -495,12 +495,15 @@ impl Inner {
     /// there are stages, and tokens are let go only when the next border after them is committed: so many blocks must
     /// fit besides; and twice that, for a program that sleeps until half the queue is free must not starve the calendar.
     fn source_capacity(&self, id: ActorId, options: &RunOptions) -> u64 {
-        let (block, stages) = self.largest_block(id);
-        let every = |plan: &Plan| self.saves(plan, options).map_or(0, |saves| saves.every);
-        let retained = self.program.plans.iter().map(every).max().unwrap_or(0);
+        let room = |plan: &Plan| {
+            let every = self.saves(plan, options).map_or(0, |saves| saves.every);
+            let blocks = 2 * (u64::from(plan.stages) + every + BLOCKS_AHEAD);
+            plan.block.saturating_mul(blocks)
+        };
+        let iterations = self.program.plans.iter().map(room).max().unwrap_or(1);
         let token_bytes = self.program.graph.actors[id].outputs[0].token.bytes();
-        block
-            .saturating_mul(2 * (stages + retained + BLOCKS_AHEAD))
+        iterations
+            .saturating_mul(self.tokens_per_iteration(id))
             .max(options.queue_bytes / token_bytes)
     }
 

@@ -5,6 +5,7 @@ pub mod data;
 pub mod dsa;
 pub mod losses;
 pub mod mix;
+pub mod onnx;
 pub mod random;
 pub mod run;
 pub mod sdf;

@@ -13,7 +13,9 @@ fn every_model_compiles_as_it_stands() {
     for folder in std::fs::read_dir(graph_file("")).expect("graphs/") {
         let folder = folder.expect("an entry of graphs/").file_name();
         let model = format!("{}/model.ron", folder.to_str().expect("a plain name"));
-        if graph_file(&model).exists() {
+        // Those around ONNX files, which lie apart, have tests of their own.
+        let apart = ["vad/model.ron", "digits/model.ron"].contains(&model.as_str());
+        if graph_file(&model).exists() && !apart {
             models.push(model);
         }
     }

@@ -30,6 +30,11 @@ impl<'a> Args<'a> {
         Ok(args)
     }
 
+    /// All parameters in `cx`, known or not.
+    pub(crate) fn all(cx: &'a ResolveCx<'a>) -> Self {
+        Self { map: cx.params, prefix: String::new(), cx }
+    }
+
     /// The map in parameter `name`, if it is given; refuses all keys but `known`.
     pub(crate) fn nested(&self, name: &str, known: &[&str]) -> Result<Option<Args<'a>>, OpError> {
         let Some(map) = self.map_opt(name)? else { return Ok(None) };
@@ -356,7 +361,7 @@ fn kind(value: &Value) -> String {
 }
 
 /// Little-endian elements as f64; complex numbers as pairs.
-fn bytes_to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
+pub(crate) fn bytes_to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
     macro_rules! read {
         ($ty:ty, $f:expr) => {{
             let chunks = bytes.chunks_exact(size_of::<$ty>());

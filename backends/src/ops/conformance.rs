@@ -400,7 +400,9 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
 #[test]
 fn every_op_is_in_the_table_and_documented() {
     for (name, doc) in Registry::standard().docs() {
-        assert!(name == "Custom" || CASES.iter().any(|(op, ..)| *op == name), "{name}: no case");
+        // Tensor ops have the operator cases of ONNX, which live with the importer.
+        let elsewhere = name == "Custom" || name.starts_with("Nn");
+        assert!(elsewhere || CASES.iter().any(|(op, ..)| *op == name), "{name}: no case");
         assert!(doc.example.starts_with(&name), "{name}: {}", doc.example);
         assert!(!doc.summary.is_empty() && !doc.ports.is_empty());
     }

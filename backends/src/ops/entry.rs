@@ -54,6 +54,16 @@ impl Made {
         self
     }
 
+    /// Makes the kernel.
+    pub(crate) fn kernel(self) -> Result<Arc<dyn Kernel>, OpError> {
+        (self.kernel)()
+    }
+
+    /// Work of one firing.
+    pub(crate) fn work(&self, actor: &Actor) -> Work {
+        self.work.unwrap_or_else(|| default_work(actor))
+    }
+
     fn bytes(&self) -> f64 {
         let read = self.signature.inputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64);
         let written = self.signature.outputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64);

@@ -19,6 +19,7 @@ mod frame;
 mod generate;
 mod iir;
 mod matrix;
+pub(crate) mod nn;
 mod route;
 #[cfg(test)]
 mod values;
@@ -41,6 +42,7 @@ impl Registry {
             .chain(route::OPS);
         groups.for_each(|entry| registry.add(entry));
         registry.add(custom::Custom);
+        nn::register(&mut registry);
         registry
     }
 

@@ -59,6 +59,20 @@ Examples:
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
     Compile(Compile),
+    /// Bring an ONNX model to a model file, with its weights beside it
+    #[command(after_help = "\
+Examples:
+  zbmdc import detector.onnx -o detector.ron              writes detector.safetensors too
+  zbmdc import detector.onnx --dim batch=1 --set sr=16000 --state state=stateN -o detector.ron")]
+    Import {
+        /// The ONNX model
+        model: PathBuf,
+        /// The model file to write; the weights go beside it, as .safetensors
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        #[command(flatten)]
+        given: Given,
+    },
     /// Check a model and say everything that is wrong with it
     #[command(after_help = "\
 Example:
@@ -66,6 +80,8 @@ Example:
     Check {
         /// The model, or `-` for stdin
         model: PathBuf,
+        #[command(flatten)]
+        given: Given,
     },
     /// Measure what the kernels of a model cost on this computer, for better schedules
     #[command(after_help = "\
@@ -142,10 +158,40 @@ Example:
     },
 }
 
+/// What is given to a model from outside.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Given {
+    /// Give a parameter of the model a value, as its text would write it
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) params: Vec<(String, String)>,
+    /// Bind an open dimension of an ONNX model, by its name or as INPUT.INDEX
+    #[arg(long = "dim", value_name = "NAME=SIZE", value_parser = pair)]
+    pub(crate) dims: Vec<(String, String)>,
+    /// Make an input of an ONNX model a constant: a number, or several with commas
+    #[arg(long = "set", value_name = "INPUT=VALUE", value_parser = pair)]
+    pub(crate) sets: Vec<(String, String)>,
+    /// Feed an output of an ONNX model back into an input, zero at first
+    #[arg(long = "state", value_name = "INPUT=OUTPUT", value_parser = pair)]
+    pub(crate) states: Vec<(String, String)>,
+    /// Leave out a pass over an ONNX model; `--emit passes` lists them
+    #[arg(long = "without", value_name = "PASS")]
+    pub(crate) without: Vec<String>,
+}
+
+/// Two words around the last equals sign of the first; names may hold others.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE".to_owned()),
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Compile {
-    /// The model, or `-` for stdin
+    /// The model, or `-` for stdin; an ONNX model is imported
     pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) given: Given,
     /// Where to write the bundle; by default next to the model, as MODEL.zbmd
     #[arg(short, long, value_name = "BUNDLE")]
     pub(crate) output: Option<PathBuf>,
@@ -264,6 +310,8 @@ pub(crate) enum Contingencies {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Emit {
+    /// What the passes over ONNX models did
+    Passes,
     /// Actors, ports and channels
     Graph,
     /// Losses of devices, and the plans that run then

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use zbmd_backends::op::Registry;
+use zbmd_compiler::onnx::{self, SetValue};
 use zbmd_compiler::{
     Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
     SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
@@ -20,7 +21,7 @@ use zbmd_scheduler::Level;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
 
-use crate::args::{Cli, Command, Compile, Contingencies, Emit, MessageFormat, Solve};
+use crate::args::{Cli, Command, Compile, Contingencies, Emit, Given, MessageFormat, Solve};
 use crate::calibrate::calibrate;
 use crate::output::{Exit, Voice, print, say};
 
@@ -29,7 +30,8 @@ pub(crate) fn run(cli: Cli) -> Exit {
     let voice = Voice { colour: cli.color, format: cli.message_format };
     match cli.command {
         Command::Compile(args) => compile(&args, voice),
-        Command::Check { model } => check(&model, voice),
+        Command::Import { model, output, given } => import(&model, &output, &given, voice),
+        Command::Check { model, given } => check(&model, &given, voice),
         Command::Calibrate(args) => calibrate(&args, voice),
         Command::Analyse { model, machine, buffers } => analyse(&model, machine, buffers, voice),
         Command::Devices { ron } => devices(ron),
@@ -79,6 +81,10 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         (None, Some(n)) => MachineChoice::Uniform(usize::from(n)),
         (None, None) => MachineChoice::Detect,
     };
+    let outside = match given(&args.given) {
+        Ok(options) => options,
+        Err(diagnostics) => return voice.report(&diagnostics),
+    };
     let options = CompileOptions {
         machine,
         block: args.block,
@@ -92,7 +98,7 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
             Contingencies::Pairs => Losses::Pairs,
         },
         replicate: args.replicate,
-        ..CompileOptions::default()
+        ..outside
     };
     let compiled = if is_stdin(&args.model) {
         stdin().and_then(|text| compile_str("<stdin>", &text, "", &options))
@@ -117,6 +123,7 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         say(&losses(&compiled));
     }
     match args.emit {
+        Some(Emit::Passes) => print(&passes(&compiled)),
         Some(stage) => print(&emit(&compiled.program, stage, !args.no_times)),
         None => Exit::Ok,
     }
@@ -200,6 +207,22 @@ fn losses(compiled: &Compiled) -> String {
     out
 }
 
+/// What each pass did to each imported model.
+fn passes(compiled: &Compiled) -> String {
+    let mut out = String::new();
+    for (file, reports) in &compiled.passes {
+        out += &format!("{file}\n");
+        for report in reports {
+            let did = report.changes.map_or("left out".to_owned(), |n| format!("{n} places"));
+            out += &format!(
+                "  {:<12} {did:>12}  {:>5} actors  {}\n",
+                report.name, report.actors, report.summary
+            );
+        }
+    }
+    out
+}
+
 /// The program in one line.
 fn headline(compiled: &Compiled) -> String {
     let program = &compiled.program;
@@ -220,8 +243,70 @@ fn headline(compiled: &Compiled) -> String {
     format!("{actors} actors, {channels} channels{}", plan.unwrap_or_default())
 }
 
-fn check(model: &Path, voice: Voice) -> Exit {
-    let options = CompileOptions::default();
+/// Options for what is given to the model.
+fn given(given: &Given) -> Result<CompileOptions, Diagnostics> {
+    let wrong = |what: String| lone(Code::E0807, what, "write NAME=VALUE");
+    let mut options = CompileOptions {
+        params: given.params.iter().cloned().collect(),
+        ..CompileOptions::default()
+    };
+    for (name, size) in &given.dims {
+        let size = size
+            .parse()
+            .map_err(|_| wrong(format!("dimension `{name}` is given the size `{size}`")))?;
+        options.onnx.dims.insert(name.clone(), size);
+    }
+    for (name, value) in &given.sets {
+        let numbers: Result<Vec<f64>, _> =
+            value.split(',').map(|v| v.trim().parse::<f64>()).collect();
+        let numbers = numbers.map_err(|_| {
+            wrong(format!("input `{name}` is set to `{value}`, which is no number"))
+        })?;
+        options.onnx.set.insert(name.clone(), SetValue::Numbers(numbers));
+    }
+    options.onnx.state = given.states.iter().cloned().collect();
+    options.onnx.without.clone_from(&given.without);
+    Ok(options)
+}
+
+fn import(model: &Path, output: &Path, outside: &Given, voice: Voice) -> Exit {
+    let store = output.with_extension("safetensors");
+    let name = store.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let made = given(outside).and_then(|options| {
+        let text = onnx::to_text(model, &name, &options.registry, &options.onnx);
+        text.and_then(|t| Ok((onnx::store(&t)?, t)))
+            .map_err(|error| lone(error.code(), error.to_string(), &error.help()))
+    });
+    let (weights, text) = match made {
+        Ok(made) => made,
+        Err(diagnostics) => return voice.report(&diagnostics),
+    };
+    for (path, bytes) in [(store.as_path(), weights.as_slice()), (output, text.model.as_bytes())] {
+        if let Err(error) = std::fs::write(path, bytes) {
+            let message = format!("cannot write `{}`: {error}", path.display());
+            return voice.report(&lone(
+                Code::E0704,
+                message,
+                "check the folder and its permissions",
+            ));
+        }
+    }
+    if voice.format == MessageFormat::Text {
+        say(&format!(
+            "wrote {} and {}: {} tensors\n",
+            output.display(),
+            store.display(),
+            text.tensors.len()
+        ));
+    }
+    Exit::Ok
+}
+
+fn check(model: &Path, outside: &Given, voice: Voice) -> Exit {
+    let options = match given(outside) {
+        Ok(options) => options,
+        Err(diagnostics) => return voice.report(&diagnostics),
+    };
     let checked = if is_stdin(model) {
         stdin().and_then(|text| check_str("<stdin>", &text, "", &options))
     } else {
@@ -357,6 +442,8 @@ fn emit(program: &Program, stage: Emit, times: bool) -> String {
     let plans = program.plans.iter();
     let options = TextOptions { times };
     match stage {
+        // A bundle does not hold how it was made.
+        Emit::Passes => String::new(),
         Emit::Graph => {
             // A verified program has a repetition vector; its absence would only cost a column.
             let q = verify::check_graph(&program.graph, &program.blobs).ok();

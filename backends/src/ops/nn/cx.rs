@@ -1,0 +1,702 @@
+//! How tensor ops are written: operands that are ports or constants, outputs by name, a body that is run once a
+//! firing. Knows no op.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use zbmd_ir::{DType, InPort, OutPort, TokenType, Value};
+
+use super::super::args::{Args, encode, input_error};
+use super::super::entry::{Made, in_port, out_port};
+use super::num::Float;
+use crate::kernel::{Io, Kernel, KernelFault};
+use crate::op::OpError;
+
+/// Most inputs of an op that computes in another type than it stores.
+const MAX_CONVERTED: usize = 16;
+
+/// An operand: its type as the op sees it, and its value where it is a constant.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    pub(crate) name: String,
+    pub(crate) ty: TokenType,
+    /// Type of the port's tokens, of which `ty` is a view.
+    pub(crate) port: TokenType,
+    pub(crate) data: Option<Bytes>,
+}
+
+impl Operand {
+    /// Dimensions as indices.
+    pub(crate) fn dims(&self) -> Vec<usize> {
+        dims(&self.ty)
+    }
+
+    /// The constant as floats; a scalar of an integer type too.
+    pub(crate) fn floats(&self) -> Option<Vec<f64>> {
+        self.data.as_ref().map(|b| to_f64(b, self.ty.dtype))
+    }
+}
+
+/// Dimensions as indices.
+pub(crate) fn dims(ty: &TokenType) -> Vec<usize> {
+    ty.shape.iter().map(|&d| d as usize).collect()
+}
+
+/// Elements of a shape.
+pub(crate) fn volume(dims: &[usize]) -> usize {
+    dims.iter().product()
+}
+
+/// A type from dimensions as indices.
+pub(crate) fn token(dtype: DType, dims: &[usize]) -> TokenType {
+    TokenType::new(
+        dtype,
+        dims.iter().map(|&d| u32::try_from(d).unwrap_or(u32::MAX)).collect::<Vec<_>>(),
+    )
+}
+
+/// Little-endian elements as f64.
+pub(crate) fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    super::super::args::bytes_to_f64(bytes, dtype)
+}
+
+/// Little-endian integers of any integer type.
+fn to_i64(bytes: &[u8], dtype: DType) -> Vec<i64> {
+    match dtype {
+        DType::I64 => bytes
+            .chunks_exact(8)
+            .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
+            .collect(),
+        other => to_f64(bytes, other).into_iter().map(|v| v as i64).collect(),
+    }
+}
+
+/// What a tensor op sees when it is resolved.
+pub(crate) struct Cx<'a> {
+    pub(crate) args: Args<'a>,
+    pub(crate) ins: Vec<Option<Operand>>,
+    /// Indices of the outputs that are wanted.
+    pub(crate) wanted: Vec<usize>,
+}
+
+impl<'a> Cx<'a> {
+    /// A refusal of operand `i`.
+    pub(crate) fn refuse(
+        &self,
+        i: usize,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> OpError {
+        let name = self.ins.get(i).and_then(|o| o.as_ref()).map_or("x", |o| o.name.as_str());
+        input_error(name, message, help)
+    }
+
+    /// Operand `i`, which the table of ops says must be there.
+    pub(crate) fn operand(&self, i: usize) -> Result<&Operand, OpError> {
+        self.ins.get(i).and_then(|o| o.as_ref()).ok_or_else(|| {
+            input_error(
+                "x",
+                format!("input {i} is missing"),
+                "connect it, or give it as a parameter",
+            )
+        })
+    }
+
+    /// Operand `i`, if it is there.
+    pub(crate) fn opt(&self, i: usize) -> Option<&Operand> {
+        self.ins.get(i).and_then(|o| o.as_ref())
+    }
+
+    pub(crate) fn dtype(&self, i: usize) -> Result<DType, OpError> {
+        Ok(self.operand(i)?.ty.dtype)
+    }
+
+    pub(crate) fn dims(&self, i: usize) -> Result<Vec<usize>, OpError> {
+        Ok(self.operand(i)?.dims())
+    }
+
+    /// The integers of a constant operand, if it is there.
+    pub(crate) fn ints(&self, i: usize) -> Result<Option<Vec<i64>>, OpError> {
+        let Some(operand) = self.opt(i) else { return Ok(None) };
+        match &operand.data {
+            Some(bytes) => Ok(Some(to_i64(bytes, operand.ty.dtype))),
+            None => Err(self.not_constant(i)),
+        }
+    }
+
+    /// The floats of a constant operand, if it is there.
+    pub(crate) fn floats(&self, i: usize) -> Result<Option<Vec<f64>>, OpError> {
+        let Some(operand) = self.opt(i) else { return Ok(None) };
+        operand.floats().map(Some).ok_or_else(|| self.not_constant(i))
+    }
+
+    pub(crate) fn not_constant(&self, i: usize) -> OpError {
+        self.refuse(
+            i,
+            "decides the shape or the kernel, so it must be a constant",
+            "shapes are fixed when a model is compiled: give it as a parameter",
+        )
+    }
+
+    /// An axis in [−rank, rank), made positive.
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, OpError> {
+        let place = if axis < 0 { axis + rank as i64 } else { axis };
+        if (0..rank.max(1) as i64).contains(&place) {
+            return Ok(place as usize);
+        }
+        Err(self.args.error("axis", format!("is {axis}"), format!("there are {rank} dimensions")))
+    }
+
+    /// An integer parameter that is a truth value.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, OpError> {
+        match self.args.get(name) {
+            Some(Value::Bool(b)) => Ok(*b),
+            _ => Ok(self.args.int_or(name, i64::from(default))? != 0),
+        }
+    }
+
+    /// A list of non-negative integers, or so many of `default`.
+    pub(crate) fn sizes(
+        &self,
+        name: &str,
+        n: usize,
+        default: usize,
+    ) -> Result<Vec<usize>, OpError> {
+        let Some(list) = self.args.ints_opt(name)? else { return Ok(vec![default; n]) };
+        let list: Option<Vec<usize>> = list
+            .into_iter()
+            .map(|v| usize::try_from(v).ok().filter(|v| *v <= u32::MAX as usize))
+            .collect();
+        match list {
+            Some(list) if list.len() == n => Ok(list),
+            Some(list) => {
+                let message = format!("has {} elements, {n} are needed", list.len());
+                Err(self.args.error(name, message, "one for each dimension"))
+            }
+            None => {
+                Err(self.args.error(name, "has an impossible element", "give sizes of 0 or more"))
+            }
+        }
+    }
+
+    /// Whether output `i` is wanted.
+    pub(crate) fn wants(&self, i: usize) -> bool {
+        self.wanted.contains(&i)
+    }
+
+    /// Refuses operand `i` unless it has one of these types.
+    pub(crate) fn expect(&self, i: usize, dtypes: &[DType]) -> Result<DType, OpError> {
+        let ty = &self.operand(i)?.ty;
+        if dtypes.contains(&ty.dtype) {
+            return Ok(ty.dtype);
+        }
+        let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+        Err(self.refuse(i, format!("is {ty}"), format!("it takes {}", names.join(" or "))))
+    }
+
+    /// A refusal of the whole op.
+    pub(crate) fn other(message: impl Into<String>, help: impl Into<String>) -> OpError {
+        OpError::Other { message: message.into(), help: help.into() }
+    }
+}
+
+/// Types with a fraction.
+pub(crate) const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
+
+/// What a tensor op does in one firing.
+pub(crate) trait Body: Send + Sync {
+    /// Reads operands, writes every element of every output.
+    fn run(&self, t: &mut Tensors<'_>);
+
+    /// Bytes of scratch memory.
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
+
+    /// Whether one run may be given the tokens of many firings, one after the other in each operand that is a port.
+    fn batches(&self) -> bool {
+        false
+    }
+}
+
+impl<F: Fn(&mut Tensors<'_>) + Send + Sync> Body for F {
+    fn run(&self, t: &mut Tensors<'_>) {
+        self(t);
+    }
+}
+
+/// A body whose float type follows from its operands.
+pub(crate) trait FloatBody: Send + Sync + 'static {
+    fn run<F: Float>(&self, t: &mut Tensors<'_>);
+
+    /// Scratch memory, in elements of the float type.
+    fn scratch_elements(&self) -> usize {
+        0
+    }
+}
+
+struct Typed<B, F>(B, std::marker::PhantomData<F>);
+
+impl<B: FloatBody, F: Float> Body for Typed<B, F> {
+    fn run(&self, t: &mut Tensors<'_>) {
+        self.0.run::<F>(t);
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.0.scratch_elements() * size_of::<F>()
+    }
+}
+
+type MakeBody = Box<dyn FnOnce() -> Result<Box<dyn Body>, OpError>>;
+
+/// A tensor op for given operands: its outputs and how its body is made.
+pub(crate) struct Plan {
+    pub(crate) outs: Vec<TokenType>,
+    make: MakeBody,
+    flops: f64,
+}
+
+impl Plan {
+    /// Outputs (those wanted, in order) and a body that is cheap to make.
+    pub(crate) fn new(outs: Vec<TokenType>, body: impl Body + 'static) -> Self {
+        Self::lazy(outs, move || Ok(Box::new(body) as Box<dyn Body>))
+    }
+
+    /// Outputs, and a body that is made only where it will run.
+    pub(crate) fn lazy(
+        outs: Vec<TokenType>,
+        make: impl FnOnce() -> Result<Box<dyn Body>, OpError> + 'static,
+    ) -> Self {
+        let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
+        Self { outs, make: Box::new(make), flops }
+    }
+
+    /// A body for floats: computes in f64 where operand 0 is f64, in f32 otherwise.
+    pub(crate) fn float(dtype: DType, outs: Vec<TokenType>, body: impl FloatBody) -> Self {
+        Self::lazy(outs, move || {
+            Ok(match dtype {
+                DType::F64 => {
+                    Box::new(Typed::<_, f64>(body, std::marker::PhantomData)) as Box<dyn Body>
+                }
+                _ => Box::new(Typed::<_, f32>(body, std::marker::PhantomData)),
+            })
+        })
+    }
+
+    /// Arithmetic operations of a firing.
+    pub(crate) fn flops(mut self, flops: f64) -> Self {
+        self.flops = flops;
+        self
+    }
+
+    /// The op for these operands and output names.
+    pub(crate) fn made(self, ins: Vec<Option<Operand>>, names: &[String]) -> Made {
+        let mut ports: Vec<InPort> = Vec::new();
+        let mut sources = Vec::new();
+        for operand in &ins {
+            let source = match operand {
+                None => Source::Missing,
+                Some(Operand { data: Some(data), ty, .. }) => Source::Const(data.clone(), ty.dtype),
+                Some(Operand { name, port, .. }) => {
+                    ports.push(in_port(name, port.clone(), 1, 1));
+                    Source::Port(ports.len() - 1, port.bytes() as usize)
+                }
+            };
+            sources.push(source);
+        }
+        let outs: Vec<OutPort> =
+            names.iter().zip(&self.outs).map(|(n, t)| out_port(n, t.clone(), 1)).collect();
+        let types: Vec<(usize, DType)> =
+            self.outs.iter().map(|t| (t.bytes() as usize, t.dtype)).collect();
+        let make = self.make;
+        let flops = self.flops;
+        Made::new(ports, outs, move || Fire::new(make()?, sources, types)).flops(flops)
+    }
+}
+
+/// Where an operand's bytes are.
+enum Source {
+    Missing,
+    /// Port, bytes of a token.
+    Port(usize, usize),
+    Const(Bytes, DType),
+}
+
+/// Bytes aligned for their elements: as they came, or copied once.
+struct Aligned(Arc<[u64]>, Option<Bytes>, usize);
+
+impl Aligned {
+    fn new(bytes: Bytes, dtype: DType) -> Self {
+        if (bytes.as_ptr() as usize).is_multiple_of(dtype.align_bytes() as usize) {
+            let len = bytes.len();
+            return Self(Arc::new([]), Some(bytes), len);
+        }
+        let mut words = vec![0_u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes.len()].copy_from_slice(&bytes);
+        Self(words.into(), None, bytes.len())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.1 {
+            Some(bytes) => bytes,
+            None => &bytemuck::cast_slice(&self.0)[..self.2],
+        }
+    }
+}
+
+/// A constant of f32 elements, aligned.
+pub(crate) fn constant_f32(operand: &Operand) -> Option<Vec<f32>> {
+    let data = operand.data.as_ref()?;
+    Some(match operand.ty.dtype {
+        DType::F32 => data
+            .chunks_exact(4)
+            .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
+            .collect(),
+        other => to_f64(data, other).into_iter().map(|v| v as f32).collect(),
+    })
+}
+
+enum Place {
+    Missing,
+    Port(usize, usize),
+    Const(Aligned),
+}
+
+/// The kernel around a body: walks over the firings of a call, and over half-precision ports through f32.
+struct Fire {
+    body: Box<dyn Body>,
+    places: Vec<Place>,
+    /// Bytes of a token of each output.
+    outs: Vec<usize>,
+    batches: bool,
+}
+
+impl Fire {
+    fn new(
+        body: Box<dyn Body>,
+        sources: Vec<Source>,
+        outs: Vec<(usize, DType)>,
+    ) -> Result<Self, OpError> {
+        // A constant does not grow with the firings, so a body that lives from its first operand cannot batch then.
+        let batches = body.batches() && matches!(sources.first(), Some(Source::Port(..)));
+        let place = |s: Source| match s {
+            Source::Missing => Place::Missing,
+            Source::Port(port, bytes) => Place::Port(port, bytes),
+            Source::Const(bytes, dtype) => Place::Const(Aligned::new(bytes, dtype)),
+        };
+        Ok(Self {
+            body,
+            places: sources.into_iter().map(place).collect(),
+            outs: outs.iter().map(|o| o.0).collect(),
+            batches,
+        })
+    }
+}
+
+impl Kernel for Fire {
+    fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+        let firings = io.firings();
+        let (calls, each) = if self.batches { (1, firings) } else { (firings, 1) };
+        let mut whole: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
+        for (o, slot) in whole.iter_mut().enumerate().take(self.outs.len()) {
+            *slot = io.output_bytes(o);
+        }
+        let scratch: &mut [u8] = match self.scratch_bytes() {
+            0 => &mut [],
+            n => &mut io.scratch::<u8>()[..n],
+        };
+        for call in 0..calls {
+            let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] =
+                std::array::from_fn(|_| Default::default());
+            for (o, bytes) in self.outs.iter().enumerate() {
+                let rest = std::mem::take(&mut whole[o]);
+                let (now, later) = rest.split_at_mut(bytes * each);
+                (outs[o], whole[o]) = (now, later);
+            }
+            let source = Inputs::Io { io, places: &self.places, call, each };
+            let mut tensors = Tensors { ins: source, outs, scratch: &mut scratch[..] };
+            self.body.run(&mut tensors);
+        }
+        Ok(())
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.body.scratch_bytes()
+    }
+}
+
+enum Inputs<'a> {
+    Io { io: &'a Io<'a>, places: &'a [Place], call: usize, each: usize },
+    Slices(&'a [Option<&'a [u8]>]),
+}
+
+/// The operands, outputs and scratch memory of one run of a body.
+pub(crate) struct Tensors<'a> {
+    ins: Inputs<'a>,
+    outs: [&'a mut [u8]; Io::MAX_MUT_PORTS],
+    scratch: &'a mut [u8],
+}
+
+impl<'a> Tensors<'a> {
+    /// The bytes of operand `i`; empty where it is missing.
+    pub(crate) fn bytes(&self, i: usize) -> &'a [u8] {
+        self.try_bytes(i).unwrap_or_default()
+    }
+
+    fn try_bytes(&self, i: usize) -> Option<&'a [u8]> {
+        match self.ins {
+            Inputs::Slices(slices) => slices.get(i).copied().flatten(),
+            Inputs::Io { io, places, call, each } => match places.get(i)? {
+                Place::Missing => None,
+                Place::Port(port, bytes) => {
+                    Some(&io.input_bytes(*port)[call * each * bytes..][..each * bytes])
+                }
+                Place::Const(data) => Some(data.bytes()),
+            },
+        }
+    }
+
+    /// The elements of operand `i`; empty where it is missing.
+    pub(crate) fn get<T: bytemuck::Pod>(&self, i: usize) -> &'a [T] {
+        // An empty slice may lie anywhere, also where no element could.
+        self.opt(i).unwrap_or_default()
+    }
+
+    /// The elements of operand `i`, if it is there.
+    pub(crate) fn opt<T: bytemuck::Pod>(&self, i: usize) -> Option<&'a [T]> {
+        self.try_bytes(i)
+            .map(|b| if b.is_empty() { Default::default() } else { bytemuck::cast_slice(b) })
+    }
+
+    /// The elements of wanted output `o`. Once a run.
+    pub(crate) fn out<T: bytemuck::Pod>(&mut self, o: usize) -> &'a mut [T] {
+        match std::mem::take(&mut self.outs[o]) {
+            [] => &mut [],
+            bytes => bytemuck::cast_slice_mut(bytes),
+        }
+    }
+
+    /// Output `o`, where an op may lack it.
+    pub(crate) fn out_bytes(&mut self, o: usize) -> &'a mut [u8] {
+        std::mem::take(&mut self.outs[o])
+    }
+
+    /// The scratch memory. Once a run.
+    pub(crate) fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
+        let bytes = std::mem::take(&mut self.scratch);
+        if bytes.is_empty() {
+            return &mut [];
+        }
+        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut bytes[..whole])
+    }
+}
+
+/// Runs a body of f32 or i32 for operands and outputs that are stored in half precision or as narrow integers.
+pub(crate) struct Halves {
+    body: Box<dyn Body>,
+    /// Type and elements of each operand; elements 0 where it is missing.
+    ins: Vec<Option<(DType, usize)>>,
+    outs: Vec<(DType, usize)>,
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16 | DType::I8 | DType::I16)
+}
+
+/// Elements rounded up so that the next begins aligned to 64 bytes.
+fn padded(elements: usize) -> usize {
+    elements.next_multiple_of(16)
+}
+
+impl Halves {
+    /// Wraps the plan's body where an operand or output is in half precision.
+    pub(crate) fn wrap(plan: Plan, ins: &[Option<Operand>]) -> Plan {
+        let any = ins.iter().flatten().any(|o| is_half(o.ty.dtype))
+            || plan.outs.iter().any(|t| is_half(t.dtype));
+        if !any {
+            return plan;
+        }
+        let ins: Vec<_> = ins
+            .iter()
+            .map(|o| o.as_ref().map(|o| (o.ty.dtype, o.ty.elements() as usize)))
+            .collect();
+        let outs: Vec<_> = plan.outs.iter().map(|t| (t.dtype, t.elements() as usize)).collect();
+        let make = plan.make;
+        let flops = plan.flops;
+        Plan::lazy(plan.outs, move || {
+            if ins.len() > MAX_CONVERTED || outs.len() > MAX_CONVERTED {
+                return Err(Cx::other("too many operands of a narrow type", "cast them first"));
+            }
+            Ok(Box::new(Halves { body: make()?, ins, outs }))
+        })
+        .flops(flops)
+    }
+}
+
+fn widen(from: &[u8], dtype: DType, to: &mut [f32]) {
+    macro_rules! each {
+        ($from:ty, $to:ty, $f:expr) => {{
+            let from: &[$from] = bytemuck::cast_slice(from);
+            let to: &mut [$to] = bytemuck::cast_slice_mut(to);
+            to.iter_mut().zip(from).for_each(|(t, f)| *t = $f(*f));
+        }};
+    }
+    match dtype {
+        DType::F16 => each!(f16, f32, f16::to_f32),
+        DType::Bf16 => each!(bf16, f32, bf16::to_f32),
+        DType::I16 => each!(i16, i32, i32::from),
+        _ => each!(i8, i32, i32::from),
+    }
+}
+
+fn narrow(from: &[f32], dtype: DType, to: &mut [u8]) {
+    macro_rules! each {
+        ($from:ty, $to:ty, $f:expr) => {{
+            let from: &[$from] = bytemuck::cast_slice(from);
+            let to: &mut [$to] = bytemuck::cast_slice_mut(to);
+            to.iter_mut().zip(from).for_each(|(t, f)| *t = $f(*f));
+        }};
+    }
+    match dtype {
+        DType::F16 => each!(f32, f16, f16::from_f32),
+        DType::Bf16 => each!(f32, bf16, bf16::from_f32),
+        DType::I16 => each!(i32, i16, |v| v as i16),
+        _ => each!(i32, i8, |v| v as i8),
+    }
+}
+
+impl Body for Halves {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let mut rest: &mut [f32] = t.scratch::<f32>();
+        let mut ins: [Option<&[u8]>; MAX_CONVERTED] = [None; MAX_CONVERTED];
+        for (i, operand) in self.ins.iter().enumerate() {
+            let Some((dtype, elements)) = *operand else { continue };
+            ins[i] = Some(t.bytes(i));
+            if is_half(dtype) {
+                let (wide, later) = std::mem::take(&mut rest).split_at_mut(padded(elements));
+                rest = later;
+                widen(t.bytes(i), dtype, &mut wide[..elements]);
+                ins[i] = Some(bytemuck::cast_slice(&wide[..elements]));
+            }
+        }
+        let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
+        let mut wide_outs: [(usize, usize); MAX_CONVERTED] = [(0, 0); MAX_CONVERTED];
+        let total: usize =
+            self.outs.iter().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n)).sum();
+        let (mine, scratch) = rest.split_at_mut(total);
+        {
+            let mut left: &mut [f32] = &mut *mine;
+            let mut at = 0;
+            for (o, &(dtype, elements)) in self.outs.iter().enumerate() {
+                if is_half(dtype) {
+                    let (wide, later) = std::mem::take(&mut left).split_at_mut(padded(elements));
+                    left = later;
+                    wide_outs[o] = (at, elements);
+                    at += padded(elements);
+                    outs[o] = bytemuck::cast_slice_mut(&mut wide[..elements]);
+                } else {
+                    outs[o] = t.out_bytes(o);
+                }
+            }
+            let mut inner = Tensors {
+                ins: Inputs::Slices(&ins[..self.ins.len()]),
+                outs,
+                scratch: bytemuck::cast_slice_mut(scratch),
+            };
+            self.body.run(&mut inner);
+        }
+        for (o, &(dtype, _)) in self.outs.iter().enumerate() {
+            if is_half(dtype) {
+                let (at, elements) = wide_outs[o];
+                narrow(&mine[at..at + elements], dtype, t.out_bytes(o));
+            }
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let ins = self.ins.iter().flatten().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n));
+        let outs = self.outs.iter().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n));
+        4 * (ins.sum::<usize>() + outs.sum::<usize>())
+            + self.body.scratch_bytes().next_multiple_of(64)
+    }
+}
+
+/// The bytes of a parameter that stands for an operand: a tensor, a number or lists of numbers in `dtype`.
+pub(crate) fn operand_of(
+    args: &Args<'_>,
+    name: &str,
+    value: &Value,
+    dtype: DType,
+) -> Result<(TokenType, Bytes), OpError> {
+    if let Value::Tensor(blob, token) = value {
+        let bytes = args.cx.blobs.get(*blob).ok_or_else(|| {
+            args.error(name, format!("refers to {blob}"), "the program holds no such tensor")
+        })?;
+        if bytes.len() as u64 != token.bytes() {
+            let message = format!("{blob} has {} bytes, {token} {}", bytes.len(), token.bytes());
+            return Err(args.error(name, message, "the program's tensor is damaged"));
+        }
+        return Ok((token.clone(), bytes.clone()));
+    }
+    let mut shape = Vec::new();
+    let mut probe = value;
+    while let Value::List(list) = probe {
+        shape.push(u32::try_from(list.len()).unwrap_or(u32::MAX));
+        match list.first() {
+            Some(first) => probe = first,
+            None => return Ok((TokenType::new(dtype, shape), Bytes::new())),
+        }
+    }
+    let numbers = args.numbers(name)?;
+    Ok((TokenType::new(dtype, numbers.shape), Bytes::from(encode(dtype, &numbers.data))))
+}
+
+/// Runs `$f::<T>($args)` for the type that a dtype is computed in: narrow ones in wider ones, see [`Halves`].
+macro_rules! by_num {
+    ($dtype:expr, $f:ident ( $($arg:expr),* $(,)? )) => {
+        match $dtype {
+            zbmd_ir::DType::F32 | zbmd_ir::DType::F16 | zbmd_ir::DType::Bf16 => $f::<f32>($($arg),*),
+            zbmd_ir::DType::F64 => $f::<f64>($($arg),*),
+            zbmd_ir::DType::U8 | zbmd_ir::DType::Bool => $f::<u8>($($arg),*),
+            zbmd_ir::DType::I32 | zbmd_ir::DType::I8 | zbmd_ir::DType::I16 => $f::<i32>($($arg),*),
+            zbmd_ir::DType::I64 => $f::<i64>($($arg),*),
+            zbmd_ir::DType::C32 => {
+                return Err($crate::ops::nn::cx::Cx::other(
+                    "complex tensors are not taken",
+                    "split them into real and imaginary parts",
+                ));
+            }
+        }
+    };
+}
+pub(crate) use by_num;
+
+/// Runs `$f::<T>($args)` for the very element type of a dtype.
+macro_rules! by_element {
+    ($dtype:expr, $f:ident ( $($arg:expr),* $(,)? )) => {
+        match $dtype {
+            zbmd_ir::DType::F16 => $f::<half::f16>($($arg),*),
+            zbmd_ir::DType::Bf16 => $f::<half::bf16>($($arg),*),
+            zbmd_ir::DType::I8 => $f::<i8>($($arg),*),
+            zbmd_ir::DType::I16 => $f::<i16>($($arg),*),
+            other => $crate::ops::nn::cx::by_num!(other, $f($($arg),*)),
+        }
+    };
+}
+pub(crate) use by_element;
+
+/// An index tensor's element, whatever integer type it has.
+pub(crate) fn index_at(bytes: &[u8], dtype: DType, i: usize) -> i64 {
+    match dtype {
+        DType::I32 => i64::from(bytemuck::cast_slice::<u8, i32>(bytes)[i]),
+        DType::I64 => bytemuck::cast_slice::<u8, i64>(bytes)[i],
+        DType::I8 => i64::from(bytes[i] as i8),
+        DType::U8 | DType::Bool => i64::from(bytes[i]),
+        DType::I16 => i64::from(bytemuck::cast_slice::<u8, i16>(bytes)[i]),
+        DType::F32 => bytemuck::cast_slice::<u8, f32>(bytes)[i] as i64,
+        DType::F64 => bytemuck::cast_slice::<u8, f64>(bytes)[i] as i64,
+        _ => 0,
+    }
+}

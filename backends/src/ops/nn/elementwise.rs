@@ -1,0 +1,681 @@
+//! Ops on elements one by one, with NumPy's broadcasting.
+
+use half::{bf16, f16};
+use zbmd_ir::DType;
+
+use super::cx::{Body, Cx, FLOATS, Plan, Tensors, by_element, by_num, dims, token};
+use super::index::{Walk, broadcast};
+use super::num::{Float, Num};
+use crate::op::OpError;
+use crate::simd::{self, Isa, Loop};
+
+type Made = Result<Plan, OpError>;
+
+/// A function of one f32 or f64 element; `a` and `b` are the op's parameters.
+trait Unary: Copy + Send + Sync + 'static {
+    fn of<F: Float, const FMA: bool>(self, x: F, a: F, b: F) -> F;
+}
+
+/// Declares unary functions of floats.
+macro_rules! unary {
+    ($($name:ident: |$x:ident, $a:ident, $b:ident| $body:expr;)*) => { $(
+        #[derive(Clone, Copy)]
+        struct $name;
+        impl Unary for $name {
+            #[inline(always)]
+            #[allow(unused_variables, reason = "few functions have parameters")]
+            fn of<F: Float, const FMA: bool>(self, $x: F, $a: F, $b: F) -> F { $body }
+        }
+    )* };
+}
+
+fn one<F: Float>() -> F {
+    F::ONE
+}
+
+fn num<F: Float>(v: f64) -> F {
+    F::of(v)
+}
+
+/// Through f64: for functions that are rarely worth vector code.
+fn via<F: Float>(x: F, f: impl Fn(f64) -> f64) -> F {
+    F::of(f(x.f64()))
+}
+
+unary! {
+    Acos: |x, a, b| via(x, f64::acos);
+    Acosh: |x, a, b| via(x, f64::acosh);
+    Asin: |x, a, b| via(x, f64::asin);
+    Asinh: |x, a, b| via(x, f64::asinh);
+    Atan: |x, a, b| via(x, f64::atan);
+    Atanh: |x, a, b| via(x, f64::atanh);
+    Celu: |x, a, b| x.max(F::ZERO) + (a * ((x / a).exp_fast::<FMA>() - one())).min(F::ZERO);
+    Cos: |x, a, b| via(x, f64::cos);
+    Cosh: |x, a, b| via(x, f64::cosh);
+    Elu: |x, a, b| if x < F::ZERO { a * (x.exp_fast::<FMA>() - one()) } else { x };
+    Erf: |x, a, b| x.erf_fast::<FMA>();
+    Exp: |x, a, b| x.exp_fast::<FMA>();
+    Gelu: |x, a, b| num::<F>(0.5) * x * (one::<F>() + (x * num(std::f64::consts::FRAC_1_SQRT_2)).erf_fast::<FMA>());
+    GeluTanh: |x, a, b| {
+        let inner = num::<F>(0.797_884_560_802_865_4) * (x + num::<F>(0.044_715) * x * x * x);
+        num::<F>(0.5) * x * (one::<F>() + inner.tanh_fast::<FMA>())
+    };
+    HardSigmoid: |x, a, b| (a * x + b).min(one()).max(F::ZERO);
+    HardSwish: |x, a, b| x * (x / num(6.0) + num(0.5)).min(one()).max(F::ZERO);
+    LeakyRelu: |x, a, b| if x < F::ZERO { a * x } else { x };
+    Log: |x, a, b| x.ln();
+    Mish: |x, a, b| x * softplus(x).tanh();
+    Reciprocal: |x, a, b| one::<F>() / x;
+    Round: |x, a, b| via(x, f64::round_ties_even);
+    Ceil: |x, a, b| via(x, f64::ceil);
+    Floor: |x, a, b| x.floor();
+    Selu: |x, a, b| if x > F::ZERO { b * x } else { b * (a * x.exp_fast::<FMA>() - a) };
+    Shrink: |x, a, b| if x < -a { x + b } else if x > a { x - b } else { F::ZERO };
+    Sigmoid: |x, a, b| one::<F>() / (one::<F>() + (-x).exp_fast::<FMA>());
+    Sin: |x, a, b| via(x, f64::sin);
+    Sinh: |x, a, b| via(x, f64::sinh);
+    Softplus: |x, a, b| softplus(x);
+    Softsign: |x, a, b| x / (one::<F>() + x.abs());
+    Sqrt: |x, a, b| x.sqrt();
+    Swish: |x, a, b| x / (one::<F>() + (-(a * x)).exp_fast::<FMA>());
+    Tan: |x, a, b| via(x, f64::tan);
+    Tanh: |x, a, b| x.tanh_fast::<FMA>();
+    ThresholdedRelu: |x, a, b| if x > a { x } else { F::ZERO };
+}
+
+fn softplus<F: Float>(x: F) -> F {
+    x.max(F::ZERO) + via((-x.abs()).exp(), f64::ln_1p)
+}
+
+struct UnaryLoop<'a, F, U> {
+    x: &'a [F],
+    y: &'a mut [F],
+    a: F,
+    b: F,
+    f: U,
+}
+
+impl<F: Float, U: Unary> Loop for UnaryLoop<'_, F, U> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        for (y, &x) in self.y.iter_mut().zip(self.x) {
+            *y = self.f.of::<F, FMA>(x, self.a, self.b);
+        }
+    }
+}
+
+struct UnaryBody<U> {
+    dtype: DType,
+    a: f64,
+    b: f64,
+    f: U,
+}
+
+impl<U: Unary> Body for UnaryBody<U> {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (a, b) = (self.a, self.b);
+        if self.dtype == DType::F64 {
+            let (x, y) = (t.get::<f64>(0), t.out::<f64>(0));
+            simd::dispatch(UnaryLoop { x, y, a, b, f: self.f });
+        } else {
+            let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
+            simd::dispatch(UnaryLoop { x, y, a: a as f32, b: b as f32, f: self.f });
+        }
+    }
+
+    fn batches(&self) -> bool {
+        true
+    }
+}
+
+fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Made {
+    let dtype = cx.expect(0, &FLOATS)?;
+    let out = cx.operand(0)?.ty.clone();
+    let flops = 8.0 * out.elements() as f64;
+    Ok(Plan::new(vec![out], UnaryBody { dtype, a, b, f }).flops(flops))
+}
+
+/// Unary functions by the name of their operator.
+pub(super) fn unary(cx: &Cx<'_>, name: &str) -> Made {
+    let f = |name: &str, default: f64| cx.args.float_or(name, default);
+    match name {
+        "Acos" => unary_plan(cx, Acos, 0.0, 0.0),
+        "Acosh" => unary_plan(cx, Acosh, 0.0, 0.0),
+        "Asin" => unary_plan(cx, Asin, 0.0, 0.0),
+        "Asinh" => unary_plan(cx, Asinh, 0.0, 0.0),
+        "Atan" => unary_plan(cx, Atan, 0.0, 0.0),
+        "Atanh" => unary_plan(cx, Atanh, 0.0, 0.0),
+        "Ceil" => unary_plan(cx, Ceil, 0.0, 0.0),
+        "Celu" => unary_plan(cx, Celu, f("alpha", 1.0)?, 0.0),
+        "Cos" => unary_plan(cx, Cos, 0.0, 0.0),
+        "Cosh" => unary_plan(cx, Cosh, 0.0, 0.0),
+        "Elu" => unary_plan(cx, Elu, f("alpha", 1.0)?, 0.0),
+        "Erf" => unary_plan(cx, Erf, 0.0, 0.0),
+        "Exp" => unary_plan(cx, Exp, 0.0, 0.0),
+        "Floor" => unary_plan(cx, Floor, 0.0, 0.0),
+        "Gelu" => match cx.args.word_opt("approximate")? {
+            Some("tanh") => unary_plan(cx, GeluTanh, 0.0, 0.0),
+            _ => unary_plan(cx, Gelu, 0.0, 0.0),
+        },
+        "HardSigmoid" => unary_plan(cx, HardSigmoid, f("alpha", 0.2)?, f("beta", 0.5)?),
+        "HardSwish" => unary_plan(cx, HardSwish, 0.0, 0.0),
+        "LeakyRelu" => unary_plan(cx, LeakyRelu, f("alpha", 0.01)?, 0.0),
+        "Log" => unary_plan(cx, Log, 0.0, 0.0),
+        "Mish" => unary_plan(cx, Mish, 0.0, 0.0),
+        "Reciprocal" => unary_plan(cx, Reciprocal, 0.0, 0.0),
+        "Round" => unary_plan(cx, Round, 0.0, 0.0),
+        "Selu" => {
+            let (alpha, gamma) = (1.673_263_192_176_818_8, 1.050_701_022_148_132_3);
+            unary_plan(cx, Selu, f("alpha", alpha)?, f("gamma", gamma)?)
+        }
+        "Shrink" => unary_plan(cx, Shrink, f("lambd", 0.5)?, f("bias", 0.0)?),
+        "Sigmoid" => unary_plan(cx, Sigmoid, 0.0, 0.0),
+        "Sin" => unary_plan(cx, Sin, 0.0, 0.0),
+        "Sinh" => unary_plan(cx, Sinh, 0.0, 0.0),
+        "Softplus" => unary_plan(cx, Softplus, 0.0, 0.0),
+        "Softsign" => unary_plan(cx, Softsign, 0.0, 0.0),
+        "Sqrt" => unary_plan(cx, Sqrt, 0.0, 0.0),
+        "Swish" => unary_plan(cx, Swish, f("alpha", 1.0)?, 0.0),
+        "Tan" => unary_plan(cx, Tan, 0.0, 0.0),
+        "Tanh" => unary_plan(cx, Tanh, 0.0, 0.0),
+        _ => unary_plan(cx, ThresholdedRelu, f("alpha", 1.0)?, 0.0),
+    }
+}
+
+/// Elementwise of one type into another.
+fn map_plan<A: bytemuck::Pod, B: bytemuck::Pod>(
+    out: zbmd_ir::TokenType,
+    f: impl Fn(A) -> B + Send + Sync + Copy + 'static,
+) -> Plan {
+    Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+        let (x, y) = (t.get::<A>(0), t.out::<B>(0));
+        simd::map(x, y, f);
+    })
+}
+
+/// Abs, Neg, Relu, Sign of any numbers.
+pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType, name: &str) -> Made {
+        Ok(match name {
+            "Abs" => {
+                map_plan(out, |v: T| if v < T::ZERO { T::ZERO.sub(v) } else { T::ZERO.add(v) })
+            }
+            "Neg" => {
+                map_plan(out, |v: T| if T::FLOAT { v.mul(T::of(-1.0)) } else { T::ZERO.sub(v) })
+            }
+            "Relu" => map_plan(out, |v: T| v.max(T::ZERO)),
+            _ => map_plan(out, |v: T| {
+                if v > T::ZERO {
+                    T::ONE
+                } else if v < T::ZERO {
+                    T::ZERO.sub(T::ONE)
+                } else {
+                    v
+                }
+            }),
+        })
+    }
+    let out = cx.operand(0)?.ty.clone();
+    let name = name.to_owned();
+    by_num!(out.dtype, make(out, &name))
+}
+
+/// Not, IsNaN, IsInf, BitwiseNot.
+pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
+    let ty = &cx.operand(0)?.ty;
+    let out = token(DType::Bool, &dims(ty));
+    if name == "Not" {
+        cx.expect(0, &[DType::Bool])?;
+        return Ok(map_plan(out, |v: u8| u8::from(v == 0)));
+    }
+    if name == "BitwiseNot" {
+        fn make<T: Num>(out: zbmd_ir::TokenType) -> Made {
+            Ok(map_plan(out, |v: T| T::of_i64(!v.i64())))
+        }
+        cx.expect(0, &INTS)?;
+        return by_num!(ty.dtype, make(ty.clone()));
+    }
+    let (down, up) = (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?);
+    fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Made {
+        Ok(map_plan(out, move |v: T| {
+            u8::from(if nan {
+                v.is_nan()
+            } else {
+                (v == T::LEAST && down) || (v == T::GREATEST && up)
+            })
+        }))
+    }
+    cx.expect(0, &FLOATS)?;
+    by_num!(ty.dtype, make(out, name == "IsNaN", down, up))
+}
+
+const INTS: [DType; 5] = [DType::I8, DType::U8, DType::I16, DType::I32, DType::I64];
+
+/// Two operands into one result, each element by `f`.
+struct Binary<A, B, F> {
+    walk: Walk<2>,
+    f: F,
+    types: std::marker::PhantomData<fn(A) -> B>,
+}
+
+struct Row<'a, A, B, F> {
+    x: &'a [A],
+    y: &'a [A],
+    z: &'a mut [B],
+    step: [isize; 2],
+    f: F,
+}
+
+impl<A: Copy, B, F: Fn(A, A) -> B> Loop for Row<'_, A, B, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { x, y, z, step, f } = self;
+        match step {
+            [1, 1] => {
+                for ((z, &x), &y) in z.iter_mut().zip(x).zip(y) {
+                    *z = f(x, y);
+                }
+            }
+            [1, 0] => {
+                let y = y[0];
+                for (z, &x) in z.iter_mut().zip(x) {
+                    *z = f(x, y);
+                }
+            }
+            [0, 1] => {
+                let x = x[0];
+                for (z, &y) in z.iter_mut().zip(y) {
+                    *z = f(x, y);
+                }
+            }
+            _ => {
+                for (i, z) in z.iter_mut().enumerate() {
+                    *z = f(x[i * step[0] as usize], y[i * step[1] as usize]);
+                }
+            }
+        }
+    }
+}
+
+impl<A, B, F> Body for Binary<A, B, F>
+where
+    A: bytemuck::Pod,
+    B: bytemuck::Pod,
+    F: Fn(A, A) -> B + Copy + Send + Sync,
+{
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (x, y, z) = (t.get::<A>(0), t.get::<A>(1), t.out::<B>(0));
+        let inner = self.walk.inner;
+        self.walk.each(|to, [a, b]| {
+            let z = &mut z[to..to + inner];
+            simd::dispatch(Row { x: &x[a..], y: &y[b..], z, step: self.walk.step, f: self.f });
+        });
+    }
+}
+
+fn binary_plan<A: bytemuck::Pod, B: bytemuck::Pod>(
+    cx: &Cx<'_>,
+    dtype: DType,
+    f: impl Fn(A, A) -> B + Copy + Send + Sync + 'static,
+) -> Made {
+    let (x, y) = (cx.dims(0)?, cx.dims(1)?);
+    let out = broadcast(&[&x, &y])?;
+    let walk = Walk::broadcasting(&out, [&x, &y])?;
+    Ok(Plan::new(vec![token(dtype, &out)], Binary { walk, f, types: std::marker::PhantomData }))
+}
+
+fn same_dtypes(cx: &Cx<'_>, n: usize) -> Result<DType, OpError> {
+    let dtype = cx.dtype(0)?;
+    for i in 1..n {
+        if let Some(other) = cx.opt(i)
+            && other.ty.dtype != dtype
+        {
+            return Err(cx.refuse(
+                i,
+                format!("is {}, the first input {dtype}", other.ty),
+                "cast one of them",
+            ));
+        }
+    }
+    Ok(dtype)
+}
+
+/// Add, Sub, Mul, Div, Mod, and the greatest and least of two.
+pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Made {
+    fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, fmod: bool) -> Made {
+        match name {
+            "Add" => binary_plan(cx, dtype, T::add),
+            "Sub" => binary_plan(cx, dtype, T::sub),
+            "Mul" => binary_plan(cx, dtype, T::mul),
+            "Div" => binary_plan(cx, dtype, T::div),
+            "Max" => binary_plan(cx, dtype, T::max),
+            "Min" => binary_plan(cx, dtype, T::min),
+            _ if T::FLOAT => {
+                binary_plan(cx, dtype, move |x: T, y: T| T::of(float_mod(x.f64(), y.f64(), fmod)))
+            }
+            _ => {
+                binary_plan(cx, dtype, move |x: T, y: T| T::of_i64(int_mod(x.i64(), y.i64(), fmod)))
+            }
+        }
+    }
+    let dtype = same_dtypes(cx, 2)?;
+    let fmod = cx.flag("fmod", false)?;
+    by_num!(dtype, make(cx, dtype, name, fmod))
+}
+
+fn int_mod(x: i64, y: i64, fmod: bool) -> i64 {
+    match y {
+        0 => 0,
+        _ if fmod => x.wrapping_rem(y),
+        _ => {
+            let rest = x.wrapping_rem(y);
+            if rest != 0 && (rest < 0) != (y < 0) { rest.wrapping_add(y) } else { rest }
+        }
+    }
+}
+
+fn float_mod(x: f64, y: f64, fmod: bool) -> f64 {
+    let rest = x % y;
+    if fmod || rest.is_nan() {
+        return rest;
+    }
+    if rest == 0.0 {
+        return 0f64.copysign(y);
+    }
+    if (rest < 0.0) != (y < 0.0) { if y.is_infinite() { y } else { rest + y } } else { rest }
+}
+
+/// Comparisons into truth values.
+pub(super) fn compare(cx: &Cx<'_>, name: &str) -> Made {
+    fn make<T: Num>(cx: &Cx<'_>, name: &str) -> Made {
+        match name {
+            "Equal" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x == y)),
+            "Greater" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x > y)),
+            "GreaterOrEqual" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x >= y)),
+            "Less" => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x < y)),
+            _ => binary_plan(cx, DType::Bool, |x: T, y: T| u8::from(x <= y)),
+        }
+    }
+    let dtype = same_dtypes(cx, 2)?;
+    by_num!(dtype, make(cx, name))
+}
+
+/// And, Or, Xor; bitwise ones and shifts.
+pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
+    fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, right: bool) -> Made {
+        let bits = 8 * dtype.size_bytes() as i64;
+        let shift = move |x: i64, y: i64| match (right, (0..bits).contains(&y)) {
+            (true, true) => x >> y,
+            (true, false) => {
+                if x < 0 {
+                    -1
+                } else {
+                    0
+                }
+            }
+            (false, true) => x << y,
+            (false, false) => 0,
+        };
+        match name {
+            "BitwiseAnd" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() & y.i64())),
+            "BitwiseOr" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() | y.i64())),
+            "BitwiseXor" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() ^ y.i64())),
+            _ => binary_plan(cx, dtype, move |x: T, y: T| T::of_i64(shift(x.i64(), y.i64()))),
+        }
+    }
+    let dtype = same_dtypes(cx, 2)?;
+    if let "And" | "Or" | "Xor" = name {
+        cx.expect(0, &[DType::Bool])?;
+        return match name {
+            "And" => binary_plan(cx, dtype, |x: u8, y: u8| x & y),
+            "Or" => binary_plan(cx, dtype, |x: u8, y: u8| x | y),
+            _ => binary_plan(cx, dtype, |x: u8, y: u8| x ^ y),
+        };
+    }
+    cx.expect(0, &INTS)?;
+    let right = cx.args.word_opt("direction")? == Some("RIGHT");
+    by_num!(dtype, make(cx, dtype, name, right))
+}
+
+/// x to the power y; y may have a type of its own.
+pub(super) fn pow(cx: &Cx<'_>) -> Made {
+    let (dtype, other) = (cx.dtype(0)?, cx.dtype(1)?);
+    // Squares are what normalisations ask for: exact, and in vector code.
+    if let Some(exponent) = cx.operand(1)?.floats().filter(|e| e.len() == 1)
+        && dtype == DType::F32
+        && [2.0, 0.5, 1.0].contains(&exponent[0])
+        && cx.operand(1)?.ty.shape.len() <= cx.operand(0)?.ty.shape.len()
+    {
+        let out = cx.operand(0)?.ty.clone();
+        return Ok(match exponent[0] {
+            2.0 => map_plan(out, |x: f32| x * x),
+            0.5 => map_plan(out, f32::sqrt),
+            _ => map_plan(out, |x: f32| x),
+        });
+    }
+    let (x, y) = (cx.dims(0)?, cx.dims(1)?);
+    let out = broadcast(&[&x, &y])?;
+    let walk = Walk::broadcasting(&out, [&x, &y])?;
+    fn make<T: Num>(walk: Walk<2>, out: zbmd_ir::TokenType, other: DType) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let (x, y, z) = (t.get::<T>(0), t.bytes(1), t.out::<T>(0));
+            walk.each(|to, [a, b]| {
+                for (i, z) in z[to..to + walk.inner].iter_mut().enumerate() {
+                    let x = x[a + i * walk.step[0] as usize];
+                    *z = power(x, number_at(y, other, b + i * walk.step[1] as usize));
+                }
+            });
+        }))
+    }
+    by_num!(dtype, make(walk, token(dtype, &out), other))
+}
+
+fn power<T: Num>(x: T, y: f64) -> T {
+    if !T::FLOAT && y >= 0.0 && y.fract() == 0.0 {
+        let (mut base, mut left, mut out) = (x, y as u64, T::ONE);
+        while left > 0 {
+            if left & 1 == 1 {
+                out = out.mul(base);
+            }
+            base = base.mul(base);
+            left >>= 1;
+        }
+        return out;
+    }
+    T::of(x.f64().powf(y))
+}
+
+/// Element i of a tensor of any type.
+pub(super) fn number_at(bytes: &[u8], dtype: DType, i: usize) -> f64 {
+    match dtype {
+        DType::F32 => f64::from(bytemuck::cast_slice::<u8, f32>(bytes)[i]),
+        DType::F64 => bytemuck::cast_slice::<u8, f64>(bytes)[i],
+        DType::F16 => bytemuck::cast_slice::<u8, f16>(bytes)[i].to_f64(),
+        DType::Bf16 => bytemuck::cast_slice::<u8, bf16>(bytes)[i].to_f64(),
+        other => super::cx::index_at(bytes, other, i) as f64,
+    }
+}
+
+/// Sum, Mean, Max, Min of any number of operands.
+pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
+    let n = cx.ins.len();
+    let dtype = same_dtypes(cx, n)?;
+    let shapes: Vec<Vec<usize>> = (0..n).map(|i| cx.dims(i)).collect::<Result<_, _>>()?;
+    let views: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+    let out = broadcast(&views)?;
+    let walks: Vec<Walk<1>> =
+        views.iter().map(|s| Walk::broadcasting(&out, [s])).collect::<Result<_, _>>()?;
+    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Vec<Walk<1>>, name: &str) -> Made {
+        let join: fn(T, T) -> T = match name {
+            "Max" => T::max,
+            "Min" => T::min,
+            _ => T::add,
+        };
+        let scale = (name == "Mean").then_some(1.0 / walks.len() as f64);
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let y = t.out::<T>(0);
+            for (i, walk) in walks.iter().enumerate() {
+                let x = t.get::<T>(i);
+                let dense = walk.step[0] == 1;
+                walk.each(|to, [from]| {
+                    let y = &mut y[to..to + walk.inner];
+                    match (i, dense) {
+                        (0, true) => y.copy_from_slice(&x[from..from + y.len()]),
+                        (0, false) => y.fill(x[from]),
+                        (_, true) => {
+                            y.iter_mut().zip(&x[from..]).for_each(|(y, &x)| *y = join(*y, x))
+                        }
+                        _ => y.iter_mut().for_each(|y| *y = join(*y, x[from])),
+                    }
+                });
+            }
+            if let Some(scale) = scale {
+                y.iter_mut().for_each(|y| *y = T::of(y.f64() * scale));
+            }
+        }))
+    }
+    let out = token(dtype, &out);
+    if n == 2 && matches!(name, "Sum") {
+        return binary(cx, "Add");
+    }
+    by_num!(dtype, make(out, walks, name))
+}
+
+/// c ? x : y.
+pub(super) fn select(cx: &Cx<'_>) -> Made {
+    cx.expect(0, &[DType::Bool])?;
+    if cx.dtype(1)? != cx.dtype(2)? {
+        return Err(cx.refuse(
+            2,
+            format!("is {}", cx.operand(2)?.ty),
+            format!("`{}` is {}", cx.operand(1)?.name, cx.operand(1)?.ty),
+        ));
+    }
+    let dtype = cx.dtype(1)?;
+    let shapes = [cx.dims(0)?, cx.dims(1)?, cx.dims(2)?];
+    let views: [&[usize]; 3] = std::array::from_fn(|i| shapes[i].as_slice());
+    let out = broadcast(&views)?;
+    let walk = Walk::broadcasting(&out, views)?;
+    fn make<T: bytemuck::Pod>(out: zbmd_ir::TokenType, walk: Walk<3>) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let (c, x, y, z) = (t.get::<u8>(0), t.get::<T>(1), t.get::<T>(2), t.out::<T>(0));
+            let s = walk.step.map(|s| s as usize);
+            walk.each(|to, [a, b, d]| {
+                for (i, z) in z[to..to + walk.inner].iter_mut().enumerate() {
+                    *z = if c[a + i * s[0]] != 0 { x[b + i * s[1]] } else { y[d + i * s[2]] };
+                }
+            });
+        }))
+    }
+    let out = token(dtype, &out);
+    match dtype {
+        DType::C32 => Err(cx.refuse(1, "is complex", "split it into real and imaginary parts")),
+        _ => match dtype.size_bytes() {
+            1 => make::<u8>(out, walk),
+            2 => make::<u16>(out, walk),
+            4 => make::<u32>(out, walk),
+            _ => make::<u64>(out, walk),
+        },
+    }
+}
+
+/// Elements bounded by scalars, either of which may be missing.
+pub(super) fn clip(cx: &Cx<'_>) -> Made {
+    fn make<T: Num>(out: zbmd_ir::TokenType) -> Made {
+        Ok(Plan::new(vec![out], |t: &mut Tensors<'_>| {
+            let bound =
+                |i: usize, none: T| t.opt::<T>(i).and_then(|s| s.first().copied()).unwrap_or(none);
+            let (low, high) = (bound(1, T::LEAST), bound(2, T::GREATEST));
+            let (x, y) = (t.get::<T>(0), t.out::<T>(0));
+            simd::map(x, y, |v: T| {
+                let v = if v < low { low } else { v };
+                if v > high { high } else { v }
+            });
+        }))
+    }
+    let dtype = same_dtypes(cx, 3)?;
+    by_num!(dtype, make(cx.operand(0)?.ty.clone()))
+}
+
+/// Conversion: floats are truncated towards 0 and wrap nowhere; anything but 0 is true.
+pub(super) fn cast(cx: &Cx<'_>) -> Made {
+    fn from<A: Num>(cx: &Cx<'_>, to: DType) -> Made {
+        fn into<B: Num, A: Num>(cx: &Cx<'_>, to: DType) -> Made {
+            let out = token(to, &cx.dims(0)?);
+            Ok(match (to, A::FLOAT, B::FLOAT) {
+                (DType::Bool, ..) => map_plan(out, |v: A| u8::from(v != A::ZERO)),
+                (_, false, false) => map_plan(out, |v: A| B::of_i64(v.i64())),
+                _ => map_plan(out, |v: A| B::of(v.f64())),
+            })
+        }
+        match to {
+            DType::F32 => into::<f32, A>(cx, to),
+            DType::F64 => into::<f64, A>(cx, to),
+            DType::F16 => into::<f16, A>(cx, to),
+            DType::Bf16 => into::<bf16, A>(cx, to),
+            DType::I8 => into::<i8, A>(cx, to),
+            DType::U8 | DType::Bool => into::<u8, A>(cx, to),
+            DType::I16 => into::<i16, A>(cx, to),
+            DType::I32 => into::<i32, A>(cx, to),
+            DType::I64 => into::<i64, A>(cx, to),
+            DType::C32 => Err(Cx::other("nothing is cast to c32", "use `Convert`")),
+        }
+    }
+    let to = cx.args.dtype_or("to", DType::F32)?;
+    by_element!(cx.dtype(0)?, from(cx, to))
+}
+
+/// The same bits as another type of the same size.
+pub(super) fn bitcast(cx: &Cx<'_>) -> Made {
+    let to = cx.args.dtype_or("to", DType::F32)?;
+    let ty = &cx.operand(0)?.ty;
+    if to.size_bytes() != ty.dtype.size_bytes() {
+        return Err(cx.refuse(0, format!("is {ty}, `{to}` has another size"), "use NnCast"));
+    }
+    Ok(Plan::new(vec![token(to, &dims(ty))], |t: &mut Tensors<'_>| {
+        let x = t.bytes(0);
+        t.out_bytes(0).copy_from_slice(x);
+    }))
+}
+
+/// x where it is positive, slope · x elsewhere.
+pub(super) fn prelu(cx: &Cx<'_>) -> Made {
+    fn make<T: Num>(cx: &Cx<'_>, dtype: DType) -> Made {
+        binary_plan(cx, dtype, |x: T, y: T| if x < T::ZERO { x.mul(y) } else { x })
+    }
+    let dtype = same_dtypes(cx, 2)?;
+    if broadcast(&[&cx.dims(0)?, &cx.dims(1)?])? != cx.dims(0)? {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            "its shape must fit that of `x`",
+        ));
+    }
+    by_num!(dtype, make(cx, dtype))
+}
+
+/// a · sigmoid(alpha · a) · b.
+pub(super) fn swiglu(cx: &Cx<'_>) -> Made {
+    let dtype = cx.expect(0, &FLOATS)?;
+    if cx.operand(0)?.ty != cx.operand(1)?.ty {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the first input is {}", cx.operand(0)?.ty),
+        ));
+    }
+    let alpha = cx.args.float_or("alpha", 1.0)?;
+    let out = cx.operand(0)?.ty.clone();
+    struct Body(f64);
+    impl super::cx::FloatBody for Body {
+        fn run<F: Float>(&self, t: &mut Tensors<'_>) {
+            let (a, b, y) = (t.get::<F>(0), t.get::<F>(1), t.out::<F>(0));
+            for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                *y = a * (F::of(self.0) * a).sigmoid() * b;
+            }
+        }
+    }
+    Ok(Plan::float(dtype, vec![out], Body(alpha)))
+}

@@ -1,0 +1,511 @@
+//! Products of f32 matrices: one thread, no allocation, the same bits for any grouping of rows and columns.
+//!
+//! The right matrix is packed in panels of 16 columns (all of a panel's rows one after the other), the left one is
+//! read as it lies. Every element of the result is one chain of fused multiply-adds in the order of k, so that
+//! tiles, blocks and batches of firings cannot change it. Blocks follow Goto & van de Geijn 2008, ACM Trans. Math.
+//! Softw. 34(3). A library is not used because those at hand start threads or allocate in each call.
+#![expect(unsafe_code, reason = "vector instructions over checked slices")]
+
+use super::num::Float;
+use crate::math;
+
+/// Columns of a panel.
+pub(crate) const PANEL: usize = 16;
+/// Rows of the inner dimension that are multiplied at a time: a panel of them stays in the first cache.
+const DEPTH: usize = 256;
+/// Panels that are gone through for each block of rows.
+const GROUP: usize = 8;
+/// Rows of a block.
+const ROWS: usize = 96;
+
+/// What is done to a result while it is still in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Act {
+    #[default]
+    None,
+    Relu,
+    Clip(f32, f32),
+    Sigmoid,
+    Tanh,
+    Silu,
+    Gelu,
+    HardSwish,
+}
+
+impl Act {
+    #[inline(always)]
+    pub(crate) fn apply<const FMA: bool>(self, y: &mut [f32]) {
+        match self {
+            Act::None => {}
+            Act::Relu => y.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
+            Act::Clip(low, high) => y.iter_mut().for_each(|v| {
+                let x = if *v < low { low } else { *v };
+                *v = if x > high { high } else { x };
+            }),
+            Act::Sigmoid => y.iter_mut().for_each(|v| *v = 1.0 / (1.0 + math::exp::<FMA>(-*v))),
+            Act::Tanh => y.iter_mut().for_each(|v| *v = math::tanh::<FMA>(*v)),
+            Act::Silu => y.iter_mut().for_each(|v| *v /= 1.0 + math::exp::<FMA>(-*v)),
+            Act::Gelu => y.iter_mut().for_each(|v| {
+                *v = 0.5 * *v * (1.0 + (*v * std::f32::consts::FRAC_1_SQRT_2).erf_fast::<FMA>());
+            }),
+            Act::HardSwish => y.iter_mut().for_each(|v| *v *= (*v / 6.0 + 0.5).clamp(0.0, 1.0)),
+        }
+    }
+}
+
+/// The left matrix: element (r, k) lies at `r·row + k·column`.
+#[derive(Clone, Copy)]
+pub(crate) struct Left<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) row: usize,
+    pub(crate) column: usize,
+}
+
+/// What surrounds a product.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extra<'a> {
+    /// Adds to what the result holds instead of replacing it.
+    pub(crate) accumulate: bool,
+    /// Added to each row's elements at the end.
+    pub(crate) row_bias: Option<&'a [f32]>,
+    /// Added to each column's elements at the end.
+    pub(crate) column_bias: Option<&'a [f32]>,
+    pub(crate) act: Act,
+}
+
+/// Floats of a packed matrix of k rows and n columns.
+pub(crate) fn packed_len(k: usize, n: usize) -> usize {
+    k * n.next_multiple_of(PANEL)
+}
+
+/// Packs the matrix whose element (i, j) lies at `i·row + j·column`.
+pub(crate) fn pack(b: &[f32], k: usize, n: usize, row: usize, column: usize, out: &mut [f32]) {
+    for (p, panel) in out[..packed_len(k, n)].chunks_exact_mut((k * PANEL).max(1)).enumerate() {
+        let first = p * PANEL;
+        let width = (n - first).min(PANEL);
+        for (i, to) in panel.chunks_exact_mut(PANEL).enumerate() {
+            let from = &b[i * row + first * column..];
+            if column == 1 {
+                to[..width].copy_from_slice(&from[..width]);
+            } else {
+                to[..width].iter_mut().enumerate().for_each(|(j, t)| *t = from[j * column]);
+            }
+            to[width..].fill(0.0);
+        }
+    }
+}
+
+/// The product of `m` rows of a with the packed `k` by `n` matrix b, into rows of c that are `stride` apart.
+pub(crate) fn gemm(
+    (m, k, n): (usize, usize, usize),
+    a: Left<'_>,
+    b: &[f32],
+    c: &mut [f32],
+    stride: usize,
+    extra: Extra<'_>,
+) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(
+        k == 0 || (m - 1) * a.row + (k - 1) * a.column < a.data.len(),
+        "the left matrix is too small"
+    );
+    assert!(b.len() >= packed_len(k, n), "the packed matrix is too small");
+    assert!(stride >= n && (m - 1) * stride + n <= c.len(), "the result is too small");
+    let product = Product { m, k, n, a, b, c, stride, extra };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let fma = std::arch::is_x86_feature_detected!("fma");
+        if fma
+            && std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512dq")
+        {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::wide512(product) };
+        }
+        if fma && std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has what the function is compiled for.
+            return unsafe { x86::wide256(product) };
+        }
+    }
+    // SAFETY: plain vectors need nothing of the processor; sizes were checked above.
+    unsafe { nest::<Plain, { cfg!(target_arch = "aarch64") }>(product) }
+}
+
+struct Product<'a> {
+    m: usize,
+    k: usize,
+    n: usize,
+    a: Left<'a>,
+    b: &'a [f32],
+    c: &'a mut [f32],
+    stride: usize,
+    extra: Extra<'a>,
+}
+
+/// Sixteen floats.
+trait Vector: Copy {
+    /// Whether 24 of them fit into registers.
+    const MANY: bool;
+    unsafe fn zero() -> Self;
+    unsafe fn load(from: *const f32) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    /// `self + a·b` for one a.
+    unsafe fn add_product(self, a: f32, b: Self) -> Self;
+}
+
+#[derive(Clone, Copy)]
+struct Plain([f32; PANEL]);
+
+impl Vector for Plain {
+    const MANY: bool = false;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        Self([0.0; PANEL])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller promises sixteen readable floats.
+        Self(unsafe { from.cast::<[f32; PANEL]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller promises sixteen writable floats.
+        unsafe { to.cast::<[f32; PANEL]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add_product(self, a: f32, b: Self) -> Self {
+        Self(std::array::from_fn(|l| {
+            crate::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a, b.0[l], self.0[l])
+        }))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Product, Vector, nest};
+
+    #[derive(Clone, Copy)]
+    pub(super) struct V512(__m512);
+    #[derive(Clone, Copy)]
+    pub(super) struct V256(__m256, __m256);
+
+    // SAFETY of all blocks below: these types are used inside `wide512` and `wide256` only, whose callers have
+    // checked for the instructions; pointers are the caller's promise.
+    impl Vector for V512 {
+        const MANY: bool = true;
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_setzero_ps() })
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_loadu_ps(from) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: see above.
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add_product(self, a: f32, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_fmadd_ps(_mm512_set1_ps(a), b.0, self.0) })
+        }
+    }
+
+    impl Vector for V256 {
+        const MANY: bool = false;
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_setzero_ps(), _mm256_setzero_ps()) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: see above.
+            unsafe {
+                _mm256_storeu_ps(to, self.0);
+                _mm256_storeu_ps(to.add(8), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_product(self, a: f32, b: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let a = _mm256_set1_ps(a);
+                Self(_mm256_fmadd_ps(a, b.0, self.0), _mm256_fmadd_ps(a, b.1, self.1))
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
+    pub(super) fn wide512(product: Product<'_>) {
+        // SAFETY: this function has the instructions; `gemm` has checked the sizes.
+        unsafe { nest::<V512, true>(product) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn wide256(product: Product<'_>) {
+        // SAFETY: this function has the instructions; `gemm` has checked the sizes.
+        unsafe { nest::<V256, true>(product) }
+    }
+}
+
+/// Where a tile begins.
+struct At {
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    /// Rows of the inner dimension in this block.
+    depth: usize,
+    first: bool,
+}
+
+/// All tiles of a product.
+///
+/// # Safety
+/// The sizes fit the slices, as `gemm` checks, and the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
+    let Product { m, k, n, a, b, c, stride, extra } = p;
+    let panels = n.div_ceil(PANEL);
+    if k == 0 {
+        if !extra.accumulate {
+            (0..m).for_each(|r| c[r * stride..r * stride + n].fill(0.0));
+        }
+        return finish::<FMA>((0, m), (0, n), c, stride, &extra);
+    }
+    for r0 in (0..m).step_by(ROWS) {
+        let r1 = (r0 + ROWS).min(m);
+        for g0 in (0..panels).step_by(GROUP) {
+            let g1 = (g0 + GROUP).min(panels);
+            let columns = (g0 * PANEL, (g1 * PANEL).min(n));
+            for k0 in (0..k).step_by(DEPTH) {
+                let depth = DEPTH.min(k - k0);
+                let first = k0 == 0 && !extra.accumulate;
+                let mut r = r0;
+                while r < r1 {
+                    let at = At {
+                        a: a.data.as_ptr().wrapping_add(r * a.row + k0 * a.column),
+                        b: b.as_ptr().wrapping_add(g0 * k * PANEL + k0 * PANEL),
+                        c: c.as_mut_ptr().wrapping_add(r * stride + g0 * PANEL),
+                        depth,
+                        first,
+                    };
+                    let steps = (a.row, a.column, k * PANEL, stride);
+                    let width = columns.1 - columns.0;
+                    // SAFETY: rows r to r + R and the group's columns lie within the matrices.
+                    r += unsafe { row_tile::<V>(r1 - r, &at, width, steps) };
+                }
+            }
+            finish::<FMA>((r0, r1), columns, c, stride, &extra);
+        }
+    }
+}
+
+/// Bias and activation of a block.
+#[inline(always)]
+fn finish<const FMA: bool>(
+    rows: (usize, usize),
+    columns: (usize, usize),
+    c: &mut [f32],
+    stride: usize,
+    extra: &Extra<'_>,
+) {
+    if extra.row_bias.is_none() && extra.column_bias.is_none() && extra.act == Act::None {
+        return;
+    }
+    for r in rows.0..rows.1 {
+        let y = &mut c[r * stride + columns.0..r * stride + columns.1];
+        if let Some(bias) = extra.row_bias {
+            let bias = bias[r];
+            y.iter_mut().for_each(|y| *y += bias);
+        }
+        if let Some(bias) = extra.column_bias {
+            y.iter_mut().zip(&bias[columns.0..columns.1]).for_each(|(y, b)| *y += b);
+        }
+        extra.act.apply::<FMA>(y);
+    }
+}
+
+type Steps = (usize, usize, usize, usize);
+
+/// As many rows as fit, over all panels of a group; returns their number.
+///
+/// # Safety
+/// See [`nest`].
+#[inline(always)]
+unsafe fn row_tile<V: Vector>(left: usize, at: &At, width: usize, steps: Steps) -> usize {
+    // SAFETY of all: the caller's promise.
+    unsafe {
+        match (V::MANY, left) {
+            (true, 12..) => panel_tiles::<V, 12, 2>(at, width, steps),
+            (true, 8..) => panel_tiles::<V, 8, 2>(at, width, steps),
+            (false, 6..) => panel_tiles::<V, 6, 1>(at, width, steps),
+            (true, 4..) => panel_tiles::<V, 4, 4>(at, width, steps),
+            (false, 4..) => panel_tiles::<V, 4, 1>(at, width, steps),
+            (true, 2..) => panel_tiles::<V, 2, 4>(at, width, steps),
+            (false, 2..) => panel_tiles::<V, 2, 2>(at, width, steps),
+            (true, _) => panel_tiles::<V, 1, 8>(at, width, steps),
+            (false, _) => panel_tiles::<V, 1, 4>(at, width, steps),
+        }
+    }
+}
+
+/// R rows over `width` columns, P panels at a time.
+///
+/// # Safety
+/// See [`nest`].
+#[inline(always)]
+unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
+    at: &At,
+    width: usize,
+    steps: Steps,
+) -> usize {
+    let (_, _, panel, stride) = steps;
+    let mut column = 0;
+    while column < width {
+        let b = at.b.wrapping_add(column / PANEL * panel);
+        let c = at.c.wrapping_add(column);
+        // SAFETY of all: whole panels are written in place; the last, partial one through memory of its own.
+        unsafe {
+            if column + P * PANEL <= width {
+                tile::<V, R, P>(at, b, c, stride, steps);
+                column += P * PANEL;
+            } else if column + PANEL <= width {
+                tile::<V, R, 1>(at, b, c, stride, steps);
+                column += PANEL;
+            } else {
+                let mut edge = [[0.0_f32; PANEL]; R];
+                let rest = width - column;
+                if !at.first {
+                    for (r, row) in edge.iter_mut().enumerate() {
+                        std::ptr::copy_nonoverlapping(c.add(r * stride), row.as_mut_ptr(), rest);
+                    }
+                }
+                tile::<V, R, 1>(at, b, edge.as_mut_ptr().cast(), PANEL, steps);
+                for (r, row) in edge.iter().enumerate() {
+                    std::ptr::copy_nonoverlapping(row.as_ptr(), c.add(r * stride), rest);
+                }
+                column = width;
+            }
+        }
+    }
+    R
+}
+
+/// R rows of P whole panels.
+///
+/// # Safety
+/// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `c`.
+#[inline(always)]
+unsafe fn tile<V: Vector, const R: usize, const P: usize>(
+    at: &At,
+    b: *const f32,
+    c: *mut f32,
+    stride: usize,
+    (row, column, panel, _): Steps,
+) {
+    // SAFETY of all: the caller's promise.
+    unsafe {
+        let mut sums = [[V::zero(); P]; R];
+        if !at.first {
+            for r in 0..R {
+                for v in 0..P {
+                    sums[r][v] = V::load(c.add(r * stride + v * PANEL));
+                }
+            }
+        }
+        let mut a = at.a;
+        let mut b = b;
+        for _ in 0..at.depth {
+            let mut right = [V::zero(); P];
+            for v in 0..P {
+                right[v] = V::load(b.add(v * panel));
+            }
+            for r in 0..R {
+                let left = *a.add(r * row);
+                for v in 0..P {
+                    sums[r][v] = sums[r][v].add_product(left, right[v]);
+                }
+            }
+            a = a.wrapping_add(column);
+            b = b.wrapping_add(PANEL);
+        }
+        for r in 0..R {
+            for v in 0..P {
+                sums[r][v].store(c.add(r * stride + v * PANEL));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(rows: usize, columns: usize, seed: usize) -> Vec<f32> {
+        (0..rows * columns).map(|i| ((i * 37 + seed * 11) % 23) as f32 - 11.0).collect()
+    }
+
+    #[test]
+    fn products_of_small_integers_are_exact_for_any_size() {
+        for (m, k, n) in [
+            (1, 1, 1),
+            (1, 300, 130),
+            (2, 7, 17),
+            (5, 3, 16),
+            (13, 20, 33),
+            (25, 513, 48),
+            (100, 9, 5),
+            (3, 0, 4),
+        ] {
+            let (a, b) = (matrix(m, k, 1), matrix(k, n, 2));
+            let mut packed = vec![f32::NAN; packed_len(k, n)];
+            pack(&b, k, n, n, 1, &mut packed);
+            let bias: Vec<f32> = (0..m).map(|r| r as f32).collect();
+            let mut c = vec![f32::NAN; m * (n + 3)];
+            let extra = Extra { row_bias: Some(&bias), act: Act::Relu, ..Extra::default() };
+            gemm((m, k, n), Left { data: &a, row: k, column: 1 }, &packed, &mut c, n + 3, extra);
+            for (r, j) in (0..m).flat_map(|r| (0..n).map(move |j| (r, j))) {
+                let want: f32 = (0..k).map(|i| a[r * k + i] * b[i * n + j]).sum::<f32>() + bias[r];
+                assert_eq!(c[r * (n + 3) + j], want.max(0.0), "{m}x{k}x{n} at {r}, {j}");
+            }
+            assert!(m == 1 || c[n].is_nan(), "nothing is written between rows");
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_how_rows_and_columns_are_grouped() {
+        let (m, k, n) = (29, 700, 77);
+        let a: Vec<f32> = matrix(m, k, 3).iter().map(|v| v * 0.1).collect();
+        let b: Vec<f32> = matrix(k, n, 4).iter().map(|v| v * 0.1).collect();
+        let run = |rows: std::ops::Range<usize>, columns: std::ops::Range<usize>| {
+            let width = columns.len();
+            let mut packed = vec![0.0; packed_len(k, width)];
+            pack(&b[columns.start..], k, width, n, 1, &mut packed);
+            let mut c = vec![0.0; rows.len() * width];
+            let left = Left { data: &a[rows.start * k..], row: k, column: 1 };
+            gemm((rows.len(), k, width), left, &packed, &mut c, width, Extra::default());
+            c
+        };
+        let whole = run(0..m, 0..n);
+        for r in 0..m {
+            for columns in [0..1, 3..40, 60..77] {
+                let part = run(r..r + 1, columns.clone());
+                assert_eq!(part, whole[r * n..][columns.clone()], "row {r}, {columns:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Tensor ops with the meaning of the ONNX operators of the same names, at their newest versions.
+//!
+//! A token is a whole tensor, every rate is 1. Each operand is an input port or, where it is a constant, a parameter
+//! of the same name; shapes are known when an actor is resolved, so kernels are made with strides and tables ready
+//! and allocate nothing. Operands whose values decide shapes must be constants.
+
+mod attention;
+mod conv;
+pub(crate) mod cx;
+mod elementwise;
+mod gemm;
+mod image;
+mod index;
+mod matmul;
+mod movement;
+mod norm;
+mod num;
+mod pool;
+mod quant;
+mod recurrent;
+mod reduce;
+mod signal;
+mod table;
+mod window;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use zbmd_ir::{Actor, BlobId, DType, TiSlice, TokenType, Value};
+
+use super::args::{Args, input_error};
+use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
+use crate::kernel::Kernel;
+use crate::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work};
+use cx::{Cx, Halves, Operand, Plan, operand_of};
+
+/// An operand of a tensor op.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorInput {
+    /// Name of the port and of the parameter; the first of many has the number 0 behind it.
+    pub name: &'static str,
+    /// Whether it may be missing.
+    pub optional: bool,
+    /// Whether it must be a constant.
+    pub constant: bool,
+    /// Whether any number of operands may follow, named by number.
+    pub many: bool,
+}
+
+/// What is known of a tensor op without making one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorOp {
+    /// The ONNX operator.
+    pub operator: &'static str,
+    /// Name in the catalogue: `Nn` and the operator.
+    pub name: &'static str,
+    /// Operands, in the operator's order.
+    pub inputs: Vec<TensorInput>,
+    /// Outputs, in the operator's order.
+    pub outputs: Vec<&'static str>,
+    /// Whether there are as many outputs as are asked for, named by number.
+    pub many_outputs: bool,
+    /// Parameters beside operands.
+    pub params: Vec<&'static str>,
+}
+
+impl TensorOp {
+    /// The tensor op for an ONNX operator.
+    pub fn find(operator: &str) -> Option<&'static TensorOp> {
+        TABLE.iter().map(|e| &e.spec).find(|s| s.operator == operator)
+    }
+
+    /// Every tensor op.
+    pub fn all() -> impl Iterator<Item = &'static TensorOp> {
+        TABLE.iter().map(|e| &e.spec)
+    }
+
+    /// The operand at a position, and the name of its port.
+    pub fn input(&self, position: usize) -> Option<(&TensorInput, String)> {
+        let last = self.inputs.last()?;
+        match self.inputs.get(position) {
+            Some(input) if !input.many => Some((input, input.name.to_owned())),
+            _ if last.many => {
+                Some((last, format!("{}{}", last.name, position + 1 - self.inputs.len())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The name of the output at a position.
+    pub fn output(&self, position: usize) -> Option<String> {
+        match self.outputs.get(position) {
+            Some(name) if !self.many_outputs => Some((*name).to_owned()),
+            _ if self.many_outputs => Some(format!("{}{position}", self.outputs.first()?)),
+            _ => None,
+        }
+    }
+}
+
+/// Parameters that every tensor op has.
+const COMMON: [&str; 2] = ["outputs", "view"];
+
+struct Entry {
+    spec: TensorOp,
+    doc: OpDoc,
+    row: &'static table::Row,
+}
+
+static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| table::ROWS.iter().map(entry).collect());
+
+/// A row of the table, read. The texts are kept for the life of the program, as those of all ops are.
+fn entry(row: &'static table::Row) -> Entry {
+    let input = |text: &'static str| TensorInput {
+        name: text.trim_end_matches(['?', '!', '~', '*']),
+        optional: text.ends_with(['?', '~']),
+        constant: text.ends_with(['!', '~']),
+        many: text.ends_with('*'),
+    };
+    let inputs: Vec<TensorInput> = row.inputs.split_whitespace().map(input).collect();
+    let outputs: Vec<&str> =
+        row.outputs.split_whitespace().map(|o| o.trim_end_matches('*')).collect();
+    let params: Vec<&str> = row.params.split_whitespace().collect();
+    let name: &'static str = format!("Nn{}", row.operator).leak();
+    let mut docs: Vec<(&'static str, &'static str)> = Vec::new();
+    for i in &inputs {
+        docs.push((
+            i.name,
+            if i.constant {
+                "the operand, which must be a constant"
+            } else {
+                "the operand, where it is a constant"
+            },
+        ));
+    }
+    docs.extend(params.iter().map(|p| (*p, table::meaning(p))));
+    docs.push(("outputs", "numbers of the outputs that are wanted (default [0])"));
+    docs.push(("view", "shapes under which inputs are read, by name: {\"x\": [2, 8]}"));
+    let written = |i: &TensorInput| {
+        let more = if i.many { "0, …" } else { "" };
+        let note = match (i.optional, i.constant) {
+            (true, true) => " (constant, may be missing)",
+            (true, false) => " (may be missing)",
+            (false, true) => " (constant)",
+            (false, false) => "",
+        };
+        format!("`{}{more}`{note}", i.name)
+    };
+    let ins: Vec<String> = inputs.iter().map(written).collect();
+    let outs: Vec<String> = outputs.iter().map(|o| format!("`{o}`")).collect();
+    let ports = format!(
+        "{} -> {}; whole tensors, one a firing; any input may be a parameter instead",
+        ins.join(", "),
+        outs.join(", ")
+    );
+    let example = format!("{name}()");
+    let doc = OpDoc {
+        summary: row.summary,
+        params: docs.leak(),
+        ports: ports.leak(),
+        example: example.leak(),
+    };
+    let many_outputs = row.outputs.ends_with('*');
+    Entry {
+        spec: TensorOp { operator: row.operator, name, inputs, outputs, many_outputs, params },
+        doc,
+        row,
+    }
+}
+
+/// Adds the tensor ops to a catalogue.
+pub(super) fn register(registry: &mut Registry) {
+    TABLE.iter().for_each(|entry| registry.add(Nn(entry)));
+}
+
+/// One tensor op of the catalogue.
+struct Nn(&'static Entry);
+
+impl Nn {
+    fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
+        let spec = &self.0.spec;
+        let plain: BTreeMap<String, Value> = cx
+            .params
+            .iter()
+            .filter(|(k, _)| !self.is_operand(k))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let inner = ResolveCx { params: &plain, ..*cx };
+        let known: Vec<&str> = spec.params.iter().copied().chain(COMMON).collect();
+        let args = Args::new(&inner, &known)?;
+        let ins = self.operands(cx)?;
+        let wanted = self.wanted(&args)?;
+        let names: Option<Vec<String>> = wanted.iter().map(|&o| spec.output(o)).collect();
+        let names = names.ok_or_else(|| {
+            args.error(
+                "outputs",
+                format!("is {wanted:?}"),
+                format!("there are {}", spec.outputs.join(", ")),
+            )
+        })?;
+        let tensor = Cx { args, ins, wanted };
+        let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
+        let Cx { ins, .. } = tensor;
+        if plan.outs.len() != names.len() {
+            return Err(Cx::other("not all of these outputs exist", "ask for others in `outputs`"));
+        }
+        if let Some(token) = plan.outs.iter().find(|t| t.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES)
+        {
+            return Err(Cx::other(format!("the result would be {token}"), "make it smaller"));
+        }
+        let plan = if self.0.row.wide { Halves::wrap(plan, &ins) } else { plan };
+        let made = plan.made(ins, &names);
+        check_limits(&made.signature)?;
+        check_connected(&made.signature, cx.connected)?;
+        Ok(made)
+    }
+
+    fn is_operand(&self, name: &str) -> bool {
+        self.0.spec.inputs.iter().any(|i| {
+            let number = name.strip_prefix(i.name);
+            number == Some("") && !i.many
+                || i.many
+                    && number
+                        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        })
+    }
+
+    fn wanted(&self, args: &Args<'_>) -> Result<Vec<usize>, OpError> {
+        let default = || match args.get("num_outputs").and_then(Value::as_int) {
+            Some(n @ 1..=31) if self.0.spec.many_outputs => (0..n as usize).collect(),
+            _ => vec![0],
+        };
+        let Some(list) = args.ints_opt("outputs")? else { return Ok(default()) };
+        let wanted: Option<Vec<usize>> =
+            list.iter().map(|&o| usize::try_from(o).ok().filter(|o| *o < 31)).collect();
+        wanted.filter(|w| !w.is_empty() && w.is_sorted_by(|a, b| a < b)).ok_or_else(|| {
+            args.error("outputs", format!("is {list:?}"), "numbers of outputs, rising from 0")
+        })
+    }
+
+    /// The operands in the operator's order: constants from parameters, the rest from ports.
+    fn operands(&self, cx: &ResolveCx<'_>) -> Result<Vec<Option<Operand>>, OpError> {
+        let spec = &self.0.spec;
+        let args = Args::all(cx);
+        let views = args.map_opt("view")?;
+        let has = |name: &str, first: bool| {
+            cx.connected.iter().any(|c| c == name || (first && c.is_empty()))
+        };
+        let mut out = Vec::new();
+        let mut position = 0;
+        while let Some((input, name)) = spec.input(position) {
+            let first = position == 0;
+            position += 1;
+            let given = cx.params.get(&name);
+            let there = has(&name, first);
+            if input.many && given.is_none() && !there {
+                break;
+            }
+            let (mut ty, data) = match (given, there) {
+                (Some(_), true) => {
+                    return Err(input_error(
+                        &name,
+                        "is a port and a parameter",
+                        "give one of them",
+                    ));
+                }
+                (Some(value), false) => {
+                    let (ty, data) = operand_of(&args, &name, value, literal(&name, out.first()))?;
+                    (ty, Some(data))
+                }
+                (None, true) => {
+                    if input.constant {
+                        return Err(input_error(
+                            &name,
+                            "must be a constant",
+                            "its value decides shapes, which are fixed when a model is compiled: give it as a parameter",
+                        ));
+                    }
+                    (cx.input(&name, first)?.clone(), None)
+                }
+                (None, false) if input.optional => {
+                    out.push(None);
+                    continue;
+                }
+                (None, false) => {
+                    return Err(input_error(
+                        &name,
+                        "is missing",
+                        "connect it, or give it as a parameter",
+                    ));
+                }
+            };
+            let port = ty.clone();
+            if let Some(view) = views.and_then(|v| v.get(&name)) {
+                ty = viewed(&args, &name, &ty, view)?;
+            }
+            out.push(Some(Operand { name, ty, port, data }));
+        }
+        Ok(out)
+    }
+
+    fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
+        let (connected, types) = stateless_inputs(actor);
+        self.made(&ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs })
+    }
+}
+
+/// Dtype of an operand that is written out: integers where places or sizes are meant, else that of the first one.
+fn literal(name: &str, first: Option<&Option<Operand>>) -> DType {
+    const WHOLE: [&str; 16] = [
+        "shape",
+        "axes",
+        "axis",
+        "starts",
+        "ends",
+        "steps",
+        "indices",
+        "repeats",
+        "split",
+        "k",
+        "pads",
+        "sizes",
+        "positions",
+        "lengths",
+        "target",
+        "size",
+    ];
+    if WHOLE.contains(&name) {
+        return DType::I64;
+    }
+    first.and_then(|o| o.as_ref()).map_or(DType::F32, |o| o.ty.dtype)
+}
+
+/// The type of a port that is read under another shape.
+fn viewed(args: &Args<'_>, name: &str, ty: &TokenType, view: &Value) -> Result<TokenType, OpError> {
+    let dims: Option<Vec<u32>> = view
+        .as_list()
+        .and_then(|l| l.iter().map(|d| d.as_int().and_then(|d| u32::try_from(d).ok())).collect());
+    let as_seen =
+        dims.map(|d| TokenType::new(ty.dtype, d)).filter(|v| v.elements() == ty.elements());
+    as_seen.ok_or_else(|| {
+        args.error(
+            "view",
+            format!("does not fit `{name}`, which is {ty}"),
+            "a shape of as many elements",
+        )
+    })
+}
+
+impl Op for Nn {
+    fn name(&self) -> &str {
+        self.0.spec.name
+    }
+
+    fn doc(&self) -> OpDoc {
+        self.0.doc.clone()
+    }
+
+    fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        self.made(cx).map(|made| made.signature)
+    }
+
+    fn kernel(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        let made = self.made_for(actor, blobs)?;
+        check_ports(actor, &made.signature)?;
+        made.kernel()
+    }
+
+    fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
+        match self.made_for(actor, blobs) {
+            Ok(made) => made.work(actor),
+            Err(_) => crate::op::default_work(actor),
+        }
+    }
+}

@@ -1,0 +1,902 @@
+//! Ops that move elements without computing: all dtypes, by the size of their elements.
+
+use zbmd_ir::{DType, TokenType};
+
+use super::cx::{Body, Cx, Plan, Tensors, dims, index_at, token, volume};
+use super::index::{Strided, strides};
+use super::reduce::around;
+use crate::op::OpError;
+
+type Made = Result<Plan, OpError>;
+
+fn size_of_dtype(cx: &Cx<'_>, i: usize) -> Result<usize, OpError> {
+    match cx.dtype(i)? {
+        DType::C32 => Err(cx.refuse(i, "is complex", "split it into real and imaginary parts")),
+        other => Ok(other.size_bytes() as usize),
+    }
+}
+
+/// A strided copy of operand 0.
+fn strided(cx: &Cx<'_>, shape: &[usize], out: &[usize], steps: Vec<isize>, start: isize) -> Made {
+    let dtype = cx.dtype(0)?;
+    let copy = Strided::new(shape, steps, start, size_of_dtype(cx, 0)?)?;
+    Ok(Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
+        let x = t.bytes(0);
+        copy.run(x, t.out_bytes(0));
+    })
+    .flops(0.25 * volume(out) as f64))
+}
+
+fn signed(v: Vec<usize>) -> Vec<isize> {
+    v.into_iter().map(|s| s as isize).collect()
+}
+
+/// A copy under another shape.
+fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Made {
+    let ty = &cx.operand(0)?.ty;
+    if volume(&out) as u64 != ty.elements() {
+        return Err(cx.refuse(
+            0,
+            format!("is {ty}, which {out:?} cannot hold"),
+            "shapes of equal size",
+        ));
+    }
+    struct Copy;
+    impl Body for Copy {
+        fn run(&self, t: &mut Tensors<'_>) {
+            let x = t.bytes(0);
+            t.out_bytes(0).copy_from_slice(x);
+        }
+        fn batches(&self) -> bool {
+            true
+        }
+    }
+    Ok(Plan::new(vec![token(ty.dtype, &out)], Copy).flops(0.25 * ty.elements() as f64))
+}
+
+pub(super) fn identity(cx: &Cx<'_>) -> Made {
+    copied(cx, cx.dims(0)?)
+}
+
+pub(super) fn reshape(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let wish = cx.ints(1)?.ok_or_else(|| cx.not_constant(1))?;
+    let zero = cx.flag("allowzero", false)?;
+    let mut out = Vec::new();
+    for (i, &d) in wish.iter().enumerate() {
+        out.push(match d {
+            0 if !zero => *from
+                .get(i)
+                .ok_or_else(|| cx.refuse(1, "takes a dimension that `x` lacks", "give its size"))?,
+            -1 => usize::MAX,
+            d => usize::try_from(d)
+                .map_err(|_| cx.refuse(1, format!("has the dimension {d}"), "sizes, 0 or -1"))?,
+        });
+    }
+    if let Some(open) = out.iter().position(|&d| d == usize::MAX) {
+        out[open] = 1;
+        if out.contains(&usize::MAX) {
+            return Err(cx.refuse(1, "leaves two dimensions open", "at most one -1"));
+        }
+        let rest = volume(&out).max(1);
+        out[open] = volume(&from) / rest;
+    }
+    copied(cx, out)
+}
+
+pub(super) fn flatten(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let axis = cx.args.int_or("axis", 1)?;
+    let at =
+        if axis < 0 { axis + from.len() as i64 } else { axis }.clamp(0, from.len() as i64) as usize;
+    copied(cx, vec![volume(&from[..at]), volume(&from[at..])])
+}
+
+pub(super) fn squeeze(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let axes = match cx.ints(1)? {
+        Some(axes) => {
+            axes.iter().map(|&a| cx.axis(a, from.len())).collect::<Result<Vec<_>, _>>()?
+        }
+        None => (0..from.len()).filter(|&i| from[i] == 1).collect(),
+    };
+    copied(cx, (0..from.len()).filter(|i| !axes.contains(i)).map(|i| from[i]).collect())
+}
+
+pub(super) fn unsqueeze(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let axes = cx.ints(1)?.unwrap_or_default();
+    let rank = from.len() + axes.len();
+    let axes = axes.iter().map(|&a| cx.axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
+    let mut rest = from.into_iter();
+    copied(
+        cx,
+        (0..rank).map(|i| if axes.contains(&i) { 1 } else { rest.next().unwrap_or(1) }).collect(),
+    )
+}
+
+pub(super) fn transpose(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let perm = match cx.args.ints_opt("perm")? {
+        Some(perm) => {
+            perm.iter().map(|&p| cx.axis(p, from.len())).collect::<Result<Vec<_>, _>>()?
+        }
+        None => (0..from.len()).rev().collect(),
+    };
+    let mut sorted = perm.clone();
+    sorted.sort_unstable();
+    if sorted != (0..from.len()).collect::<Vec<_>>() {
+        return Err(cx.args.error("perm", format!("is {perm:?}"), "name each dimension once"));
+    }
+    let own = strides(&from);
+    let out: Vec<usize> = perm.iter().map(|&p| from[p]).collect();
+    strided(cx, &out, &out, perm.iter().map(|&p| own[p] as isize).collect(), 0)
+}
+
+pub(super) fn expand(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let wish: Vec<usize> =
+        cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
+    let out = super::index::broadcast(&[&from, &wish])?;
+    let own = strides(&from);
+    let lead = out.len() - from.len();
+    let step = |i: usize| match i.checked_sub(lead) {
+        Some(j) if from[j] != 1 => own[j] as isize,
+        _ => 0,
+    };
+    let steps = (0..out.len()).map(step).collect();
+    strided(cx, &out, &out, steps, 0)
+}
+
+pub(super) fn tile(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let times: Vec<usize> =
+        cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
+    if times.len() != from.len() {
+        return Err(cx.refuse(
+            1,
+            format!("has {} numbers", times.len()),
+            format!("one for each of {} dimensions", from.len()),
+        ));
+    }
+    let own = strides(&from);
+    let shape: Vec<usize> = times.iter().zip(&from).flat_map(|(&t, &d)| [t, d]).collect();
+    let steps: Vec<isize> = own.iter().flat_map(|&s| [0, s as isize]).collect();
+    let out: Vec<usize> = times.iter().zip(&from).map(|(t, d)| t * d).collect();
+    strided(cx, &shape, &out, steps, 0)
+}
+
+pub(super) fn slice(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let starts = cx.ints(1)?.unwrap_or_default();
+    let ends = cx.ints(2)?.unwrap_or_default();
+    let axes = cx.ints(3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = cx.ints(4)?.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), axes.len(), steps.len()].iter().any(|&n| n != starts.len()) {
+        return Err(cx.refuse(
+            1,
+            "has another length than the ends, axes or steps",
+            "one of each for each axis",
+        ));
+    }
+    let own = strides(&from);
+    let (mut out, mut by, mut start) = (from.clone(), signed(own.clone()), 0_isize);
+    for i in 0..starts.len() {
+        let axis = cx.axis(axes[i], from.len())?;
+        let (n, step) = (from[axis] as i64, steps[i]);
+        if step == 0 {
+            return Err(cx.refuse(4, "is 0", "steps go forwards or backwards"));
+        }
+        let place = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
+        let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+        let first = place(starts[i]).clamp(if step > 0 { 0 } else { 0.min(n - 1) }, high);
+        let end = if ends[i] < -n { low } else { place(ends[i]).clamp(low, high) };
+        let end = if step < 0 && ends[i] <= -n - 1 { -1 } else { end };
+        let span = if step > 0 { end - first } else { first - end };
+        let count = if span <= 0 { 0 } else { (span as u64).div_ceil(step.unsigned_abs()) };
+        out[axis] = count as usize;
+        start += first.max(0) as isize * own[axis] as isize;
+        by[axis] = own[axis] as isize * step as isize;
+    }
+    strided(cx, &out, &out, by, start)
+}
+
+pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Made {
+    let from = cx.dims(0)?;
+    let [n, c, h, w] = from[..] else {
+        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "it takes [n, c, h, w]"));
+    };
+    let b = cx.args.uint("blocksize", 1, 1 << 16)? as usize;
+    let crd = cx.args.word_opt("mode")? == Some("CRD");
+    let whole =
+        if back { h.is_multiple_of(b) && w.is_multiple_of(b) } else { c.is_multiple_of(b * b) };
+    if !whole {
+        return Err(cx.refuse(
+            0,
+            format!("is no multiple of blocks of {b}"),
+            "choose another `blocksize`",
+        ));
+    }
+    let (inner, order, out) = if back {
+        (
+            vec![n, c, h / b, b, w / b, b],
+            if crd { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] },
+            vec![n, c * b * b, h / b, w / b],
+        )
+    } else if crd {
+        (vec![n, c / (b * b), b, b, h, w], [0, 1, 4, 2, 5, 3], vec![n, c / (b * b), h * b, w * b])
+    } else {
+        (vec![n, b, b, c / (b * b), h, w], [0, 3, 4, 1, 5, 2], vec![n, c / (b * b), h * b, w * b])
+    };
+    let own = strides(&inner);
+    let shape: Vec<usize> = order.iter().map(|&o| inner[o]).collect();
+    strided(cx, &shape, &out, order.iter().map(|&o| own[o] as isize).collect(), 0)
+}
+
+pub(super) fn concat(cx: &Cx<'_>) -> Made {
+    let first = cx.dims(0)?;
+    let axis = cx.axis(cx.args.int_or("axis", 0)?, first.len())?;
+    let size = size_of_dtype(cx, 0)?;
+    let mut out = first.clone();
+    out[axis] = 0;
+    let mut parts = Vec::new();
+    for i in 0..cx.ins.len() {
+        let dims = cx.dims(i)?;
+        let fits =
+            dims.len() == first.len() && (0..dims.len()).all(|d| d == axis || dims[d] == first[d]);
+        if !fits || cx.dtype(i)? != cx.dtype(0)? {
+            return Err(cx.refuse(
+                i,
+                format!("is {}", cx.operand(i)?.ty),
+                format!("the first is {}", cx.operand(0)?.ty),
+            ));
+        }
+        out[axis] += dims[axis];
+        let (outer, n, inner) = around(&dims, axis);
+        parts.push((outer, n * inner * size));
+    }
+    let row: usize = parts.iter().map(|p| p.1).sum();
+    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
+        let y = t.out_bytes(0);
+        let mut at = 0;
+        for (i, &(outer, bytes)) in parts.iter().enumerate() {
+            let x = t.bytes(i);
+            for o in 0..outer {
+                y[o * row + at..][..bytes].copy_from_slice(&x[o * bytes..][..bytes]);
+            }
+            at += bytes;
+        }
+    })
+    .flops(0.25 * volume(&out) as f64))
+}
+
+pub(super) fn split(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let (outer, n, inner) = around(&from, axis);
+    let size = size_of_dtype(cx, 0)?;
+    let parts: Vec<usize> = match cx.ints(1)? {
+        Some(parts) => parts.iter().map(|&p| p.max(0) as usize).collect(),
+        None => {
+            let count = cx.args.uint_or("num_outputs", cx.wanted.len() as u64, 1, 31)? as usize;
+            let each = n.div_ceil(count);
+            (0..count).map(|i| each.min(n.saturating_sub(i * each))).collect()
+        }
+    };
+    if parts.iter().sum::<usize>() != n || cx.wanted.iter().any(|&w| w >= parts.len()) {
+        return Err(cx.refuse(
+            1,
+            format!("gives {parts:?} of {n} elements"),
+            "the parts add up to the whole",
+        ));
+    }
+    let mut places = Vec::new();
+    let mut outs = Vec::new();
+    for &w in &cx.wanted {
+        let before: usize = parts[..w].iter().sum();
+        let mut shape = from.clone();
+        shape[axis] = parts[w];
+        outs.push(token(cx.dtype(0)?, &shape));
+        places.push((before * inner * size, parts[w] * inner * size));
+    }
+    let row = n * inner * size;
+    Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
+        let x = t.bytes(0);
+        for (i, &(at, bytes)) in places.iter().enumerate() {
+            let y = t.out_bytes(i);
+            for o in 0..outer {
+                y[o * bytes..][..bytes].copy_from_slice(&x[o * row + at..][..bytes]);
+            }
+        }
+    })
+    .flops(0.25 * volume(&from) as f64))
+}
+
+/// A tensor made of places of operand 0, or of a fill value, chosen when the kernel is made.
+struct Chosen {
+    /// Element of x for each element of y; `u32::MAX` for the fill value.
+    from: Vec<u32>,
+    size: usize,
+    /// Operand with the fill value, zeros if it is missing.
+    fill: usize,
+}
+
+impl Body for Chosen {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (x, y) = (t.bytes(0), t.out_bytes(0));
+        let zero = [0; 8];
+        let fill = t.bytes(self.fill);
+        let fill = if fill.len() < self.size { &zero[..self.size] } else { &fill[..self.size] };
+        for (y, &from) in y.chunks_exact_mut(self.size).zip(&self.from) {
+            match from {
+                u32::MAX => y.copy_from_slice(fill),
+                at => y.copy_from_slice(&x[at as usize * self.size..][..self.size]),
+            }
+        }
+    }
+}
+
+/// Elements of y by a rule from their index; made only where the kernel is.
+fn chosen(
+    cx: &Cx<'_>,
+    out: Vec<usize>,
+    fill: usize,
+    rule: impl Fn(&[usize]) -> Option<usize> + 'static,
+) -> Made {
+    let (dtype, size) = (cx.dtype(0)?, size_of_dtype(cx, 0)?);
+    let ty = token(dtype, &out);
+    if ty.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES || ty.elements() > u64::from(u32::MAX) {
+        return Err(Cx::other(format!("the result would be {ty}"), "make it smaller"));
+    }
+    let flops = volume(&out) as f64;
+    Ok(Plan::lazy(vec![ty], move || {
+        let own = strides(&out);
+        let mut index = vec![0; out.len()];
+        let mut from = Vec::with_capacity(volume(&out));
+        for n in 0..volume(&out) {
+            let mut rest = n;
+            for (i, s) in index.iter_mut().zip(&own) {
+                (*i, rest) = (rest / s, rest % s);
+            }
+            from.push(rule(&index).map_or(u32::MAX, |p| p as u32));
+        }
+        Ok(Box::new(Chosen { from, size, fill }))
+    })
+    .flops(flops))
+}
+
+pub(super) fn pad(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let pads = cx.ints(1)?.unwrap_or_default();
+    let axes = cx.ints(3)?.unwrap_or_else(|| (0..from.len() as i64).collect());
+    if pads.len() != 2 * axes.len() {
+        return Err(cx.refuse(
+            1,
+            format!("has {} numbers", pads.len()),
+            format!("two for each of {} axes", axes.len()),
+        ));
+    }
+    let mode = cx.args.word_opt("mode")?.unwrap_or("constant").to_owned();
+    let mut before = vec![0_i64; from.len()];
+    let mut out = from.clone();
+    for (i, &axis) in axes.iter().enumerate() {
+        let axis = cx.axis(axis, from.len())?;
+        before[axis] = pads[i];
+        let size = (from[axis] as i64).saturating_add(pads[i]).saturating_add(pads[i + axes.len()]);
+        out[axis] =
+            usize::try_from(size).ok().filter(|s| *s <= u32::MAX as usize).ok_or_else(|| {
+                cx.refuse(
+                    1,
+                    format!("makes dimension {axis} {size} long"),
+                    "it removes or adds too much",
+                )
+            })?;
+        if from[axis] == 0 && mode != "constant" {
+            return Err(cx.refuse(0, "is empty along a padded axis", "use the mode `constant`"));
+        }
+    }
+    let own = strides(&from);
+    let plain = mode == "constant"
+        && before.iter().all(|&b| b >= 0)
+        && out.iter().zip(&from).all(|(o, f)| o >= f);
+    if plain {
+        return pad_plain(cx, from, out, before);
+    }
+    chosen(cx, out, 2, move |index| {
+        let mut at = 0;
+        for (d, &i) in index.iter().enumerate() {
+            let (n, place) = (from[d] as i64, i as i64 - before[d]);
+            let place = match mode.as_str() {
+                "edge" => place.clamp(0, n - 1),
+                "reflect" if n == 1 => 0,
+                "reflect" => {
+                    let round = 2 * (n - 1);
+                    let p = place.rem_euclid(round);
+                    p.min(round - p)
+                }
+                "wrap" => place.rem_euclid(n),
+                _ if !(0..n).contains(&place) => return None,
+                _ => place,
+            };
+            at += place as usize * own[d];
+        }
+        Some(at)
+    })
+}
+
+/// Rows of x copied into a result that is filled first.
+fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -> Made {
+    let size = size_of_dtype(cx, 0)?;
+    let to = strides(&out);
+    let start: usize = before.iter().zip(&to).map(|(&b, s)| b as usize * s).sum();
+    let row = from.last().copied().unwrap_or(1);
+    let lines = &from[..from.len().saturating_sub(1)];
+    let walk =
+        super::index::Walk::new(lines, [signed(to[..lines.len()].to_vec())], [start as isize])?;
+    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
+        let (x, y) = (t.bytes(0), t.out_bytes(0));
+        let fill = t.bytes(2);
+        if fill.iter().take(size).any(|&b| b != 0) {
+            y.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(&fill[..size]));
+        } else {
+            y.fill(0);
+        }
+        walk.each(|n, [at]| {
+            for i in 0..walk.inner {
+                let to = (at + i * walk.step[0] as usize) * size;
+                y[to..to + row * size].copy_from_slice(&x[(n + i) * row * size..][..row * size]);
+            }
+        });
+    })
+    .flops(0.25 * volume(&out) as f64))
+}
+
+pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let shape = cx.ints(1)?.unwrap_or_default();
+    let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| (0..from.len() as i64).collect());
+    if axes.len() != shape.len() {
+        return Err(cx.refuse(
+            1,
+            format!("has {} numbers", shape.len()),
+            format!("one for each of {} axes", axes.len()),
+        ));
+    }
+    let mut out = from.clone();
+    for (&a, &s) in axes.iter().zip(&shape) {
+        out[cx.axis(a, from.len())?] = s.max(0) as usize;
+    }
+    let own = strides(&from);
+    let shift: Vec<i64> = out
+        .iter()
+        .zip(&from)
+        .map(|(&o, &f)| if o >= f { -((o - f) as i64 / 2) } else { (f - o) as i64 / 2 })
+        .collect();
+    chosen(cx, out, usize::MAX, move |index| {
+        let mut at = 0;
+        for (d, &i) in index.iter().enumerate() {
+            let place = i as i64 + shift[d];
+            if !(0..from[d] as i64).contains(&place) {
+                return None;
+            }
+            at += place as usize * own[d];
+        }
+        Some(at)
+    })
+}
+
+pub(super) fn trilu(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(0);
+    let upper = cx.flag("upper", true)?;
+    if from.len() < 2 {
+        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "it takes matrices"));
+    }
+    let own = strides(&from);
+    chosen(cx, from, usize::MAX, move |index| {
+        let n = index.len();
+        let off = index[n - 1] as i64 - index[n - 2] as i64;
+        let inside = if upper { off >= k } else { off <= k };
+        inside.then(|| index.iter().zip(&own).map(|(i, s)| i * s).sum())
+    })
+}
+
+/// Places along an axis of operand 0 that operand 1 names.
+pub(super) fn gather(cx: &Cx<'_>) -> Made {
+    let (from, places) = (cx.dims(0)?, cx.dims(1)?);
+    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let size = size_of_dtype(cx, 0)?;
+    let (outer, n, inner) = around(&from, axis);
+    let out = [&from[..axis], &places, &from[axis + 1..]].concat();
+    let (count, itype) = (volume(&places), cx.dtype(1)?);
+    let bytes = inner * size;
+    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
+        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+        for o in 0..outer {
+            for i in 0..count {
+                let p = wrap(index_at(at, itype, i), n);
+                y[(o * count + i) * bytes..][..bytes]
+                    .copy_from_slice(&x[(o * n + p) * bytes..][..bytes]);
+            }
+        }
+    })
+    .flops(0.25 * volume(&out) as f64))
+}
+
+/// An index that may count from the end; what lies outside is brought to the nearest place, never read there.
+fn wrap(i: i64, n: usize) -> usize {
+    let n = n as i64;
+    let i = if i < 0 { i.saturating_add(n) } else { i };
+    i.clamp(0, (n - 1).max(0)) as usize
+}
+
+pub(super) fn gather_elements(cx: &Cx<'_>) -> Made {
+    let (from, out) = (cx.dims(0)?, cx.dims(1)?);
+    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    if out.len() != from.len() || (0..from.len()).any(|d| d != axis && out[d] > from[d]) {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
+    }
+    let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
+    let (own, to, n) = (strides(&from), strides(&out), from[axis]);
+    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
+        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+        for (i, y) in y.chunks_exact_mut(size).enumerate() {
+            let mut rest = i;
+            let mut from = wrap(index_at(at, itype, i), n) * own[axis];
+            for d in 0..to.len() {
+                let k = rest / to[d];
+                rest %= to[d];
+                from += if d == axis { 0 } else { k * own[d] };
+            }
+            y.copy_from_slice(&x[from * size..][..size]);
+        }
+    }))
+}
+
+pub(super) fn gather_nd(cx: &Cx<'_>) -> Made {
+    let (from, places) = (cx.dims(0)?, cx.dims(1)?);
+    let batch = cx.args.uint_or("batch_dims", 0, 0, 8)? as usize;
+    let Some((&depth, lead)) = places.split_last() else {
+        return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
+    };
+    if batch > lead.len()
+        || batch + depth > from.len()
+        || from[..batch.min(from.len())] != lead[..batch]
+    {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
+    }
+    let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
+    let own = strides(&from);
+    let block = volume(&from[batch + depth..]) * size;
+    let out = [lead, &from[batch + depth..]].concat();
+    let (per, batch_step) = (volume(&lead[batch..]), volume(&from[batch..]));
+    let sizes: Vec<(usize, usize)> = (batch..batch + depth).map(|d| (from[d], own[d])).collect();
+    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
+        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+        for (i, y) in y.chunks_exact_mut(block.max(1)).enumerate() {
+            let start = i / per.max(1) * batch_step;
+            let place = sizes
+                .iter()
+                .enumerate()
+                .map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s);
+            let from = (start + place.sum::<usize>()) * size;
+            y.copy_from_slice(&x[from..][..block]);
+        }
+    }))
+}
+
+/// How an update joins what is there.
+#[derive(Clone, Copy)]
+enum Join {
+    Set,
+    Add,
+    Mul,
+    Max,
+    Min,
+}
+
+fn join_of(cx: &Cx<'_>) -> Result<Join, OpError> {
+    Ok(match cx.args.word_opt("reduction")?.unwrap_or("none") {
+        "none" => Join::Set,
+        "add" => Join::Add,
+        "mul" => Join::Mul,
+        "max" => Join::Max,
+        "min" => Join::Min,
+        other => {
+            return Err(cx.args.unknown_word(
+                "reduction",
+                other,
+                &["none", "add", "mul", "max", "min"],
+            ));
+        }
+    })
+}
+
+fn joined<T: super::num::Num>(join: Join, old: T, new: T) -> T {
+    match join {
+        Join::Set => new,
+        Join::Add => old.add(new),
+        Join::Mul => old.mul(new),
+        Join::Max => old.max(new),
+        Join::Min => old.min(new),
+    }
+}
+
+pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
+    let (from, places) = (cx.dims(0)?, cx.dims(1)?);
+    let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
+    let fits =
+        places.len() == from.len() && (0..from.len()).all(|d| d == axis || places[d] <= from[d]);
+    if !fits || cx.dims(2)? != places || cx.dtype(2)? != cx.dtype(0)? {
+        return Err(cx.refuse(
+            2,
+            format!("is {}", cx.operand(2)?.ty),
+            "updates and indices have one shape within that of `x`",
+        ));
+    }
+    let (join, itype) = (join_of(cx)?, cx.dtype(1)?);
+    let (own, to, n) = (strides(&from), strides(&places), from[axis]);
+    fn make<T: super::num::Num>(
+        out: TokenType,
+        join: Join,
+        itype: DType,
+        (own, to, n, axis): (Vec<usize>, Vec<usize>, usize, usize),
+    ) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let (x, at, u, y) = (t.get::<T>(0), t.bytes(1), t.get::<T>(2), t.out::<T>(0));
+            y.copy_from_slice(x);
+            for (i, &u) in u.iter().enumerate() {
+                let mut rest = i;
+                let mut into = wrap(index_at(at, itype, i), n) * own[axis];
+                for d in 0..to.len() {
+                    let k = rest / to[d];
+                    rest %= to[d];
+                    into += if d == axis { 0 } else { k * own[d] };
+                }
+                y[into] = joined(join, y[into], u);
+            }
+        }))
+    }
+    super::cx::by_num!(
+        cx.dtype(0)?,
+        make(cx.operand(0)?.ty.clone(), join, itype, (own, to, n, axis))
+    )
+}
+
+pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
+    let (from, places) = (cx.dims(0)?, cx.dims(1)?);
+    let Some((&depth, lead)) = places.split_last() else {
+        return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
+    };
+    if depth > from.len()
+        || cx.dims(2)? != [lead, &from[depth..]].concat()
+        || cx.dtype(2)? != cx.dtype(0)?
+    {
+        return Err(cx.refuse(
+            2,
+            format!("is {}", cx.operand(2)?.ty),
+            "one block of `x` for each list of indices",
+        ));
+    }
+    let (join, itype, own) = (join_of(cx)?, cx.dtype(1)?, strides(&from));
+    let block = volume(&from[depth..]);
+    let sizes: Vec<(usize, usize)> = (0..depth).map(|d| (from[d], own[d])).collect();
+    fn make<T: super::num::Num>(
+        out: TokenType,
+        join: Join,
+        itype: DType,
+        sizes: Vec<(usize, usize)>,
+        block: usize,
+    ) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let (x, at, u, y) = (t.get::<T>(0), t.bytes(1), t.get::<T>(2), t.out::<T>(0));
+            y.copy_from_slice(x);
+            let depth = sizes.len();
+            for (i, u) in u.chunks_exact(block.max(1)).enumerate() {
+                let into: usize = sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s)
+                    .sum();
+                y[into..into + block]
+                    .iter_mut()
+                    .zip(u)
+                    .for_each(|(y, &u)| *y = joined(join, *y, u));
+            }
+        }))
+    }
+    super::cx::by_num!(cx.dtype(0)?, make(cx.operand(0)?.ty.clone(), join, itype, sizes, block))
+}
+
+/// Writes an update into a cache along an axis, for each batch where its index says.
+pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
+    let (from, update) = (cx.dims(0)?, cx.dims(1)?);
+    let axis = cx.axis(cx.args.int_or("axis", -2)?, from.len())?;
+    let fits = update.len() == from.len()
+        && axis > 0
+        && (0..from.len())
+            .all(|d| if d == axis { update[d] <= from[d] } else { update[d] == from[d] });
+    if !fits || cx.dtype(1)? != cx.dtype(0)? {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the cache is {}", cx.operand(0)?.ty),
+        ));
+    }
+    let circular = cx.args.word_opt("mode")? == Some("circular");
+    let itype = cx.opt(2).map_or(DType::I64, |o| o.ty.dtype);
+    let (outer, n, inner) = around(&from, axis);
+    let (count, per_batch) = (update[axis], outer / from[0].max(1));
+    let bytes = inner * size_of_dtype(cx, 0)?;
+    Ok(Plan::new(vec![cx.operand(0)?.ty.clone()], move |t: &mut Tensors<'_>| {
+        let (x, u, at, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out_bytes(0));
+        y.copy_from_slice(x);
+        for o in 0..outer {
+            let start = if at.is_empty() { 0 } else { index_at(at, itype, o / per_batch.max(1)) };
+            for k in 0..count {
+                let place = start.saturating_add(k as i64);
+                let place = if circular {
+                    place.rem_euclid(n as i64) as usize
+                } else {
+                    wrap(place.max(0), n)
+                };
+                y[(o * n + place) * bytes..][..bytes]
+                    .copy_from_slice(&u[(o * count + k) * bytes..][..bytes]);
+            }
+        }
+    }))
+}
+
+pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
+    let at = cx.dims(0)?;
+    let depth = cx.floats(1)?.and_then(|d| d.first().copied()).unwrap_or(0.0);
+    if !(1.0..=1e9).contains(&depth) {
+        return Err(cx.refuse(1, format!("is {depth}"), "a depth of at least 1"));
+    }
+    let axis = cx.axis(cx.args.int_or("axis", -1)?, at.len() + 1)?;
+    let (depth, itype) = (depth as usize, cx.dtype(0)?);
+    let mut out = at.clone();
+    out.insert(axis, depth);
+    let (outer, inner) = (volume(&at[..axis]), volume(&at[axis..]));
+    let size = size_of_dtype(cx, 2)?;
+    Ok(Plan::new(vec![token(cx.dtype(2)?, &out)], move |t: &mut Tensors<'_>| {
+        let (at, values, y) = (t.bytes(0), t.bytes(2), t.out_bytes(0));
+        y.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(&values[..size]));
+        for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+            let place = index_at(at, itype, o * inner + i);
+            let place = if place < 0 { place.saturating_add(depth as i64) } else { place };
+            if (0..depth as i64).contains(&place) {
+                let to = (o * depth + place as usize) * inner + i;
+                y[to * size..][..size].copy_from_slice(&values[size..2 * size]);
+            }
+        }
+    }))
+}
+
+pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
+    let from = cx.dims(0)?;
+    let batch = cx.args.uint_or("batch_axis", 1, 0, 1)? as usize;
+    let time = cx.args.uint_or("time_axis", 0, 0, 1)? as usize;
+    if from.len() < 2 || batch == time || cx.dims(1)? != [from[batch]] {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            "one length for each batch; different axes",
+        ));
+    }
+    let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
+    let block = volume(&from[2..]) * size;
+    let (rows, columns, steps) = (from[0], from[1], from[time]);
+    Ok(Plan::new(vec![cx.operand(0)?.ty.clone()], move |t: &mut Tensors<'_>| {
+        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+        for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+            let (b, k) = if batch == 0 { (r, c) } else { (c, r) };
+            let len = index_at(at, itype, b).clamp(0, steps as i64) as usize;
+            let k = if k < len { len - 1 - k } else { k };
+            let (fr, fc) = if batch == 0 { (b, k) } else { (k, b) };
+            y[(r * columns + c) * block..][..block]
+                .copy_from_slice(&x[(fr * columns + fc) * block..][..block]);
+        }
+    }))
+}
+
+/// Sums of columns laid back onto an image: the inverse walk of a convolution's windows.
+pub(super) fn col2im(cx: &Cx<'_>) -> Made {
+    let dtype = cx.expect(0, &super::cx::FLOATS)?;
+    let from = cx.dims(0)?;
+    let usizes = |v: Option<Vec<i64>>| -> Vec<usize> {
+        v.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect()
+    };
+    let (image, block) = (usizes(cx.ints(1)?), usizes(cx.ints(2)?));
+    let n = image.len();
+    let (steps, dilations) = (cx.sizes("strides", n, 1)?, cx.sizes("dilations", n, 1)?);
+    let pads = cx.sizes("pads", 2 * n, 0)?;
+    let cells = volume(&block).max(1);
+    let spots: Vec<usize> = (0..n)
+        .map(|d| {
+            let reach = dilations[d] * (block.get(d).copied().unwrap_or(1).max(1) - 1) + 1;
+            ((image[d] + pads[d] + pads[n + d]).saturating_sub(reach)) / steps[d].max(1) + 1
+        })
+        .collect();
+    if from.len() != 3
+        || block.len() != n
+        || volume(&spots) != from[2]
+        || !from[1].is_multiple_of(cells)
+    {
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            format!("[n, channels · {cells}, {}]", volume(&spots)),
+        ));
+    }
+    let out = [&[from[0], from[1] / cells], image.as_slice()].concat();
+    struct Col2Im {
+        image: Vec<usize>,
+        block: Vec<usize>,
+        spots: Vec<usize>,
+        steps: Vec<usize>,
+        dilations: Vec<usize>,
+        pads: Vec<usize>,
+        planes: usize,
+    }
+    impl super::cx::FloatBody for Col2Im {
+        fn run<F: super::num::Float>(&self, t: &mut Tensors<'_>) {
+            let (x, y) = (t.get::<F>(0), t.out::<F>(0));
+            y.fill(F::ZERO);
+            let (cells, spots, pixels) =
+                (volume(&self.block), volume(&self.spots), volume(&self.image));
+            for (plane, cell, spot) in (0..self.planes)
+                .flat_map(|p| (0..cells).flat_map(move |c| (0..spots).map(move |s| (p, c, s))))
+            {
+                let (mut c, mut s, mut at, mut scale, mut inside) = (cell, spot, 0, 1, true);
+                for d in (0..self.image.len()).rev() {
+                    let (kc, ks) = (c % self.block[d], s % self.spots[d]);
+                    (c, s) = (c / self.block[d], s / self.spots[d]);
+                    let place =
+                        (ks * self.steps[d] + kc * self.dilations[d]).checked_sub(self.pads[d]);
+                    match place.filter(|p| *p < self.image[d]) {
+                        Some(p) => at += p * scale,
+                        None => inside = false,
+                    }
+                    scale *= self.image[d];
+                }
+                if inside {
+                    y[plane * pixels + at] += x[(plane * cells + cell) * spots + spot];
+                }
+            }
+        }
+    }
+    let planes = volume(&out[..2]);
+    Ok(Plan::float(
+        dtype,
+        vec![token(dtype, &out)],
+        Col2Im { image, block, spots, steps, dilations, pads, planes },
+    ))
+}
+
+/// Ones on a diagonal.
+pub(super) fn eye_like(cx: &Cx<'_>) -> Made {
+    let ty = &cx.operand(0)?.ty;
+    let [_, columns] = dims(ty)[..] else {
+        return Err(cx.refuse(0, format!("is {ty}"), "it takes matrices"));
+    };
+    let dtype = cx.args.dtype_or("dtype", ty.dtype)?;
+    let k = cx.args.int_or("k", 0)?;
+    fn make<T: super::num::Num>(out: TokenType, k: i64, columns: usize) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            for (i, y) in t.out::<T>(0).iter_mut().enumerate() {
+                let on = (i % columns) as i64 - (i / columns) as i64 == k;
+                *y = if on { T::ONE } else { T::ZERO };
+            }
+        }))
+    }
+    super::cx::by_element!(dtype, make(token(dtype, &dims(ty)), k, columns))
+}

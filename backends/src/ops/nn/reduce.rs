@@ -1,0 +1,420 @@
+//! Reductions along axes, running sums, softmax, the k greatest.
+
+use zbmd_ir::DType;
+
+use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, by_num, token, volume};
+use super::index::Walk;
+use super::num::{Float, Num};
+use crate::op::OpError;
+use crate::simd::{self, Isa, Loop};
+
+type Made = Result<Plan, OpError>;
+
+/// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
+fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
+    let given = cx.ints(1)?.unwrap_or_default();
+    if given.is_empty() {
+        let none = cx.flag("noop_with_empty_axes", false)?;
+        return Ok(if none { Vec::new() } else { (0..rank).collect() });
+    }
+    let mut axes: Vec<usize> = given.iter().map(|&a| cx.axis(a, rank)).collect::<Result<_, _>>()?;
+    axes.sort_unstable();
+    axes.dedup();
+    Ok(axes)
+}
+
+/// How x is walked: kept dimensions outside, reduced ones inside.
+struct Fold {
+    kept: Walk<1>,
+    over: Walk<1>,
+    count: usize,
+    out: Vec<usize>,
+}
+
+impl Fold {
+    fn new(dims: &[usize], axes: &[usize], keep: bool) -> Result<Self, OpError> {
+        let own: Vec<isize> = super::index::strides(dims).into_iter().map(|s| s as isize).collect();
+        let pick = |inside: bool| -> (Vec<usize>, Vec<isize>) {
+            (0..dims.len())
+                .filter(|d| axes.contains(d) == inside)
+                .map(|d| (dims[d], own[d]))
+                .unzip()
+        };
+        let ((kept, ks), (over, os)) = (pick(false), pick(true));
+        let out = (0..dims.len())
+            .filter(|d| keep || !axes.contains(d))
+            .map(|d| if axes.contains(&d) { 1 } else { dims[d] })
+            .collect();
+        Ok(Self {
+            count: volume(&over),
+            kept: Walk::new(&kept, [ks], [0])?,
+            over: Walk::new(&over, [os], [0])?,
+            out,
+        })
+    }
+}
+
+/// What is done to the elements that meet in one.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    L1,
+    L2,
+    LogSum,
+    LogSumExp,
+    Max,
+    Mean,
+    Min,
+    Prod,
+    Sum,
+    SumSquare,
+}
+
+/// The reductions of ONNX by name.
+pub(super) fn reduce(cx: &Cx<'_>, name: &str) -> Made {
+    let kind = match name {
+        "ReduceL1" => Kind::L1,
+        "ReduceL2" => Kind::L2,
+        "ReduceLogSum" => Kind::LogSum,
+        "ReduceLogSumExp" => Kind::LogSumExp,
+        "ReduceMax" => Kind::Max,
+        "ReduceMean" => Kind::Mean,
+        "ReduceMin" => Kind::Min,
+        "ReduceProd" => Kind::Prod,
+        "ReduceSum" => Kind::Sum,
+        _ => Kind::SumSquare,
+    };
+    let dims = cx.dims(0)?;
+    let dtype = cx.dtype(0)?;
+    let fold = Fold::new(&dims, &axes(cx, dims.len())?, cx.flag("keepdims", true)?)?;
+    let out = token(dtype, &fold.out);
+    let flops = volume(&dims) as f64 * 2.0;
+    fn make<T: Num>(out: zbmd_ir::TokenType, fold: Fold, kind: Kind, truth: bool) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| run::<T>(t, &fold, kind, truth)))
+    }
+    Ok(by_num!(dtype, make(out, fold, kind, dtype == DType::Bool))?.flops(flops))
+}
+
+fn run<T: Num>(t: &mut Tensors<'_>, fold: &Fold, kind: Kind, truth: bool) {
+    let (x, y) = (t.get::<T>(0), t.out::<T>(0));
+    fold.kept.each(|to, [from]| {
+        for i in 0..fold.kept.inner {
+            let at = from + i * fold.kept.step[0] as usize;
+            y[to + i] = fold_one(&x[at.min(x.len())..], fold, kind, truth);
+        }
+    });
+}
+
+fn fold_one<T: Num>(x: &[T], fold: &Fold, kind: Kind, truth: bool) -> T {
+    match kind {
+        Kind::Max if truth => each(x, fold, T::ZERO, T::max),
+        Kind::Min if truth => each(x, fold, T::ONE, T::min),
+        Kind::Max => each(x, fold, T::LEAST, T::max),
+        Kind::Min => each(x, fold, T::GREATEST, T::min),
+        Kind::Prod => each(x, fold, T::ONE, T::mul),
+        Kind::Sum if !T::FLOAT => each(x, fold, T::ZERO, T::add),
+        Kind::SumSquare if !T::FLOAT => each(x, fold, T::ZERO, |s, v| s.add(v.mul(v))),
+        Kind::Sum => T::of(sum(x, fold, |v| v)),
+        Kind::Mean => {
+            let mean = sum(x, fold, |v| v) / fold.count as f64;
+            T::of(if T::FLOAT { mean } else { mean.trunc() })
+        }
+        Kind::SumSquare => T::of(sum(x, fold, |v| v * v)),
+        Kind::L1 => T::of(sum(x, fold, f64::abs)),
+        Kind::L2 => T::of(sum(x, fold, |v| v * v).sqrt()),
+        Kind::LogSum => T::of(sum(x, fold, |v| v).ln()),
+        Kind::LogSumExp => {
+            let top = each(x, fold, T::LEAST, T::max).f64();
+            let top = if top.is_finite() { top } else { 0.0 };
+            T::of(sum(x, fold, |v| (v - top).exp()).ln() + top)
+        }
+    }
+}
+
+/// One chain over all elements, in their order.
+fn each<T: Num>(x: &[T], fold: &Fold, start: T, join: impl Fn(T, T) -> T) -> T {
+    let mut sum = start;
+    fold.over.each(|_, [from]| {
+        for i in 0..fold.over.inner {
+            sum = join(sum, x[from + i * fold.over.step[0] as usize]);
+        }
+    });
+    sum
+}
+
+/// The sum in f64; runs that lie side by side in eight chains.
+fn sum<T: Num>(x: &[T], fold: &Fold, f: impl Fn(f64) -> f64) -> f64 {
+    let mut total = 0.0;
+    fold.over.each(|_, [from]| {
+        if fold.over.step[0] == 1 {
+            let mut sums = [0.0; 8];
+            let (whole, rest) = x[from..from + fold.over.inner].as_chunks::<8>();
+            for chunk in whole {
+                for (s, v) in sums.iter_mut().zip(chunk) {
+                    *s += f(v.f64());
+                }
+            }
+            sums.iter_mut().zip(rest).for_each(|(s, v)| *s += f(v.f64()));
+            total += sums.iter().sum::<f64>();
+        } else {
+            for i in 0..fold.over.inner {
+                total += f(x[from + i * fold.over.step[0] as usize].f64());
+            }
+        }
+    });
+    total
+}
+
+/// Place of the greatest or least element along an axis.
+pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
+    let dims = cx.dims(0)?;
+    let axis = cx.axis(cx.args.int_or("axis", 0)?, dims.len())?;
+    let last = cx.flag("select_last_index", false)?;
+    let keep = cx.flag("keepdims", true)?;
+    let (outer, n, inner) = around(&dims, axis);
+    let mut out = dims.clone();
+    if keep {
+        out[axis] = 1;
+    } else {
+        out.remove(axis);
+    }
+    fn make<T: Num>(
+        out: zbmd_ir::TokenType,
+        greatest: bool,
+        last: bool,
+        s: (usize, usize, usize),
+    ) -> Made {
+        let (outer, n, inner) = s;
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let (x, y) = (t.get::<T>(0), t.out::<i64>(0));
+            for o in 0..outer {
+                for i in 0..inner {
+                    let at = |k: usize| x[(o * n + k) * inner + i];
+                    let better = |a: T, b: T| if greatest { a > b } else { a < b };
+                    let best = (1..n).fold(0, |best, k| {
+                        if better(at(k), at(best)) || (last && at(k) == at(best)) {
+                            k
+                        } else {
+                            best
+                        }
+                    });
+                    y[o * inner + i] = best as i64;
+                }
+            }
+        }))
+    }
+    by_num!(cx.dtype(0)?, make(token(DType::I64, &out), greatest, last, (outer, n, inner)))
+}
+
+/// Elements before, along and behind an axis.
+pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+    let axis = axis.min(dims.len().saturating_sub(1));
+    match dims.get(axis) {
+        Some(&n) => (volume(&dims[..axis]), n, volume(&dims[axis + 1..])),
+        None => (1, 1, 1),
+    }
+}
+
+/// Running sums or products along an axis.
+pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
+    let dims = cx.dims(0)?;
+    let axis = cx.ints(1)?.and_then(|a| a.first().copied()).unwrap_or(0);
+    let (outer, n, inner) = around(&dims, cx.axis(axis, dims.len())?);
+    let (exclusive, reverse) = (cx.flag("exclusive", false)?, cx.flag("reverse", false)?);
+    fn make<T: Num>(
+        out: zbmd_ir::TokenType,
+        (outer, n, inner): (usize, usize, usize),
+        [product, exclusive, reverse]: [bool; 3],
+    ) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            let (x, y) = (t.get::<T>(0), t.out::<T>(0));
+            for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+                let mut sum = if product { T::ONE } else { T::ZERO };
+                for k in 0..n {
+                    let k = if reverse { n - 1 - k } else { k };
+                    let at = (o * n + k) * inner + i;
+                    let before = sum;
+                    sum = if product { sum.mul(x[at]) } else { sum.add(x[at]) };
+                    y[at] = if exclusive { before } else { sum };
+                }
+            }
+        }))
+    }
+    let flags = [product, exclusive, reverse];
+    by_num!(cx.dtype(0)?, make(cx.operand(0)?.ty.clone(), (outer, n, inner), flags))
+}
+
+/// Softmax, LogSoftmax, Hardmax along an axis.
+pub(super) fn softmax(cx: &Cx<'_>, name: &str) -> Made {
+    let dtype = cx.expect(0, &FLOATS)?;
+    let dims = cx.dims(0)?;
+    let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
+    let shape = around(&dims, axis);
+    let kind = match name {
+        "Softmax" => Soft::Plain,
+        "LogSoftmax" => Soft::Log,
+        _ => Soft::Hard,
+    };
+    let flops = 20.0 * volume(&dims) as f64;
+    let out = cx.operand(0)?.ty.clone();
+    Ok(Plan::float(dtype, vec![out], Softmax { shape, kind }).flops(flops))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Soft {
+    Plain,
+    Log,
+    Hard,
+}
+
+struct Softmax {
+    shape: (usize, usize, usize),
+    kind: Soft,
+}
+
+impl FloatBody for Softmax {
+    fn run<F: Float>(&self, t: &mut Tensors<'_>) {
+        let (x, y) = (t.get::<F>(0), t.out::<F>(0));
+        let (outer, n, inner) = self.shape;
+        if inner == 1 && self.kind == Soft::Plain {
+            for (x, y) in x.chunks_exact(n.max(1)).zip(y.chunks_exact_mut(n.max(1))) {
+                simd::dispatch(SoftRow { x, y });
+            }
+            return;
+        }
+        for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+            let at = |k: usize| (o * n + k) * inner + i;
+            let top = (0..n).fold(F::LEAST, |m, k| m.max(x[at(k)]));
+            if self.kind == Soft::Hard {
+                let first = (0..n).find(|&k| x[at(k)] == top);
+                (0..n).for_each(|k| y[at(k)] = if Some(k) == first { F::ONE } else { F::ZERO });
+                continue;
+            }
+            let mut sum = 0.0;
+            for k in 0..n {
+                y[at(k)] = (x[at(k)] - top).exp();
+                sum += y[at(k)].f64();
+            }
+            for k in 0..n {
+                y[at(k)] = match self.kind {
+                    Soft::Log => x[at(k)] - top - F::of(sum.ln()),
+                    _ => y[at(k)] / F::of(sum),
+                };
+            }
+        }
+    }
+}
+
+/// One row of a softmax.
+pub(super) struct SoftRow<'a, F> {
+    pub(super) x: &'a [F],
+    pub(super) y: &'a mut [F],
+}
+
+impl<F: Float> Loop for SoftRow<'_, F> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        const LANES: usize = 16;
+        let Self { x, y } = self;
+        let mut tops = [F::LEAST; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for chunk in whole {
+            for (m, v) in tops.iter_mut().zip(chunk) {
+                *m = if *v > *m { *v } else { *m };
+            }
+        }
+        let top = tops.iter().chain(rest).fold(F::LEAST, |m, &v| if v > m { v } else { m });
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = (x - top).exp_fast::<FMA>();
+        }
+        let mut sums = [F::ZERO; LANES];
+        let (whole, rest) = y.as_chunks::<LANES>();
+        for chunk in whole {
+            for (s, v) in sums.iter_mut().zip(chunk) {
+                *s += *v;
+            }
+        }
+        sums.iter_mut().zip(rest).for_each(|(s, v)| *s += *v);
+        let scale = F::ONE / sums.into_iter().fold(F::ZERO, |a, b| a + b);
+        y.iter_mut().for_each(|y| *y = *y * scale);
+    }
+}
+
+/// The k greatest or least elements along an axis, and where they are.
+pub(super) fn top_k(cx: &Cx<'_>) -> Made {
+    let dims = cx.dims(0)?;
+    let axis = cx.axis(cx.args.int_or("axis", -1)?, dims.len())?;
+    let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(1);
+    let (outer, n, inner) = around(&dims, axis);
+    let k = usize::try_from(k).ok().filter(|k| *k <= n).ok_or_else(|| {
+        cx.refuse(
+            1,
+            format!("asks for {k} of {n} elements"),
+            "ask for at most as many as there are",
+        )
+    })?;
+    let largest = cx.flag("largest", true)?;
+    let mut out = dims.clone();
+    out[axis] = k;
+    let dtype = cx.dtype(0)?;
+    let mut outs = Vec::new();
+    for &o in &cx.wanted {
+        outs.push(token(if o == 0 { dtype } else { DType::I64 }, &out));
+    }
+    let wants = [cx.wants(0), cx.wants(1)];
+    struct TopK<T> {
+        shape: (usize, usize, usize),
+        k: usize,
+        largest: bool,
+        wants: [bool; 2],
+        of: std::marker::PhantomData<T>,
+    }
+    impl<T: Num> super::cx::Body for TopK<T> {
+        fn run(&self, t: &mut Tensors<'_>) {
+            let (outer, n, inner) = self.shape;
+            let x = t.get::<T>(0);
+            let order = t.scratch::<u32>();
+            let mut outs = 0;
+            let values = if self.wants[0] {
+                outs += 1;
+                t.out::<T>(0)
+            } else {
+                &mut []
+            };
+            let places = if self.wants[1] { t.out::<i64>(outs) } else { &mut [] };
+            for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+                let at = |j: u32| x[(o * n + j as usize) * inner + i];
+                let order = &mut order[..n];
+                order.iter_mut().enumerate().for_each(|(j, p)| *p = j as u32);
+                // In place and without memory of its own; equal elements by their place.
+                order.sort_unstable_by(|&a, &b| {
+                    let by = at(a).partial_cmp(&at(b)).unwrap_or(std::cmp::Ordering::Equal);
+                    let by = if self.largest { by.reverse() } else { by };
+                    by.then(a.cmp(&b))
+                });
+                for (j, &p) in order[..self.k].iter().enumerate() {
+                    let to = (o * self.k + j) * inner + i;
+                    if let Some(v) = values.get_mut(to) {
+                        *v = at(p)
+                    }
+                    if let Some(v) = places.get_mut(to) {
+                        *v = i64::from(p)
+                    }
+                }
+            }
+        }
+        fn scratch_bytes(&self) -> usize {
+            4 * self.shape.1
+        }
+    }
+    fn make<T: Num>(
+        outs: Vec<zbmd_ir::TokenType>,
+        shape: (usize, usize, usize),
+        k: usize,
+        largest: bool,
+        wants: [bool; 2],
+    ) -> Made {
+        Ok(Plan::new(outs, TopK::<T> { shape, k, largest, wants, of: std::marker::PhantomData }))
+    }
+    by_num!(dtype, make(outs, (outer, n, inner), k, largest, wants))
+}

@@ -1,0 +1,750 @@
+//! From messages to the imported graph: types follow from asking each op, constants are computed by the kernels
+//! themselves, branches on constants are taken.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+
+use bytes::Bytes;
+use rten_onnx::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use zbmd_backends::TensorOp;
+use zbmd_backends::call::Call;
+use zbmd_backends::op::{OpError, Registry, ResolveCx, Signature};
+use zbmd_ir::{Actor, DType, Params, Role, TokenType, Value, limits};
+
+use super::error::OnnxError;
+use super::graph::{Graph, Node, Origin, ValueId};
+use super::proto::{self, External};
+use super::{ImportOptions, SetValue, normalise};
+
+/// Constants that are computed may be this large, or a few times as large as what they are made of.
+const MAX_FOLDED: u64 = 1 << 24;
+/// Oldest opset of the default domain.
+const MIN_OPSET: i64 = 1;
+
+/// An attribute as ops take it.
+pub(super) type Attributes = BTreeMap<String, AttributeProto>;
+
+/// Imports a parsed model.
+pub(super) fn import(
+    model: ModelProto,
+    dir: Option<&Path>,
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<Graph, OnnxError> {
+    let opset = opset(&model)?;
+    let graph = model.graph.ok_or_else(|| OnnxError::Parse("it holds no graph".to_owned()))?;
+    let mut import = Import {
+        graph: Graph::default(),
+        registry,
+        options,
+        files: External::new(dir),
+        opset,
+        scopes: vec![BTreeMap::new()],
+        names: BTreeMap::new(),
+        set: Vec::new(),
+        dims: Vec::new(),
+    };
+    import.model(graph)?;
+    import.check_options()?;
+    Ok(import.graph)
+}
+
+fn opset(model: &ModelProto) -> Result<i64, OnnxError> {
+    let default = |d: &Option<String>| d.as_deref().is_none_or(|d| d.is_empty() || d == "ai.onnx");
+    let found = model.opset_import.iter().find(|o| default(&o.domain)).and_then(|o| o.version);
+    match found {
+        Some(version) if version >= MIN_OPSET => Ok(version),
+        Some(version) => {
+            Err(OnnxError::Parse(format!("it uses opset {version}, older than {MIN_OPSET}")))
+        }
+        None => Err(OnnxError::Parse("it does not say which opset it uses".to_owned())),
+    }
+}
+
+pub(super) struct Import<'a> {
+    pub(super) graph: Graph,
+    registry: &'a Registry,
+    options: &'a ImportOptions,
+    files: External<'a>,
+    pub(super) opset: i64,
+    /// Values by name, those of enclosing graphs first.
+    scopes: Vec<BTreeMap<String, ValueId>>,
+    /// Names given to nodes, and how often.
+    names: BTreeMap<String, usize>,
+    /// Options that were used.
+    set: Vec<String>,
+    dims: Vec<String>,
+}
+
+impl Import<'_> {
+    fn model(&mut self, mut proto: GraphProto) -> Result<(), OnnxError> {
+        self.initializers(&mut proto)?;
+        for input in std::mem::take(&mut proto.input) {
+            self.input(&input)?;
+        }
+        let outputs: Vec<String> =
+            proto.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
+        self.nodes(proto.node, "", &outputs)?;
+        for name in outputs {
+            let id = self.lookup(&name).ok_or_else(|| {
+                OnnxError::Malformed(format!("output `{name}` is a value that nothing makes"))
+            })?;
+            self.graph.outputs.push((name, id));
+        }
+        self.state()
+    }
+
+    fn initializers(&mut self, proto: &mut GraphProto) -> Result<(), OnnxError> {
+        for tensor in std::mem::take(&mut proto.initializer) {
+            let name = tensor.name.clone().unwrap_or_default();
+            let (ty, data) = proto::tensor(&name, &tensor, &mut self.files)?;
+            let id = self.graph.constant(&name, ty, data);
+            self.define(&name, id)?;
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, name: &str, id: ValueId) -> Result<(), OnnxError> {
+        let Some(scope) = self.scopes.last_mut() else { return Ok(()) };
+        if scope.insert(name.to_owned(), id).is_some() {
+            return Err(OnnxError::Malformed(format!("value `{name}` is made twice")));
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, name: &str) -> Option<ValueId> {
+        self.scopes.iter().rev().find_map(|s| s.get(name)).copied()
+    }
+
+    fn input(&mut self, info: &ValueInfoProto) -> Result<(), OnnxError> {
+        let name = info.name.clone().unwrap_or_default();
+        // Old models list their weights among the inputs.
+        if self.lookup(&name).is_some() {
+            return Ok(());
+        }
+        let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
+        let tensor = tensor.ok_or_else(|| OnnxError::Type {
+            value: name.clone(),
+            found: "sequence, map or optional value".to_owned(),
+        })?;
+        let dtype = proto::dtype_of(&name, tensor.elem_type)?;
+        if let Some((key, value)) = self.options.set.get_key_value(&name) {
+            self.set.push(key.clone());
+            let declared = self.declared(&name, tensor.shape.as_ref().map(|s| s.dim.as_slice()))?;
+            let (ty, data) = set_value(&name, dtype, declared, value)?;
+            let id = self.graph.constant(&name, ty, data);
+            return self.define(&name, id);
+        }
+        let Some(shape) = &tensor.shape else {
+            return Err(OnnxError::Type {
+                value: name,
+                found: "tensor without a shape".to_owned(),
+            });
+        };
+        let mut dims = Vec::new();
+        for (index, dim) in shape.dim.iter().enumerate() {
+            dims.push(self.dimension(&name, index, dim.dim_value, dim.dim_param.as_deref())?);
+        }
+        let ty = proto::token(&name, dtype, &dims)?;
+        if ty.elements() == 0 {
+            let id = self.graph.constant(&name, ty, Bytes::new());
+            return self.define(&name, id);
+        }
+        let place = self.graph.inputs.len();
+        let id = self.graph.value(&name, ty, Origin::Input(place));
+        self.graph.inputs.push(id);
+        self.define(&name, id)
+    }
+
+    /// The shape that an input declares, where all of it is known.
+    fn declared(
+        &mut self,
+        input: &str,
+        dims: Option<&[rten_onnx::onnx::Dimension]>,
+    ) -> Result<Option<Vec<i64>>, OnnxError> {
+        let Some(dims) = dims else { return Ok(None) };
+        let mut out = Vec::new();
+        for (index, dim) in dims.iter().enumerate() {
+            match self.dimension(input, index, dim.dim_value, dim.dim_param.as_deref()) {
+                Ok(size) => out.push(size),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(out))
+    }
+
+    fn dimension(
+        &mut self,
+        input: &str,
+        index: usize,
+        value: Option<i64>,
+        param: Option<&str>,
+    ) -> Result<i64, OnnxError> {
+        let own = format!("{input}.{index}");
+        let name = param.filter(|p| !p.is_empty());
+        for key in [Some(own.as_str()), name].into_iter().flatten() {
+            if let Some(size) = self.options.dims.get(key) {
+                self.dims.push(key.to_owned());
+                return Ok(i64::from(*size));
+            }
+        }
+        match (value, name) {
+            (Some(size), None) => Ok(size),
+            _ => Err(OnnxError::Dimension {
+                input: input.to_owned(),
+                index,
+                name: name.unwrap_or(&own).to_owned(),
+            }),
+        }
+    }
+
+    /// All nodes of a graph, each when its operands are there.
+    fn nodes(
+        &mut self,
+        nodes: Vec<NodeProto>,
+        prefix: &str,
+        outputs: &[String],
+    ) -> Result<(), OnnxError> {
+        let used = used_names(&nodes, outputs);
+        let made: BTreeMap<&str, usize> = nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i)))
+            .filter(|(name, _)| !name.is_empty())
+            .collect();
+        let mut waits: Vec<usize> = vec![0; nodes.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+        for (i, node) in nodes.iter().enumerate() {
+            let mut names = Vec::new();
+            reads(node, &mut names, 0);
+            names.sort_unstable();
+            names.dedup();
+            for name in names {
+                match made.get(name) {
+                    Some(&from) => {
+                        waits[i] += 1;
+                        readers[from].push(i);
+                    }
+                    // What branches read within themselves is found when they are taken.
+                    None if self.lookup(name).is_none() && node.input.iter().any(|n| n == name) => {
+                        let who = node_name(node);
+                        return Err(OnnxError::Malformed(format!(
+                            "node `{who}` reads `{name}`, which nothing makes"
+                        )));
+                    }
+                    None => {}
+                }
+            }
+        }
+        let mut ready: VecDeque<usize> = (0..nodes.len()).filter(|&i| waits[i] == 0).collect();
+        let mut slots: Vec<Option<NodeProto>> = nodes.iter().map(|_| None).collect();
+        let names: Vec<String> = nodes.iter().map(node_name).collect();
+        for (slot, node) in slots.iter_mut().zip(nodes) {
+            *slot = Some(node);
+        }
+        let mut done = 0;
+        while let Some(i) = ready.pop_front() {
+            let Some(node) = slots[i].take() else { continue };
+            done += 1;
+            self.node(node, prefix, &used)?;
+            for &reader in &readers[i] {
+                waits[reader] -= 1;
+                if waits[reader] == 0 {
+                    ready.push_back(reader);
+                }
+            }
+        }
+        if done < slots.len() {
+            let left = slots
+                .iter()
+                .zip(&names)
+                .filter(|(s, _)| s.is_some())
+                .map(|(_, n)| format!("`{n}`"));
+            let left: Vec<String> = left.take(5).collect();
+            return Err(OnnxError::Malformed(format!(
+                "nodes wait for each other in a circle: {}",
+                left.join(", ")
+            )));
+        }
+        Ok(())
+    }
+
+    fn unique(&mut self, name: String) -> String {
+        let count = self.names.entry(name.clone()).or_insert(0);
+        *count += 1;
+        if *count == 1 { name } else { format!("{name}#{count}") }
+    }
+
+    fn node(
+        &mut self,
+        mut proto: NodeProto,
+        prefix: &str,
+        used: &BTreeMap<String, ()>,
+    ) -> Result<(), OnnxError> {
+        if !proto.output.iter().any(|o| used.contains_key(o)) {
+            return Ok(());
+        }
+        let operator = proto.op_type.clone().unwrap_or_default();
+        let name = self.unique(format!("{prefix}{}", node_name(&proto)));
+        if let Some(domain) = proto.domain.as_deref().filter(|d| !d.is_empty() && *d != "ai.onnx") {
+            return Err(OnnxError::Operator {
+                node: name,
+                operator: format!("{domain}:{operator}"),
+                why: "only operators of the ONNX domain are known".to_owned(),
+                help: "export with standard operators, or with functions written out".to_owned(),
+            });
+        }
+        let mut inputs = Vec::new();
+        for input in &proto.input {
+            inputs.push(match input.as_str() {
+                "" => None,
+                given => Some(self.lookup(given).ok_or_else(|| {
+                    OnnxError::Malformed(format!(
+                        "node `{name}` reads `{given}`, which nothing makes"
+                    ))
+                })?),
+            });
+        }
+        let attributes: Attributes = std::mem::take(&mut proto.attribute)
+            .into_iter()
+            .map(|a| (a.name.clone().unwrap_or_default(), a))
+            .collect();
+        let outputs: Vec<String> = proto
+            .output
+            .into_iter()
+            .map(|o| if used.contains_key(&o) { o } else { String::new() })
+            .collect();
+        let mut work = Work { name, operator, inputs, attributes, outputs };
+        if operator_is_branch(&work.operator) {
+            return self.branch(work);
+        }
+        let values = match normalise::special(self, &mut work)? {
+            Some(values) => values,
+            None => self.lower(&mut work)?,
+        };
+        for (output, value) in work.outputs.iter().zip(values) {
+            if let (false, Some(id)) = (output.is_empty(), value) {
+                if self.graph.values[id].name.is_empty() {
+                    self.graph.values[id].name.clone_from(output);
+                }
+                self.define(output, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the branch of an `If` whose condition is constant.
+    fn branch(&mut self, mut work: Work) -> Result<(), OnnxError> {
+        let condition = work.inputs.first().copied().flatten();
+        let truth =
+            condition.and_then(|id| self.graph.data(id)).map(|data| data.iter().any(|&b| b != 0));
+        let Some(truth) = truth else {
+            return Err(self.not_constant(&work, condition.unwrap_or(0)));
+        };
+        let key = if truth { "then_branch" } else { "else_branch" };
+        let mut inner = work.attributes.remove(key).and_then(|a| a.g).ok_or_else(|| {
+            OnnxError::Malformed(format!("`If` node `{}` has no `{key}`", work.name))
+        })?;
+        let outputs: Vec<String> =
+            inner.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
+        self.scopes.push(BTreeMap::new());
+        let prefix = format!("{}/", work.name);
+        let done =
+            self.initializers(&mut inner).and_then(|()| self.nodes(inner.node, &prefix, &outputs));
+        let found: Vec<Option<ValueId>> = outputs.iter().map(|o| self.lookup(o)).collect();
+        self.scopes.pop();
+        done?;
+        for (i, (output, id)) in work.outputs.iter().zip(found).enumerate() {
+            if output.is_empty() {
+                continue;
+            }
+            let id = id.ok_or_else(|| {
+                OnnxError::Malformed(format!("branch of `{}` does not make output {i}", work.name))
+            })?;
+            self.define(output, id)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn not_constant(&self, work: &Work, id: ValueId) -> OnnxError {
+        let mut root = self.graph.root(id);
+        // An input behind a few nodes is what must be given.
+        for _ in 0..8 {
+            let Origin::Node(node, _) = self.graph.values[root].origin else { break };
+            let Some(next) = self.graph.nodes[node]
+                .inputs
+                .iter()
+                .flatten()
+                .find(|&&i| self.graph.data(i).is_none())
+            else {
+                break;
+            };
+            root = self.graph.root(*next);
+        }
+        let value = &self.graph.values[root];
+        OnnxError::NotConstant {
+            node: work.name.clone(),
+            operator: work.operator.clone(),
+            value: value.name.clone(),
+            input: matches!(value.origin, Origin::Input(_)),
+        }
+    }
+
+    /// A node as a tensor op: its outputs by position.
+    pub(super) fn lower(&mut self, work: &mut Work) -> Result<Vec<Option<ValueId>>, OnnxError> {
+        let Some(op) = TensorOp::find(&work.operator) else { return Err(normalise::unknown(work)) };
+        while work.inputs.last() == Some(&None) {
+            work.inputs.pop();
+        }
+        let mut params = self.params(op, work)?;
+        let wanted: Vec<usize> =
+            (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty()).collect();
+        if wanted != [0] {
+            params.insert(
+                "outputs".to_owned(),
+                Value::List(wanted.iter().map(|&o| Value::Int(o as i64)).collect()),
+            );
+        }
+        for (position, id) in work.inputs.iter().enumerate() {
+            let Some((input, _)) = op.input(position) else {
+                return Err(self.refused(
+                    work,
+                    format!("has {} inputs", work.inputs.len()),
+                    "fewer inputs".to_owned(),
+                ));
+            };
+            if let Some(id) = *id
+                && input.constant
+                && self.graph.data(id).is_none()
+            {
+                return Err(self.not_constant(work, id));
+            }
+        }
+        let signature =
+            self.resolve(op, &params, &work.inputs).map_err(|e| self.op_error(work, e))?;
+        let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
+        if signature.inputs.is_empty()
+            && let Some(ids) = self.fold(work, op, &params, signature)?
+        {
+            return Ok(spread(work.outputs.len(), &wanted, ids));
+        }
+        let node = self.graph.nodes.len();
+        let mut outputs = Vec::new();
+        let mut ids = Vec::new();
+        for (&position, ty) in wanted.iter().zip(types) {
+            // Nothing flows where there are no elements.
+            let id = if ty.elements() == 0 {
+                self.graph.constant(&work.outputs[position], ty, Bytes::new())
+            } else {
+                self.graph.value(&work.outputs[position], ty, Origin::Node(node, position))
+            };
+            outputs.push((position, id));
+            ids.push(id);
+        }
+        let (name, inputs) = (work.name.clone(), work.inputs.clone());
+        self.graph.nodes.push(Node { name, op, params, inputs, outputs, dead: false });
+        Ok(spread(work.outputs.len(), &wanted, ids))
+    }
+
+    fn refused(&self, work: &Work, why: String, help: String) -> OnnxError {
+        OnnxError::Refused { node: work.name.clone(), operator: work.operator.clone(), why, help }
+    }
+
+    fn op_error(&self, work: &Work, error: OpError) -> OnnxError {
+        let help = match &error {
+            OpError::NeedInput { .. } => String::new(),
+            OpError::Param { help, .. }
+            | OpError::Input { help, .. }
+            | OpError::Other { help, .. } => help.clone(),
+        };
+        self.refused(work, error.to_string(), help)
+    }
+
+    /// Asks the op what it makes of operands and parameters.
+    fn resolve(
+        &self,
+        op: &'static TensorOp,
+        params: &Params,
+        inputs: &[Option<ValueId>],
+    ) -> Result<Signature, OpError> {
+        resolve(&self.graph, self.registry, op, params, inputs)
+    }
+
+    /// Computes a node all of whose operands are constant, unless the result would be too large.
+    fn fold(
+        &mut self,
+        work: &Work,
+        op: &'static TensorOp,
+        params: &Params,
+        signature: Signature,
+    ) -> Result<Option<Vec<ValueId>>, OnnxError> {
+        let bytes: u64 =
+            signature.outputs.iter().map(|p| p.token.bytes()).fold(0, u64::saturating_add);
+        let from: u64 = work
+            .inputs
+            .iter()
+            .flatten()
+            .map(|&i| self.graph.values[i].ty.bytes())
+            .fold(0, u64::saturating_add);
+        if bytes > MAX_FOLDED.max(from.saturating_mul(4)) {
+            return Ok(None);
+        }
+        let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
+        let computed = compute(&self.graph, self.registry, op, params, &work.inputs, signature);
+        let data = computed.map_err(|e| self.op_error(work, e))?;
+        let wanted = (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty());
+        let ids = wanted.zip(types.into_iter().zip(data));
+        Ok(Some(
+            ids.map(|(o, (ty, data))| self.graph.constant(&work.outputs[o], ty, data)).collect(),
+        ))
+    }
+
+    /// Parameters from attributes.
+    fn params(&self, op: &'static TensorOp, work: &Work) -> Result<Params, OnnxError> {
+        let mut params = Params::new();
+        for (name, attribute) in &work.attributes {
+            if !op.params.contains(&name.as_str()) {
+                if normalise::IGNORED.contains(&name.as_str()) {
+                    continue;
+                }
+                let help = format!("known are {}", op.params.join(", "));
+                return Err(self.refused(work, format!("attribute `{name}` is not known"), help));
+            }
+            if matches!(name.as_str(), "to" | "dtype" | "output_dtype") {
+                let code = attribute.i.unwrap_or(0) as i32;
+                if code == 0 && name == "output_dtype" {
+                    continue;
+                }
+                let dtype = proto::dtype_of(
+                    &format!("{name} of {}", work.name),
+                    Some(rten_onnx::onnx::DataType(code)),
+                )?;
+                params.insert(name.clone(), Value::Str(dtype.name().to_owned()));
+                continue;
+            }
+            if let Some(value) = attribute_value(attribute) {
+                params.insert(name.clone(), value);
+            }
+        }
+        Ok(params)
+    }
+
+    /// Closes outputs as state.
+    fn state(&mut self) -> Result<(), OnnxError> {
+        for (input, output) in &self.options.state {
+            let place = self.graph.inputs.iter().position(|&i| self.graph.values[i].name == *input);
+            let place = place.ok_or_else(|| {
+                OnnxError::Option(format!("there is no input `{input}` to be closed as state"))
+            })?;
+            let id = self.graph.outputs.iter().find(|(name, _)| name == output).map(|o| o.1);
+            let id = id.ok_or_else(|| {
+                OnnxError::Option(format!("there is no output `{output}` to be closed as state"))
+            })?;
+            let (from, to) = (
+                self.graph.values[id].ty.clone(),
+                self.graph.values[self.graph.inputs[place]].ty.clone(),
+            );
+            if from != to {
+                return Err(OnnxError::State {
+                    output: output.clone(),
+                    from,
+                    input: input.clone(),
+                    to,
+                });
+            }
+            self.graph.state.push((place, id));
+        }
+        let closed: Vec<&String> = self.options.state.values().collect();
+        self.graph.outputs.retain(|(name, _)| !closed.contains(&name));
+        Ok(())
+    }
+
+    fn check_options(&self) -> Result<(), OnnxError> {
+        if let Some(name) = self.options.set.keys().find(|k| !self.set.contains(k)) {
+            return Err(OnnxError::Option(format!("there is no input `{name}` to be set")));
+        }
+        if let Some(name) = self.options.dims.keys().find(|k| !self.dims.contains(k)) {
+            return Err(OnnxError::Option(format!("no input has a dimension `{name}`")));
+        }
+        for (name, id) in &self.graph.outputs {
+            let ty = &self.graph.values[*id].ty;
+            if ty.elements() == 0 {
+                return Err(OnnxError::Type {
+                    value: name.clone(),
+                    found: format!("{ty}, which is empty: no token is"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A node being imported.
+pub(super) struct Work {
+    pub(super) name: String,
+    pub(super) operator: String,
+    pub(super) inputs: Vec<Option<ValueId>>,
+    pub(super) attributes: Attributes,
+    /// Names of outputs; empty where nobody reads them.
+    pub(super) outputs: Vec<String>,
+}
+
+fn operator_is_branch(operator: &str) -> bool {
+    operator == "If"
+}
+
+fn node_name(node: &NodeProto) -> String {
+    let own = node.name.as_deref().filter(|n| !n.is_empty());
+    own.or(node.output.iter().find(|o| !o.is_empty()).map(String::as_str))
+        .unwrap_or("node")
+        .to_owned()
+}
+
+/// Everything that nodes or outputs of a graph read, branches included.
+fn used_names(nodes: &[NodeProto], outputs: &[String]) -> BTreeMap<String, ()> {
+    let mut names = Vec::new();
+    nodes.iter().for_each(|n| reads(n, &mut names, 0));
+    names
+        .into_iter()
+        .chain(outputs.iter().map(String::as_str))
+        .filter(|n| !n.is_empty())
+        .map(|n| (n.to_owned(), ()))
+        .collect()
+}
+
+/// Names that a node reads, and those that its branches do, wherever they are made.
+fn reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize) {
+    names.extend(node.input.iter().map(String::as_str).filter(|n| !n.is_empty()));
+    if depth > 64 {
+        return;
+    }
+    for graph in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
+        graph.node.iter().for_each(|n| reads(n, names, depth + 1));
+        names.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
+    }
+}
+
+fn spread(outputs: usize, wanted: &[usize], ids: Vec<ValueId>) -> Vec<Option<ValueId>> {
+    let mut out = vec![None; outputs];
+    wanted.iter().zip(ids).for_each(|(&o, id)| out[o] = Some(id));
+    out
+}
+
+fn attribute_value(a: &AttributeProto) -> Option<Value> {
+    let list = |v: Vec<Value>| Some(Value::List(v));
+    if !a.ints.is_empty() {
+        return list(a.ints.iter().map(|&i| Value::Int(i)).collect());
+    }
+    if !a.floats.is_empty() {
+        return list(a.floats.iter().map(|&f| Value::Float(f64::from(f))).collect());
+    }
+    if !a.strings.is_empty() {
+        return list(a.strings.iter().map(|s| Value::Str(s.clone())).collect());
+    }
+    a.s.clone().map(Value::Str).or(a.f.map(|f| Value::Float(f64::from(f)))).or(a.i.map(Value::Int))
+}
+
+/// All parameters of a node: its own, and its constant operands.
+pub(super) fn full_params(
+    graph: &Graph,
+    op: &'static TensorOp,
+    params: &Params,
+    inputs: &[Option<ValueId>],
+) -> Params {
+    let mut all = params.clone();
+    for (position, id) in inputs.iter().enumerate() {
+        let (Some(id), Some((_, name))) = (*id, op.input(position)) else { continue };
+        if let Origin::Constant(blob) = graph.values[graph.root(id)].origin {
+            all.insert(name, Value::Tensor(blob, graph.values[id].ty.clone()));
+        }
+    }
+    all
+}
+
+/// The signature of a tensor op with these operands.
+pub(super) fn resolve(
+    graph: &Graph,
+    registry: &Registry,
+    op: &'static TensorOp,
+    params: &Params,
+    inputs: &[Option<ValueId>],
+) -> Result<Signature, OpError> {
+    let all = full_params(graph, op, params, inputs);
+    let mut connected = Vec::new();
+    let mut types = BTreeMap::new();
+    for (position, id) in inputs.iter().enumerate() {
+        let (Some(id), Some((_, name))) = (*id, op.input(position)) else { continue };
+        if graph.data(id).is_none() {
+            connected.push(name.clone());
+            types.insert(name, graph.values[id].ty.clone());
+        }
+    }
+    let cx = ResolveCx { params: &all, connected: &connected, types: &types, blobs: &graph.blobs };
+    registry.resolve(op.name, &cx)
+}
+
+/// The outputs of a tensor op without ports, computed by its kernel.
+pub(super) fn compute(
+    graph: &Graph,
+    registry: &Registry,
+    op: &'static TensorOp,
+    params: &Params,
+    inputs: &[Option<ValueId>],
+    signature: Signature,
+) -> Result<Vec<Bytes>, OpError> {
+    let actor = Actor {
+        name: String::new(),
+        role: Role::Compute,
+        op: op.name.to_owned(),
+        params: full_params(graph, op, params, inputs),
+        inputs: signature.inputs,
+        outputs: signature.outputs,
+        state: Vec::new(),
+    };
+    let kernel = registry.kernel(&actor, &graph.blobs)?;
+    let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
+    let fault = |f: zbmd_backends::kernel::KernelFault| OpError::Other {
+        message: f.to_string(),
+        help: String::new(),
+    };
+    call.run(&*kernel).map_err(fault)?;
+    Ok((0..actor.outputs.len()).map(|o| Bytes::copy_from_slice(call.output(o))).collect())
+}
+
+/// The value that options give to an input.
+fn set_value(
+    name: &str,
+    dtype: DType,
+    declared: Option<Vec<i64>>,
+    value: &SetValue,
+) -> Result<(TokenType, Bytes), OnnxError> {
+    match value {
+        SetValue::Tensor(ty, data) => {
+            let fits = ty.dtype == dtype
+                && data.len() as u64 == ty.bytes()
+                && ty.shape.len() <= limits::MAX_RANK;
+            if !fits {
+                return Err(OnnxError::Option(format!(
+                    "input `{name}` is a tensor of {dtype}, it is set to {ty}"
+                )));
+            }
+            Ok((ty.clone(), data.clone()))
+        }
+        SetValue::Numbers(numbers) => {
+            let dims = declared.unwrap_or_else(|| vec![numbers.len() as i64]);
+            let ty = proto::token(name, dtype, &dims)?;
+            let numbers = match numbers.as_slice() {
+                [one] => vec![*one; ty.elements() as usize],
+                many => many.to_vec(),
+            };
+            if numbers.len() as u64 != ty.elements() {
+                return Err(OnnxError::Option(format!(
+                    "input `{name}` is {ty}, {} numbers are given",
+                    numbers.len()
+                )));
+            }
+            let data = normalise::encode(dtype, &numbers);
+            Ok((ty, Bytes::from(data)))
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Operators of older opsets as those of today, and those that are no tensor ops: constants, shapes, copies.
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use zbmd_backends::TensorOp;
+use zbmd_ir::{DType, TokenType};
+
+use super::error::OnnxError;
+use super::graph::{Origin, ValueId};
+use super::import::{Import, Work};
+use super::proto::{self, External};
+
+/// Attributes that change nothing here.
+pub(super) const IGNORED: [&str; 14] = [
+    "doc_string",
+    "seed",
+    "stash_type",
+    "saturate",
+    "hidden_size",
+    "spatial",
+    "consumed_inputs",
+    "is_test",
+    "broadcast",
+    "momentum",
+    "round_mode",
+    "sorted",
+    "output_datatype",
+    "keep_dims",
+];
+
+/// Numbers as little-endian elements.
+pub(super) fn encode(dtype: DType, numbers: &[f64]) -> Vec<u8> {
+    macro_rules! each {
+        ($f:expr) => {
+            numbers.iter().flat_map(|&v| $f(v).to_le_bytes()).collect()
+        };
+    }
+    match dtype {
+        DType::F64 => each!(|v: f64| v),
+        DType::F16 => each!(|v| f16::from_f64(v).to_bits()),
+        DType::Bf16 => each!(|v| bf16::from_f64(v).to_bits()),
+        DType::I8 => each!(|v: f64| v as i8),
+        DType::U8 => each!(|v: f64| v as u8),
+        DType::Bool => each!(|v: f64| u8::from(v != 0.0)),
+        DType::I16 => each!(|v: f64| v as i16),
+        DType::I32 => each!(|v: f64| v as i32),
+        DType::I64 => each!(|v: f64| v as i64),
+        DType::F32 | DType::C32 => each!(|v: f64| v as f32),
+    }
+}
+
+fn ints_of(data: &[u8], dtype: DType) -> Vec<i64> {
+    match dtype {
+        DType::I32 => data
+            .chunks_exact(4)
+            .map(|c| i64::from(i32::from_le_bytes(c.try_into().unwrap_or_default())))
+            .collect(),
+        _ => data
+            .chunks_exact(8)
+            .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
+            .collect(),
+    }
+}
+
+type Values = Vec<Option<ValueId>>;
+
+impl Import<'_> {
+    fn ints(&mut self, name: &str, values: &[i64]) -> ValueId {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.graph.constant(
+            name,
+            TokenType::new(DType::I64, [values.len() as u32]),
+            Bytes::from(data),
+        )
+    }
+
+    /// Moves an attribute into the operand at `position`.
+    fn to_operand(&mut self, work: &mut Work, attribute: &str, position: usize) {
+        let Some(a) = work.attributes.remove(attribute) else { return };
+        let dtype = work
+            .inputs
+            .first()
+            .copied()
+            .flatten()
+            .map_or(DType::F32, |i| self.graph.values[i].ty.dtype);
+        let id = match (a.i, a.f) {
+            (None, Some(f)) => {
+                let data = encode(dtype, &[f64::from(f)]);
+                self.graph.constant(attribute, TokenType::scalar(dtype), Bytes::from(data))
+            }
+            (Some(i), _) if a.ints.is_empty() => self.ints(attribute, &[i]),
+            _ => self.ints(attribute, &a.ints),
+        };
+        if work.inputs.len() <= position {
+            work.inputs.resize(position + 1, None);
+        }
+        work.inputs[position].get_or_insert(id);
+    }
+
+    fn required(&self, work: &Work, position: usize) -> Result<ValueId, OnnxError> {
+        work.inputs.get(position).copied().flatten().ok_or_else(|| {
+            OnnxError::Malformed(format!(
+                "node `{}` ({}) lacks input {position}",
+                work.name, work.operator
+            ))
+        })
+    }
+
+    /// The same elements under the shape that the op gives them.
+    fn view(&mut self, work: &mut Work) -> Result<Values, OnnxError> {
+        let from = self.required(work, 0)?;
+        let before = self.graph.nodes.len();
+        let made = self.lower(work)?;
+        let Some(id) = made.first().copied().flatten() else { return Ok(made) };
+        if self.graph.nodes.len() > before {
+            // The op has said what the shape is; no copy is needed.
+            self.graph.nodes.pop();
+            self.graph.values[id].origin = Origin::View(from);
+        }
+        Ok(made)
+    }
+}
+
+/// Operators that are not simply a tensor op: `Some` with their outputs, or `None` once they are one.
+pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxError> {
+    let opset = im.opset;
+    match work.operator.as_str() {
+        "Constant" => return constant(im, work).map(Some),
+        "ConstantOfShape" => return constant_of_shape(im, work).map(Some),
+        "Identity" => return Ok(Some(vec![Some(im.required(work, 0)?)])),
+        "Dropout" => return dropout(im, work).map(Some),
+        "Shape" | "Size" => return shape(im, work).map(Some),
+        "Squeeze" | "Unsqueeze" => {
+            im.to_operand(work, "axes", 1);
+            return im.view(work).map(Some);
+        }
+        "Reshape" => {
+            im.to_operand(work, "shape", 1);
+            return im.view(work).map(Some);
+        }
+        "Flatten" => return im.view(work).map(Some),
+        "Cast" | "CastLike" => return cast(im, work),
+        "EyeLike" => {
+            let x = im.required(work, 0)?;
+            let ty = im.graph.values[x].ty.clone();
+            let zeros = Bytes::from(vec![0; ty.bytes() as usize]);
+            work.inputs[0] = Some(im.graph.constant("", ty, zeros));
+        }
+        "Softmax" | "LogSoftmax" | "Hardmax" if opset < 13 => {
+            return old_softmax(im, work).map(Some);
+        }
+        "Scatter" => "ScatterElements".clone_into(&mut work.operator),
+        "Upsample" => {
+            "Resize".clone_into(&mut work.operator);
+            im.to_operand_floats(work, "scales");
+            let scales = work.inputs.get(1).copied().flatten();
+            work.inputs.truncate(1);
+            work.inputs.extend([None, scales]);
+            text(work, "coordinate_transformation_mode", "asymmetric");
+            text(work, "nearest_mode", "floor");
+        }
+        "Resize" if opset < 11 => {
+            let scales = work.inputs.get(1).copied().flatten();
+            work.inputs.truncate(1);
+            work.inputs.extend([None, scales]);
+            text(work, "coordinate_transformation_mode", "asymmetric");
+            text(work, "nearest_mode", "floor");
+        }
+        "Slice" => {
+            for (i, name) in ["starts", "ends", "axes"].into_iter().enumerate() {
+                im.to_operand(work, name, i + 1);
+            }
+        }
+        "Pad" => {
+            im.to_operand(work, "pads", 1);
+            im.to_operand(work, "value", 2);
+        }
+        "Clip" => {
+            im.to_operand(work, "min", 1);
+            im.to_operand(work, "max", 2);
+        }
+        "Split" => {
+            im.to_operand(work, "split", 1);
+            if work.inputs.get(1).copied().flatten().is_none()
+                && !work.attributes.contains_key("num_outputs")
+            {
+                let count = work.outputs.len() as i64;
+                work.attributes.insert("num_outputs".into(), int("num_outputs", count));
+            }
+        }
+        "TopK" => im.to_operand(work, "k", 1),
+        "DFT" => im.to_operand(work, "axis", 2),
+        "OneHot" | "Tile" => {}
+        op if op.starts_with("Reduce") => im.to_operand(work, "axes", 1),
+        _ => {}
+    }
+    older(im, work);
+    Ok(None)
+}
+
+/// Defaults that newer opsets have changed.
+fn older(im: &Import<'_>, work: &mut Work) {
+    match work.operator.as_str() {
+        // Before 20 the axis was an attribute with the default 1.
+        "DFT" if im.opset < 20 && work.inputs.get(2).copied().flatten().is_none() => {
+            work.attributes.entry("axis".into()).or_insert_with(|| int("axis", 1));
+        }
+        "BatchNormalization" if im.opset < 14 => {
+            work.outputs.truncate(1);
+        }
+        "MelWeightMatrix" | "HannWindow" | "HammingWindow" | "BlackmanWindow" => {
+            if let Some(mut a) = work.attributes.remove("output_datatype") {
+                a.name = Some("dtype".into());
+                work.attributes.insert("dtype".into(), a);
+            }
+        }
+        _ => {}
+    }
+    if work.operator != "BatchNormalization" {
+        work.attributes.remove("momentum");
+    }
+}
+
+impl Import<'_> {
+    fn to_operand_floats(&mut self, work: &mut Work, attribute: &str) {
+        let Some(a) = work.attributes.remove(attribute) else { return };
+        let floats: Vec<f64> = a.floats.iter().map(|&f| f64::from(f)).collect();
+        let ty = TokenType::new(DType::F32, [floats.len() as u32]);
+        let id = self.graph.constant(attribute, ty, Bytes::from(encode(DType::F32, &floats)));
+        work.inputs.truncate(1);
+        work.inputs.push(Some(id));
+    }
+}
+
+fn attribute(name: &str) -> rten_onnx::onnx::AttributeProto {
+    rten_onnx::onnx::AttributeProto { name: Some(name.to_owned()), ..Default::default() }
+}
+
+fn int(name: &str, value: i64) -> rten_onnx::onnx::AttributeProto {
+    rten_onnx::onnx::AttributeProto { i: Some(value), ..attribute(name) }
+}
+
+fn text(work: &mut Work, name: &str, value: &str) {
+    let a = rten_onnx::onnx::AttributeProto { s: Some(value.to_owned()), ..attribute(name) };
+    work.attributes.insert(name.to_owned(), a);
+}
+
+fn constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let name = work.outputs.first().cloned().unwrap_or_default();
+    let get = |k: &str| work.attributes.get(k);
+    let (ty, data) = if let Some(t) = get("value").and_then(|a| a.t.as_ref()) {
+        proto::tensor(&name, t, &mut External::new(None))?
+    } else if let Some(f) = get("value_float").and_then(|a| a.f) {
+        (TokenType::scalar(DType::F32), Bytes::from(f.to_le_bytes().to_vec()))
+    } else if let Some(i) = get("value_int").and_then(|a| a.i) {
+        (TokenType::scalar(DType::I64), Bytes::from(i.to_le_bytes().to_vec()))
+    } else if let Some(a) = get("value_floats") {
+        let data: Vec<u8> = a.floats.iter().flat_map(|f| f.to_le_bytes()).collect();
+        (TokenType::new(DType::F32, [a.floats.len() as u32]), Bytes::from(data))
+    } else if let Some(a) = get("value_ints") {
+        let data: Vec<u8> = a.ints.iter().flat_map(|i| i.to_le_bytes()).collect();
+        (TokenType::new(DType::I64, [a.ints.len() as u32]), Bytes::from(data))
+    } else {
+        return Err(OnnxError::Operator {
+            node: work.name.clone(),
+            operator: work.operator.clone(),
+            why: "its value is a string or a sparse tensor".to_owned(),
+            help: "export it as a dense tensor of numbers".to_owned(),
+        });
+    };
+    Ok(vec![Some(im.graph.constant(&name, ty, data))])
+}
+
+fn constant_of_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let name = work.outputs.first().cloned().unwrap_or_default();
+    let shape = im.required(work, 0)?;
+    let Some(data) = im.graph.data(shape) else { return Err(im.not_constant(work, shape)) };
+    let dims = ints_of(data, DType::I64);
+    let (dtype, element) = match work.attributes.get("value").and_then(|a| a.t.as_ref()) {
+        Some(t) => {
+            let (ty, data) = proto::tensor(&name, t, &mut External::new(None))?;
+            (ty.dtype, data)
+        }
+        None => (DType::F32, Bytes::from_static(&[0; 4])),
+    };
+    let ty = proto::token(&name, dtype, &dims)?;
+    if element.len() as u64 != dtype.size_bytes() || ty.bytes() > zbmd_ir::limits::MAX_INITIAL_BYTES
+    {
+        return Err(OnnxError::Data {
+            tensor: name,
+            why: format!("would be {ty}, filled with {} bytes", element.len()),
+        });
+    }
+    let data = element.repeat(ty.elements() as usize);
+    Ok(vec![Some(im.graph.constant(&name, ty, Bytes::from(data)))])
+}
+
+fn dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let x = im.required(work, 0)?;
+    let training = work.inputs.get(2).copied().flatten();
+    let drops = match training {
+        None => false,
+        Some(id) => match im.graph.data(id) {
+            Some(data) => data.iter().any(|&b| b != 0),
+            None => return Err(im.not_constant(work, id)),
+        },
+    };
+    let ratio = work.inputs.get(1).copied().flatten().and_then(|id| im.graph.data(id));
+    if drops && !ratio.is_some_and(|r| r.iter().all(|&b| b == 0)) {
+        return Err(OnnxError::Operator {
+            node: work.name.clone(),
+            operator: work.operator.clone(),
+            why: "in training it draws random numbers, which actors cannot".to_owned(),
+            help: "export the model for inference".to_owned(),
+        });
+    }
+    let mut out = vec![Some(x)];
+    if work.outputs.get(1).is_some_and(|o| !o.is_empty()) {
+        let mut ty = im.graph.values[x].ty.clone();
+        ty.dtype = DType::Bool;
+        let data = Bytes::from(vec![1; ty.elements() as usize]);
+        out.push(Some(im.graph.constant(&work.outputs[1], ty, data)));
+    }
+    Ok(out)
+}
+
+fn shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let x = im.required(work, 0)?;
+    let ty = im.graph.values[x].ty.clone();
+    let name = work.outputs.first().cloned().unwrap_or_default();
+    if work.operator == "Size" {
+        let data = (ty.elements() as i64).to_le_bytes().to_vec();
+        return Ok(vec![Some(im.graph.constant(
+            &name,
+            TokenType::scalar(DType::I64),
+            Bytes::from(data),
+        ))]);
+    }
+    let rank = ty.shape.len() as i64;
+    let at = |key: &str, default: i64| {
+        let v = work.attributes.get(key).and_then(|a| a.i).unwrap_or(default);
+        if v < 0 { v.saturating_add(rank) } else { v }.clamp(0, rank) as usize
+    };
+    let (start, end) = (at("start", 0), at("end", rank));
+    let dims: Vec<i64> =
+        ty.shape.get(start..end).unwrap_or_default().iter().map(|&d| i64::from(d)).collect();
+    Ok(vec![Some(im.ints(&name, &dims))])
+}
+
+fn cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxError> {
+    let x = im.required(work, 0)?;
+    let have = im.graph.values[x].ty.dtype;
+    let to = if work.operator == "CastLike" {
+        let like = im.required(work, 1)?;
+        im.graph.values[like].ty.dtype
+    } else {
+        let code = work.attributes.get("to").and_then(|a| a.i).unwrap_or(0);
+        proto::dtype_of(&work.name, Some(rten_onnx::onnx::DataType(code as i32)))?
+    };
+    if to == have {
+        return Ok(Some(vec![Some(x)]));
+    }
+    "Cast".clone_into(&mut work.operator);
+    work.inputs.truncate(1);
+    work.attributes.clear();
+    let code = (1..=16).find(|&c| proto::dtype(c) == Some(to)).unwrap_or(1);
+    work.attributes.insert("to".into(), int("to", i64::from(code)));
+    Ok(None)
+}
+
+/// Before opset 13 these brought their operand to a matrix first.
+fn old_softmax(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
+    let x = im.required(work, 0)?;
+    let ty = im.graph.values[x].ty.clone();
+    let rank = ty.shape.len() as i64;
+    let axis = work.attributes.get("axis").and_then(|a| a.i).unwrap_or(1);
+    let axis = if axis < 0 { axis.saturating_add(rank) } else { axis }.clamp(0, rank) as usize;
+    let product = |d: &[u32]| d.iter().fold(1_u32, |n, &d| n.saturating_mul(d));
+    let flat = TokenType::new(ty.dtype, [product(&ty.shape[..axis]), product(&ty.shape[axis..])]);
+    work.inputs[0] = Some(im.graph.value("", flat, Origin::View(x)));
+    work.attributes.insert("axis".into(), int("axis", -1));
+    let made = im.lower(work)?;
+    let Some(id) = made.first().copied().flatten() else { return Ok(made) };
+    Ok(vec![Some(im.graph.value(&work.outputs[0], ty, Origin::View(id)))])
+}
+
+/// Why an operator is not taken.
+pub(super) fn unknown(work: &Work) -> OnnxError {
+    let (why, help) = match work.operator.as_str() {
+        "Loop" | "Scan" => (
+            "the number of its turns is not known when a model is compiled",
+            "export the model with the loop unrolled, or close the state over frames with `state`",
+        ),
+        "NonZero" | "Unique" | "Compress" | "NonMaxSuppression" | "StringSplit" => (
+            "the shape of its result depends on data",
+            "cut the model before this node and do the rest behind it",
+        ),
+        op if op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" => (
+            "it draws random numbers, which actors cannot",
+            "make the noise an input, from the op `Noise`",
+        ),
+        op if op.contains("Sequence") || op.starts_with("Optional") => {
+            ("sequences and optional values are no tokens", "export the model with tensors")
+        }
+        op if op.starts_with("String")
+            || op == "RegexFullMatch"
+            || op == "TfIdfVectorizer"
+            || op == "LabelEncoder" =>
+        {
+            ("strings are no tokens", "do this before the model")
+        }
+        _ => (
+            "there is no op for it",
+            "`zbmdc ops` lists the ops; those that begin with `Nn` are ONNX operators",
+        ),
+    };
+    let near = TensorOp::all().any(|o| o.operator.eq_ignore_ascii_case(&work.operator));
+    let why = if near { "operators are written with the case of the standard" } else { why };
+    OnnxError::Operator {
+        node: work.name.clone(),
+        operator: work.operator.clone(),
+        why: why.to_owned(),
+        help: help.to_owned(),
+    }
+}

@@ -1,0 +1,187 @@
+//! From files to messages, and from messages to tensors and types.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::{Component, Path};
+
+use bytes::Bytes;
+use rten_onnx::onnx::{DataLocation, DataType, ModelProto, TensorProto};
+use zbmd_ir::{DType, TokenType, limits};
+
+use super::error::OnnxError;
+use super::scan::scan;
+
+/// Reads a model from a file; weights in it are read once, into memory of their own.
+pub(super) fn read_file(path: &Path) -> Result<ModelProto, OnnxError> {
+    let shown = path.display().to_string();
+    let refuse = |e: std::io::Error| OnnxError::File { path: shown.clone(), why: e.to_string() };
+    let file = File::open(path).map_err(refuse)?;
+    let meta = file.metadata().map_err(refuse)?;
+    if !meta.is_file() {
+        return Err(OnnxError::File { path: shown, why: "it is no file".to_owned() });
+    }
+    let mut reader = BufReader::new(&file);
+    scan(&mut reader, meta.len())?;
+    (&file).seek(SeekFrom::Start(0)).map_err(refuse)?;
+    ModelProto::parse_file(file).map_err(|e| OnnxError::Parse(e.to_string()))
+}
+
+/// Reads a model from memory.
+pub(super) fn read_bytes(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
+    scan(&mut Cursor::new(bytes), bytes.len() as u64)?;
+    ModelProto::parse_buf(bytes).map_err(|e| OnnxError::Parse(e.to_string()))
+}
+
+/// Files of external data, each opened once.
+pub(super) struct External<'a> {
+    dir: Option<&'a Path>,
+    open: BTreeMap<String, File>,
+}
+
+impl<'a> External<'a> {
+    /// Files beside the model; none for a model from memory.
+    pub(super) fn new(dir: Option<&'a Path>) -> Self {
+        Self { dir, open: BTreeMap::new() }
+    }
+
+    fn read(&mut self, tensor: &str, proto: &TensorProto, bytes: u64) -> Result<Bytes, OnnxError> {
+        let refuse = |why: String| OnnxError::Data { tensor: tensor.to_owned(), why };
+        let entry = |key: &str| {
+            proto
+                .external_data
+                .iter()
+                .find(|e| e.key.as_deref() == Some(key))
+                .and_then(|e| e.value.as_deref())
+        };
+        let location = entry("location")
+            .ok_or_else(|| refuse("is external, but no file is named".to_owned()))?;
+        let inside = Path::new(location)
+            .components()
+            .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        if !inside || location.is_empty() || location.contains('\\') {
+            return Err(refuse(format!(
+                "is said to be in `{location}`, which leaves the model's folder"
+            )));
+        }
+        let dir = self
+            .dir
+            .ok_or_else(|| refuse(format!("is in `{location}`, but the model has no folder")))?;
+        let number = |key: &str| entry(key).map(str::parse::<u64>).transpose().ok().flatten();
+        let offset = number("offset").unwrap_or(0);
+        if number("length").is_some_and(|l| l != bytes) {
+            return Err(refuse(format!(
+                "has {} bytes in `{location}`, its type {bytes}",
+                entry("length").unwrap_or_default()
+            )));
+        }
+        if !self.open.contains_key(location) {
+            // A link inside the folder could lead outside.
+            let real = |p: &Path| {
+                std::fs::canonicalize(p).map_err(|e| refuse(format!("is in `{location}`: {e}")))
+            };
+            let path = real(&dir.join(location))?;
+            let home = if dir.as_os_str().is_empty() { real(Path::new("."))? } else { real(dir)? };
+            if !path.starts_with(&home) {
+                return Err(refuse(format!(
+                    "is said to be in `{location}`, which leaves the model's folder"
+                )));
+            }
+            let file = File::open(&path).map_err(|e| refuse(format!("is in `{location}`: {e}")))?;
+            self.open.insert(location.to_owned(), file);
+        }
+        let Some(mut file) = self.open.get(location) else {
+            return Err(refuse("is missing".to_owned()));
+        };
+        let len = file.metadata().map_err(|e| refuse(e.to_string()))?.len();
+        if offset.checked_add(bytes).is_none_or(|end| end > len) {
+            return Err(refuse(format!(
+                "needs {bytes} bytes from byte {offset} of `{location}`, which has {len}"
+            )));
+        }
+        let mut data = vec![0; bytes as usize];
+        file.seek(SeekFrom::Start(offset))
+            .and_then(|_| file.read_exact(&mut data))
+            .map_err(|e| refuse(e.to_string()))?;
+        Ok(Bytes::from(data))
+    }
+}
+
+/// The dtype of an ONNX element type, where there is one.
+pub(super) fn dtype(code: i32) -> Option<DType> {
+    Some(match DataType(code) {
+        DataType::FLOAT => DType::F32,
+        DataType::DOUBLE => DType::F64,
+        DataType::FLOAT16 => DType::F16,
+        DataType::BFLOAT16 => DType::Bf16,
+        DataType::INT8 => DType::I8,
+        DataType::UINT8 => DType::U8,
+        DataType::INT16 => DType::I16,
+        DataType::INT32 => DType::I32,
+        DataType::INT64 => DType::I64,
+        DataType::BOOL => DType::Bool,
+        _ => return None,
+    })
+}
+
+/// The dtype of a value, or a refusal that names the ONNX type.
+pub(super) fn dtype_of(value: &str, code: Option<DataType>) -> Result<DType, OnnxError> {
+    let code = code.unwrap_or(DataType(0));
+    dtype(code.0).ok_or_else(|| OnnxError::Type {
+        value: value.to_owned(),
+        found: format!("tensor of {}", code.name().unwrap_or("no known type")),
+    })
+}
+
+/// A type from ONNX dimensions, which may be 0 for constants.
+pub(super) fn token(value: &str, dtype: DType, dims: &[i64]) -> Result<TokenType, OnnxError> {
+    let shape: Option<Vec<u32>> = dims.iter().map(|&d| u32::try_from(d).ok()).collect();
+    let token = shape.map(|s| TokenType::new(dtype, s));
+    let fits =
+        |t: &TokenType| t.shape.len() <= limits::MAX_RANK && t.bytes() <= limits::MAX_TOKEN_BYTES;
+    token.filter(fits).ok_or_else(|| OnnxError::Type {
+        value: value.to_owned(),
+        found: format!(
+            "{dtype} tensor of {dims:?}, beyond {} dimensions or {} bytes",
+            limits::MAX_RANK,
+            limits::MAX_TOKEN_BYTES
+        ),
+    })
+}
+
+/// The type and bytes of a tensor.
+pub(super) fn tensor(
+    name: &str,
+    proto: &TensorProto,
+    files: &mut External<'_>,
+) -> Result<(TokenType, Bytes), OnnxError> {
+    let dtype = dtype_of(name, proto.data_type)?;
+    let token = token(name, dtype, &proto.dims)?;
+    let data = if proto.data_location == Some(DataLocation::EXTERNAL) {
+        files.read(name, proto, token.bytes())?
+    } else if let Some(raw) = &proto.raw_data {
+        Bytes::from(raw.take())
+    } else {
+        Bytes::from(typed(dtype, proto))
+    };
+    if data.len() as u64 != token.bytes() {
+        let why = format!("has {} bytes, {token} needs {}", data.len(), token.bytes());
+        return Err(OnnxError::Data { tensor: name.to_owned(), why });
+    }
+    Ok((token, data))
+}
+
+/// Elements from the fields for each kind of number.
+fn typed(dtype: DType, proto: &TensorProto) -> Vec<u8> {
+    let ints = &proto.int32_data;
+    match dtype {
+        DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F64 => proto.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::I32 => ints.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F16 | DType::Bf16 | DType::I16 => {
+            ints.iter().flat_map(|v| (*v as u16).to_le_bytes()).collect()
+        }
+        _ => ints.iter().map(|v| *v as u8).collect(),
+    }
+}

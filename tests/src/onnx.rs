@@ -1,0 +1,158 @@
+//! ONNX models and cases: reading tensors, running a graph once through the interpreter, comparing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bytes::Bytes;
+use rten_onnx::onnx::{DataType, TensorProto};
+use rten_onnx::protobuf::{DecodeMessage, ValueReader};
+use zbmd_backends::interpret::Interpreter;
+use zbmd_backends::op::Registry;
+use zbmd_compiler::onnx::{OnnxError, SetValue, check_onnx_bytes};
+use zbmd_compiler::{CompileOptions, graph_of_onnx};
+use zbmd_ir::{DType, TokenType};
+
+/// A tensor with its name.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Name of the value.
+    pub name: String,
+    /// Dtype and shape.
+    pub ty: TokenType,
+    /// Elements, little-endian.
+    pub data: Vec<u8>,
+}
+
+/// Reads a `.pb` file of one tensor.
+///
+/// # Panics
+/// If it cannot be read or has a type that zbmd lacks.
+pub fn read_pb(path: &Path) -> Tensor {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let proto = TensorProto::decode(ValueReader::from_buf(&bytes)).expect("a tensor");
+    let dtype = match proto.data_type {
+        Some(DataType::FLOAT) => DType::F32,
+        Some(DataType::DOUBLE) => DType::F64,
+        Some(DataType::FLOAT16) => DType::F16,
+        Some(DataType::INT8) => DType::I8,
+        Some(DataType::UINT8) => DType::U8,
+        Some(DataType::INT16) => DType::I16,
+        Some(DataType::INT32) => DType::I32,
+        Some(DataType::INT64) => DType::I64,
+        Some(DataType::BOOL) => DType::Bool,
+        other => panic!("{}: {other:?}", path.display()),
+    };
+    let shape: Vec<u32> = proto.dims.iter().map(|&d| d as u32).collect();
+    let data = match proto.raw_data {
+        Some(raw) => raw.take(),
+        None if dtype == DType::F32 => {
+            proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()
+        }
+        None if dtype == DType::I64 => {
+            proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect()
+        }
+        None => Vec::new(),
+    };
+    Tensor { name: proto.name.unwrap_or_default(), ty: TokenType::new(dtype, shape), data }
+}
+
+/// What became of a case.
+#[derive(Clone, Debug)]
+pub enum Ran {
+    /// Outputs by name.
+    Outputs(BTreeMap<String, Vec<u8>>),
+    /// Refused, with the reason.
+    Refused(String),
+}
+
+/// Imports a model, setting those inputs that must be constants, and runs it once.
+pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
+    let mut options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+    loop {
+        match check_onnx_bytes(model, registry, &options.onnx) {
+            Ok(()) => break,
+            Err(OnnxError::NotConstant { value, input: true, .. })
+                if !options.onnx.set.contains_key(&value) =>
+            {
+                let Some(given) = inputs.iter().find(|t| t.name == value) else {
+                    return Ran::Refused(format!("no data for input `{value}`"));
+                };
+                let set = SetValue::Tensor(given.ty.clone(), Bytes::from(given.data.clone()));
+                options.onnx.set.insert(value, set);
+            }
+            Err(error) => return Ran::Refused(error.to_string()),
+        }
+    }
+    let (graph, blobs) = match graph_of_onnx("model", model, &options) {
+        Ok(made) => made,
+        Err(diagnostics) => return Ran::Refused(diagnostics.list[0].message.clone()),
+    };
+    let mut interpreter = match Interpreter::new(&graph, &blobs, registry) {
+        Ok(interpreter) => interpreter,
+        Err(error) => return Ran::Refused(error.to_string()),
+    };
+    let data = inputs.iter().map(|t| (t.name.clone(), t.data.clone())).collect();
+    match interpreter.run(&data, Some(1)) {
+        Ok(outcome) => Ran::Outputs(outcome.outputs),
+        Err(error) => Ran::Refused(error.to_string()),
+    }
+}
+
+/// Elements as f64.
+pub fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    macro_rules! each {
+        ($ty:ty) => {
+            bytes
+                .chunks_exact(size_of::<$ty>())
+                .map(|c| <$ty>::from_le_bytes(c.try_into().expect("whole elements")) as f64)
+                .collect()
+        };
+    }
+    match dtype {
+        DType::F32 => each!(f32),
+        DType::F64 => each!(f64),
+        DType::F16 => {
+            bytes.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect()
+        }
+        DType::I8 => each!(i8),
+        DType::I16 => each!(i16),
+        DType::I32 => each!(i32),
+        DType::I64 => each!(i64),
+        _ => bytes.iter().map(|&b| f64::from(b)).collect(),
+    }
+}
+
+/// Where two tensors differ beyond the tolerance; `None` where they agree.
+pub fn difference(got: &[u8], want: &Tensor, rtol: f64, atol: f64) -> Option<String> {
+    let (a, b) = (to_f64(got, want.ty.dtype), to_f64(&want.data, want.ty.dtype));
+    if a.len() != b.len() {
+        return Some(format!("{} elements, {} are expected", a.len(), b.len()));
+    }
+    let apart = |x: f64, y: f64| {
+        let equal = x == y || (x.is_nan() && y.is_nan());
+        !equal
+            && (x.is_nan()
+                || y.is_nan()
+                || (x - y).abs() > atol + rtol * y.abs()
+                || y.is_infinite())
+    };
+    let at = a.iter().zip(&b).position(|(&x, &y)| apart(x, y))?;
+    let count = a.iter().zip(&b).filter(|(x, y)| apart(**x, **y)).count();
+    Some(format!(
+        "{count} of {} elements differ; element {at} is {}, {} is expected",
+        a.len(),
+        a[at],
+        b[at]
+    ))
+}
+
+/// norm(got − want) / norm(want).
+pub fn relative_error(got: &[f64], want: &[f64]) -> f64 {
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let apart = norm(&mut got.iter().zip(want).map(|(a, b)| a - b));
+    if got.len() == want.len() {
+        apart / norm(&mut want.iter().copied()).max(1e-300)
+    } else {
+        f64::INFINITY
+    }
+}

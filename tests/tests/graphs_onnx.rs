@@ -1,0 +1,140 @@
+//! Example models around ONNX files: voice activity and digits, against their references and across a break.
+
+#[path = "../../graphs/vad/segments.rs"]
+mod segments;
+
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, read_npy};
+use zbmd_tests::data;
+use zbmd_tests::run::{Streams, graph_file, interpret_program, replay, streams};
+use zbmd_tests::signal::from_f32_bytes;
+
+fn registry() -> Registry {
+    let mut registry = Registry::standard();
+    segments::register(&mut registry);
+    registry
+}
+
+/// Compiles a model of `graphs/` with parameters from outside.
+fn compiled(model: &str, devices: usize, params: &[(&str, String)]) -> Compiled {
+    let options = CompileOptions {
+        registry: registry(),
+        machine: MachineChoice::Uniform(devices),
+        params: params.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect(),
+        ..CompileOptions::default()
+    };
+    match compile_file(graph_file(model), &options) {
+        Ok(compiled) => {
+            let warnings = compiled.warnings.to_string();
+            assert!(warnings.is_empty(), "{model}: {warnings}");
+            compiled
+        }
+        Err(diagnostics) => panic!("{model}: {diagnostics}"),
+    }
+}
+
+fn file_param(name: &'static str, file: &str) -> Option<(&'static str, String)> {
+    let path = std::path::absolute(data::file(file)?).expect("a path");
+    Some((name, format!("{:?}", path.display().to_string())))
+}
+
+/// The samples of the shared recording, as bytes.
+fn speech() -> Option<Vec<u8>> {
+    let wav = std::fs::read(data::file("audio/speech16k.wav")?).expect("readable");
+    Some(wav[44..].to_vec())
+}
+
+#[test]
+fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_break() {
+    let (Some(detector), Some(pcm)) = (file_param("detector", "models/silero_vad.onnx"), speech())
+    else {
+        return;
+    };
+    let want = data::file("audio/speech16k.vad.npy").expect("it lies beside the audio");
+    let want = read_npy(&std::fs::read(want).expect("readable").into()).expect("an array");
+    let want = from_f32_bytes(&want.data);
+    let model = |devices: usize| compiled("vad/model.ron", devices, &[detector.clone()]);
+    let input: Streams = streams([("pcm", pcm.clone())]);
+    let (whole, _) = replay(model(1), &registry(), &input, None, None);
+    let got = from_f32_bytes(&whole["prob"]);
+    assert_eq!((got.len(), want.len()), (1875, 1875));
+    let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    println!("largest distance {worst:.2e}");
+    assert!(worst <= 1e-3, "{worst}");
+    let text = segments::lines(&whole["segments"]);
+    assert!(text.lines().count() > 5, "{text}");
+    for line in text.lines() {
+        let (begin, end) = line.split_once(' ').expect("two numbers");
+        let (begin, end): (f64, f64) =
+            (begin.parse().expect("seconds"), end.parse().expect("seconds"));
+        assert!(0.0 <= begin && begin < end && end <= 60.0, "{line}");
+    }
+    // A break after 700 frames, and two devices behind it.
+    let (first, rest) = pcm.split_at(700 * 1024);
+    let part = |bytes: &[u8]| streams([("pcm", bytes.to_vec())]);
+    let (mut before, outcome) = replay(model(1), &registry(), &part(first), None, None);
+    assert_eq!(outcome.state.iterations, 700);
+    let (after, _) = replay(model(2), &registry(), &part(rest), None, Some(outcome.state));
+    for (name, bytes) in &mut before {
+        bytes.extend_from_slice(&after[name]);
+    }
+    assert!(before == whole, "other bits across a break");
+}
+
+#[test]
+fn other_rates_are_resampled_in_the_graph() {
+    let (Some(detector), Some(pcm)) = (file_param("detector", "models/silero_vad.onnx"), speech())
+    else {
+        return;
+    };
+    // Three samples for one: a crude 48 kHz, whose images the low pass takes away.
+    let up: Vec<u8> = pcm[..1024 * 300].chunks_exact(2).flat_map(|s| [s, s, s].concat()).collect();
+    let any = compiled("vad/any.ron", 1, &[detector.clone()]);
+    let plain = compiled("vad/model.ron", 1, &[detector]);
+    let (got, _) = replay(any, &registry(), &streams([("pcm", up)]), None, None);
+    let (want, _) =
+        replay(plain, &registry(), &streams([("pcm", pcm[..1024 * 300].to_vec())]), None, None);
+    let (got, want) = (from_f32_bytes(&got["prob"]), from_f32_bytes(&want["prob"]));
+    assert_eq!(got.len(), want.len());
+    // The filter delays by a millisecond and a half: decisions agree but where speech begins or ends.
+    let agree = got.iter().zip(&want).filter(|(a, b)| (**a > 0.5) == (**b > 0.5)).count();
+    assert!(agree * 100 >= got.len() * 93, "{agree} of {} frames agree", got.len());
+}
+
+#[test]
+fn digits_are_read() {
+    let Some(network) = file_param("network", "models/mnist.onnx") else { return };
+    let read = |name: &str| {
+        read_npy(&std::fs::read(data::file(name).expect("there")).expect("readable").into())
+            .expect("an array")
+    };
+    let (image, logits) =
+        (read("models/mnist.in0.npy"), from_f32_bytes(&read("models/mnist.out0.npy").data));
+    let image: Vec<u8> = from_f32_bytes(&image.data)
+        .iter()
+        .map(|v| (v * 255.0).round().clamp(0.0, 255.0) as u8)
+        .collect();
+    let images = image.repeat(8);
+    let digit = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("ten").0;
+    let input = streams([("images", images)]);
+    let (whole, _) = replay(
+        compiled("digits/model.ron", 1, &[network.clone()]),
+        &registry(),
+        &input,
+        None,
+        None,
+    );
+    let digits: Vec<i64> = whole["digits"]
+        .chunks_exact(8)
+        .map(|c| i64::from_le_bytes(c.try_into().expect("eight")))
+        .collect();
+    assert_eq!(digits.len(), 8);
+    assert!(digits.iter().all(|d| *d == digits[0]), "{digits:?}");
+    println!("digit {} ({digit} for the exact image)", digits[0]);
+    let program = compiled("digits/model.ron", 1, &[network.clone()]).program;
+    let (oracle, _) = interpret_program(&program, &registry(), &input, None);
+    assert!(oracle == whole, "the interpreter gives other bits");
+    let (two, _) =
+        replay(compiled("digits/model.ron", 2, &[network]), &registry(), &input, None, None);
+    assert!(two == whole, "other bits on two devices");
+}

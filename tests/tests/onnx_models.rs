@@ -1,0 +1,138 @@
+//! Whole ONNX models against their reference outputs.
+
+use std::collections::BTreeMap;
+
+use zbmd_backends::interpret::Interpreter;
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, graph_of_file, read_npy};
+use zbmd_ir::{DType, Graph};
+use zbmd_tests::data;
+use zbmd_tests::onnx::{read_pb, relative_error, to_f64};
+
+/// Reference outputs of a model in the order of its sinks.
+fn expected(name: &str) -> Vec<(DType, Vec<u8>)> {
+    let mut out = Vec::new();
+    let pb =
+        data::file("models").map(|d| d.join(format!("{name}_output_0.pb"))).filter(|p| p.exists());
+    if let Some(path) = pb {
+        let tensor = read_pb(&path);
+        return vec![(tensor.ty.dtype, tensor.data)];
+    }
+    let Some(dir) = data::file("models") else { return out };
+    for i in 0.. {
+        let path = dir.join(format!("{name}.out{i}.npy"));
+        let Ok(bytes) = std::fs::read(&path) else { break };
+        let array = read_npy(&bytes.into()).expect("an array");
+        out.push((array.token.dtype, array.data.to_vec()));
+    }
+    out
+}
+
+/// The input tokens of a model: from its files, or the ramp that the images are.
+fn inputs(name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    let Some(dir) = data::file("models") else { return out };
+    for (i, (_, source)) in graph.sources().enumerate() {
+        let bytes = match std::fs::read(dir.join(format!("{name}.in{i}.npy"))) {
+            Ok(bytes) => read_npy(&bytes.into()).expect("an array").data.to_vec(),
+            Err(_) => {
+                let n = source.outputs[0].token.elements();
+                (0..n).flat_map(|k| (k as f32 / n as f32).to_le_bytes()).collect()
+            }
+        };
+        out.insert(source.name.clone(), bytes);
+    }
+    out
+}
+
+/// The outputs of a model by the interpreter.
+fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
+    let dir = data::file("models").expect("found before");
+    let mut options = CompileOptions::default();
+    options.onnx.without = without.iter().map(|w| (*w).to_owned()).collect();
+    let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &options)
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    let inputs = inputs(name, &graph);
+    let registry = Registry::standard();
+    let mut interpreter =
+        Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
+    (
+        graph.actors.len(),
+        interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}")).outputs,
+    )
+}
+
+#[test]
+fn no_pass_changes_what_a_model_computes() {
+    if data::file("models").is_none() {
+        return;
+    }
+    let all: Vec<&str> = zbmd_compiler::onnx::passes().map(|p| p.0).collect();
+    for name in [
+        "mnist",
+        "bert_tiny",
+        "llama_block_decode",
+        "mobilenet_v2",
+        "light_resnet50",
+        "light_shufflenet",
+    ] {
+        let (plain, want) = run(name, &all);
+        // One pass alone, then all of them.
+        for pass in 0..=all.len() {
+            let without: Vec<&str> = all
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| pass < all.len() && *i != pass)
+                .map(|(_, p)| *p)
+                .collect();
+            let (actors, got) = run(name, &without);
+            assert!(actors <= plain, "{name} without {without:?}");
+            for (sink, bytes) in &want {
+                let error =
+                    relative_error(&to_f64(&got[sink], DType::F32), &to_f64(bytes, DType::F32));
+                assert!(error < 5e-6, "{name} without {without:?}, output {sink}: {error:.1e}");
+            }
+            if pass == all.len() {
+                println!("{name}: {plain} actors, {actors} behind all passes");
+                assert!(actors < plain, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn models_agree_with_the_reference() {
+    let Some(dir) = data::file("models") else { return };
+    let registry = Registry::standard();
+    let only = std::env::var("ZBMD_CASE").ok();
+    for name in [
+        "mnist",
+        "bert_tiny",
+        "llama_block_decode",
+        "mobilenet_v2",
+        "light_resnet50",
+        "light_squeezenet",
+        "light_shufflenet",
+        "light_inception_v1",
+        "light_zfnet512",
+    ] {
+        if only.as_ref().is_some_and(|o| !name.contains(o.as_str())) {
+            continue;
+        }
+        let made = graph_of_file(dir.join(format!("{name}.onnx")), &CompileOptions::default());
+        let (graph, blobs) = made.unwrap_or_else(|e| panic!("{name}: {e}"));
+        let inputs = inputs(name, &graph);
+        let mut interpreter =
+            Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outcome = interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let sinks: Vec<&str> = graph.sinks().map(|(_, a)| a.name.as_str()).collect();
+        let expected = expected(name);
+        assert_eq!(sinks.len(), expected.len(), "{name}");
+        for (sink, (dtype, want)) in sinks.iter().zip(&expected) {
+            let error =
+                relative_error(&to_f64(&outcome.outputs[*sink], *dtype), &to_f64(want, *dtype));
+            println!("{name} {sink}: {error:.2e}, {} actors", graph.actors.len());
+            assert!(error <= 1e-4, "{name}, output {sink}: relative error {error:.2e}");
+        }
+    }
+}
