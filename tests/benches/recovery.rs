@@ -21,6 +21,11 @@ fn main() {
 mod decode;
 
 #[cfg(target_os = "linux")]
+#[path = "../../graphs/vad/segments.rs"]
+#[expect(dead_code, reason = "only its actor is used here")]
+mod segments;
+
+#[cfg(target_os = "linux")]
 fn main() {
     linux::main();
 }
@@ -38,12 +43,14 @@ mod linux {
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, supervised};
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
-    const MODELS: [&str; 4] =
-        ["cd2dat/model.ron", "fm/model.ron", "agc/model.ron", "adsb/model.ron"];
+    /// The last one needs `ZBMD_DATA`.
+    const MODELS: [&str; 5] =
+        ["cd2dat/model.ron", "fm/model.ron", "agc/model.ron", "adsb/model.ron", "vad/model.ron"];
 
     fn registry() -> Registry {
         let mut registry = Registry::standard();
         super::decode::register(&mut registry);
+        super::segments::register(&mut registry);
         registry
     }
 

@@ -35,7 +35,16 @@ pub fn engine_on(
     registry: &Registry,
     contingencies: Losses,
 ) -> Engine {
+    let detector = crate::data::file("models/silero_vad.onnx");
+    let detector = detector.and_then(|path| std::path::absolute(path).ok());
+    let params = match detector {
+        Some(path) if model.starts_with("vad/") => {
+            [("detector".to_owned(), format!("{:?}", path.display().to_string()))].into()
+        }
+        _ => BTreeMap::new(),
+    };
     let options = CompileOptions {
+        params,
         registry: registry.clone(),
         machine: MachineChoice::Uniform(devices),
         contingencies,

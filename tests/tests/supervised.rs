@@ -7,6 +7,11 @@
 #[expect(dead_code, reason = "only its actor is used here")]
 mod decode;
 
+#[cfg(target_os = "linux")]
+#[path = "../../graphs/vad/segments.rs"]
+#[expect(dead_code, reason = "only its actor is used here")]
+mod segments;
+
 #[cfg(not(target_os = "linux"))]
 fn main() {
     println!("skipped: workers in processes of their own need Linux");
@@ -31,7 +36,7 @@ mod linux {
     use zbmd_ir::{DType, InPort, OutPort, TokenType};
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, supervised};
 
-    use super::decode;
+    use super::{decode, segments};
 
     /// Adds 1, and fails its third call of all, once: a worker of its own then, or a retry, does better.
     struct Faulty {
@@ -66,6 +71,7 @@ mod linux {
     fn registry() -> Registry {
         let mut registry = Registry::standard();
         decode::register(&mut registry);
+        segments::register(&mut registry);
         registry.register("faulty", |_| Ok(Faulty { panics: false }));
         registry.register("panicky", |_| Ok(Faulty { panics: true }));
         registry
@@ -126,7 +132,9 @@ mod linux {
     }
 
     fn killed() {
-        for (model, iterations) in MODELS {
+        // The detector's weights are shared data: without them it is skipped, and data says so.
+        let vad = zbmd_tests::data::file("models/silero_vad.onnx").map(|_| ("vad/model.ron", 500));
+        for (model, iterations) in MODELS.into_iter().chain(vad) {
             let feed = Feed { seed: 1, iterations, per_s: None };
             let faults =
                 "Inject(kinds: [kill, kill_two, kill_twice], every: (\"10ms\", \"50ms\"), seed: 5)";
