@@ -259,6 +259,8 @@ impl Conductor {
         memory.sinks.iter().for_each(|queue| queue.close());
         let blocks = memory.common.committed.seal();
         self.fenced += 1;
+        // A worker that died between a publication and its news left somebody asleep.
+        self.session.sources.iter().for_each(|source| source.wake());
         let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);
