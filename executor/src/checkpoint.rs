@@ -243,7 +243,8 @@ mod tests {
         let (newest, damaged) = folder.newest(&graph).expect("there");
         assert_eq!(newest.expect("an older one").state.iterations, 300);
         assert_eq!(damaged.len(), 1);
-        let other = programs::pipeline().graph;
+        let mut other = graph.clone();
+        other.actors.raw[0].name.push('x');
         let (none, damaged) = folder.newest(&other).expect("there");
         assert!(none.is_none() && damaged.len() == 3, "they are of another graph");
     }

@@ -250,7 +250,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let mut supervised = supervision::of(args, &program_names(program))?;
     let keeper = match (safe, &mut supervised) {
         (Some(safe), Some(supervised)) => {
-            let (keeper, listener) = safe.keep(&engine, &sinks, origin);
+            let (keeper, listener) = safe.keep(&engine, &sinks, origin, supervised);
             let every_ns = args.checkpoint_every.as_nanos().try_into().unwrap_or(u64::MAX);
             supervised.states = Some((every_ns, listener));
             Some(keeper)
@@ -304,7 +304,8 @@ mod checkpoints {
 
     use super::*;
     use crate::checkpoint::Folder;
-    use crate::driver::StateListener;
+    use crate::driver::{StateListener, Supervised};
+    use crate::supervise::{Event, What};
 
     /// A folder for checkpoints, and the one to go on from.
     pub(super) struct Safe {
@@ -346,7 +347,10 @@ mod checkpoints {
             engine: &Engine,
             sinks: &Opened<SharedFile>,
             origin: Origin,
+            supervised: &mut Supervised,
         ) -> (JoinHandle<()>, StateListener) {
+            let full = Arc::new(AtomicBool::new(false));
+            hear_of_full_disks(supervised, &full);
             // While one is being written, younger ones are passed over: the next will come.
             let (give, take) = sync_channel::<State>(1);
             let graph = &engine.program().graph;
@@ -355,10 +359,23 @@ mod checkpoints {
             let files: Vec<(SharedFile, u64)> =
                 sinks.iter().map(|(_, _, file)| file.clone()).zip(rates).collect();
             let engine = engine.clone();
-            let write = move || keep(&take, &self.folder, &engine, &files, &origin);
+            let write = move || keep(&take, &self.folder, &engine, &files, &origin, &full);
             let listener = Arc::new(move |state: State| drop(give.try_send(state)));
             (std::thread::spawn(write), listener)
         }
+    }
+
+    /// Passes events on, and notes when one is a full disk brought about on purpose.
+    fn hear_of_full_disks(supervised: &mut Supervised, full: &Arc<AtomicBool>) {
+        let (full, next) = (Arc::clone(full), supervised.listener.take());
+        supervised.listener = Some(Arc::new(move |event: &Event| {
+            if matches!(&event.what, What::Injected { kind, .. } if kind == "full_disk") {
+                full.store(true, Ordering::Relaxed);
+            }
+            if let Some(next) = &next {
+                next(event);
+            }
+        }));
     }
 
     fn keep(
@@ -367,6 +384,7 @@ mod checkpoints {
         engine: &Engine,
         files: &[(SharedFile, u64)],
         origin: &Origin,
+        full: &AtomicBool,
     ) {
         while let Ok(state) = states.recv() {
             let done = state.iterations - origin.iterations;
@@ -381,7 +399,10 @@ mod checkpoints {
                 }
                 Err(io::Error::other("the file is not written any more"))
             });
-            let written = written.and_then(|()| folder.write(&checkpoint, &engine.program().graph));
+            let written = written.and_then(|()| match full.swap(false, Ordering::Relaxed) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => folder.write(&checkpoint, &engine.program().graph),
+            });
             if let Err(error) = written {
                 say(format_args!(
                     "zbmd-run: note: no checkpoint at iteration {}: {error}; the older ones stand",

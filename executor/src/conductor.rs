@@ -81,6 +81,8 @@ pub(crate) struct Conductor {
     pub epochs: u64,
     /// Epochs that were fenced.
     pub fenced: u64,
+    /// The next epoch is to find no memory: a fault brought about on purpose.
+    pub deny_memory: bool,
 }
 
 /// What one plan's epochs left.
@@ -197,7 +199,7 @@ impl Conductor {
         Ok(Active { spec, memory, block: plan.block, ends, parts, released })
     }
 
-    fn spec(&self, epoch: u64, id: PlanId, plan: &Plan, lost: &[DeviceId]) -> Spec {
+    fn spec(&mut self, epoch: u64, id: PlanId, plan: &Plan, lost: &[DeviceId]) -> Spec {
         let engine = &self.engine;
         let graph = &engine.program.graph;
         let devices = engine.physical(plan, lost);
@@ -220,6 +222,7 @@ impl Conductor {
             bases: self.bases(),
             sinks: sinks.collect(),
             checksums: self.options.checksums,
+            deny_memory: std::mem::take(&mut self.deny_memory),
         }
     }
 

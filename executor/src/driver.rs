@@ -329,6 +329,8 @@ impl<'c> Driver<'c> {
     }
 
     fn begin(&mut self, epoch: Epoch, lost: &[DeviceId]) -> Result<(), RunError> {
+        let denies = self.injector.as_mut().is_some_and(Injector::denies_memory);
+        self.conductor.deny_memory = denies;
         let mut active = match self.first.take() {
             Some(first) if lost.is_empty() && first.spec.epoch == epoch.0 => first,
             first => {

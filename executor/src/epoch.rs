@@ -148,6 +148,8 @@ pub(crate) struct Spec {
     pub spin_long: bool,
     /// Check what comes over rings.
     pub checksums: bool,
+    /// The worker of the first calendar finds no memory: a fault brought about on purpose.
+    pub deny_memory: bool,
 }
 
 /// How often tokens are saved at borders.

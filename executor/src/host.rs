@@ -98,6 +98,9 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, OutOfMemory>
     let program = &engine.program;
     let plan = &program.plans[spec.plan];
     let graph = &program.graph;
+    if spec.deny_memory && calendar == 0 {
+        return Err(OutOfMemory { bytes: plan.calendars[calendar].arena_bytes, limit: 0 });
+    }
     let memory = Memory::new(&plan.calendars[calendar], Arc::clone(&epoch), options.lock_memory)?;
     border::import(graph, plan, &memory);
     let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };

@@ -26,6 +26,10 @@ pub enum Kind {
     KillTwo,
     /// SIGKILL to a worker, and to another while the run recovers from that.
     KillTwice,
+    /// SIGKILL to a worker, and no memory for the first of those that are to go on.
+    NoMemory,
+    /// The next checkpoint finds the disk full.
+    FullDisk,
 }
 
 impl fmt::Display for Kind {
@@ -37,6 +41,8 @@ impl fmt::Display for Kind {
             Self::Corrupt => "corrupt",
             Self::KillTwo => "kill_two",
             Self::KillTwice => "kill_twice",
+            Self::NoMemory => "no_memory",
+            Self::FullDisk => "full_disk",
         })
     }
 }
@@ -78,6 +84,8 @@ pub struct Injector {
     /// A second kill is due with the next fence.
     again: bool,
     again_ns: Option<u64>,
+    /// The next epoch finds no memory.
+    deny: bool,
 }
 
 /// A fault that is due.
@@ -100,7 +108,16 @@ impl Injector {
         let left = declaration.count.unwrap_or(u64::MAX);
         let random = declaration.seed ^ 0x9e37_79b9_7f4a_7c15;
         let at = Vec::new();
-        Self { declaration, random, next_ns: None, left, at, again: false, again_ns: None }
+        Self {
+            declaration,
+            random,
+            next_ns: None,
+            left,
+            at,
+            again: false,
+            again_ns: None,
+            deny: false,
+        }
     }
 
     /// The run begins now.
@@ -177,7 +194,13 @@ impl Injector {
             return None;
         };
         self.again = kind == Kind::KillTwice;
+        self.deny = kind == Kind::NoMemory;
         Some(Fault { kind, random: self.random() })
+    }
+
+    /// Whether the epoch that is being made is to find no memory.
+    pub(crate) fn denies_memory(&mut self) -> bool {
+        std::mem::take(&mut self.deny)
     }
 
     /// The run recovers from a loss just now.
@@ -208,7 +231,7 @@ pub(crate) fn bring_about(hit: &Hit, crew: &Crew, active: Option<&Active>) {
     use rustix::process::Signal;
     for &device in &hit.devices {
         match hit.kind {
-            Kind::Kill | Kind::KillTwo | Kind::KillTwice => {
+            Kind::Kill | Kind::KillTwo | Kind::KillTwice | Kind::NoMemory => {
                 crew.signal(device, Signal::KILL);
             }
             Kind::Stop => {
@@ -219,6 +242,8 @@ pub(crate) fn bring_about(hit: &Hit, crew: &Crew, active: Option<&Active>) {
                     crew.later(device, Signal::CONT, std::time::Duration::from_millis(20));
                 }
             }
+            // The event tells whoever writes checkpoints.
+            Kind::FullDisk => {}
             Kind::Corrupt => {
                 if let Some(active) = active {
                     active.memory.common.corrupt.store(1, crate::primitive::Ordering::Relaxed);

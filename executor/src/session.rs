@@ -365,6 +365,7 @@ impl Session {
             span_ns: None,
             epochs: 0,
             fenced: 0,
+            deny_memory: false,
             session: Arc::clone(&session),
             engine: Arc::clone(&engine),
             options,

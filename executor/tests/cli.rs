@@ -372,6 +372,31 @@ fn checkpoints_that_make_no_sense_are_refused() {
     assert!(said.contains("passed over") && said.contains("from the beginning"), "{said}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_costs_a_checkpoint_and_nothing_else() {
+    let case = Case::new(with_tail(programs::two_devices()));
+    let expect = case.input("in.f32", 2_000_003);
+    let faults = "Inject(kinds: [full_disk], every: (\"1ms\", \"5ms\"))";
+    std::fs::write(case.path("faults.ron"), faults).expect("written");
+    let output = case.run(&[
+        "-i",
+        "in=in.f32",
+        "-o",
+        "out=out.bin",
+        "--checkpoint",
+        "points",
+        "--checkpoint-every",
+        "5ms",
+        "--inject",
+        "faults.ron",
+    ]);
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 0, "{said}");
+    assert!(said.contains("the older ones stand"), "{said}");
+    assert!(std::fs::read(case.path("out.bin")).expect("written") == expect);
+}
+
 #[test]
 fn declarations_of_supervision_are_read_or_refused_with_the_place() {
     let case = Case::new(with_tail(programs::two_devices()));

@@ -68,12 +68,40 @@ mod linux {
         }
     }
 
+    /// Passes tokens on, and never comes back from one call: of the first process that gets there. The file that the
+    /// environment names says whether one was.
+    struct Spinning;
+
+    const SPUN: &str = "ZBMD_TEST_SPUN";
+
+    impl Kernel for Spinning {
+        fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
+            io.output::<f32>(0).copy_from_slice(io.input::<f32>(0));
+            if CALLS.fetch_add(1, Ordering::Relaxed) == 20
+                && let Some(path) = std::env::var_os(SPUN)
+                && std::fs::File::create_new(path).is_ok()
+            {
+                loop {
+                    std::hint::spin_loop();
+                }
+            }
+            Ok(())
+        }
+    }
+
+    impl CustomActor for Spinning {
+        fn ports(&self) -> Signature {
+            Faulty { panics: false }.ports()
+        }
+    }
+
     fn registry() -> Registry {
         let mut registry = Registry::standard();
         decode::register(&mut registry);
         segments::register(&mut registry);
         registry.register("faulty", |_| Ok(Faulty { panics: false }));
         registry.register("panicky", |_| Ok(Faulty { panics: true }));
+        registry.register("spinning", |_| Ok(Spinning));
         registry
     }
 
@@ -136,8 +164,7 @@ mod linux {
         let vad = zbmd_tests::data::file("models/silero_vad.onnx").map(|_| ("vad/model.ron", 500));
         for (model, iterations) in MODELS.into_iter().chain(vad) {
             let feed = Feed { seed: 1, iterations, per_s: None };
-            let faults =
-                "Inject(kinds: [kill, kill_two, kill_twice], every: (\"10ms\", \"50ms\"), seed: 5)";
+            let faults = "Inject(kinds: [kill, kill_two, kill_twice, no_memory], every: (\"10ms\", \"50ms\"), seed: 5)";
             disturbed(model, feed, faults, 5, |_| ());
         }
     }
@@ -217,26 +244,62 @@ mod linux {
         }
     }
 
-    /// A fault that a worker survives: the slot is done again, or the epoch.
-    fn faulty() {
-        let model = |op: &str| {
-            format!(
+    /// A model with one of the actors above.
+    fn with_actor(op: &str) -> Engine {
+        let model = format!(
                 "Model(name: \"faulty\", sources: {{ \"in\": Stream(dtype: f32) }}, sinks: {{ \"out\": Stream() }},
                  actors: {{ \"f\": Custom(\"{op}\", inputs: {{ \"x\": f32 }}, outputs: {{ \"y\": f32 }}),
                             \"sum\": Expr(\"x + s\", inputs: {{ \"x\": f32, \"s\": f32 }}) }},
                  channels: [ (from: \"in\", to: [\"f\"]), (from: \"f\", to: [\"sum.x\"]),
                              (from: \"sum\", to: [\"sum.s\", \"out\"], initial: [0.0]) ])"
-            )
+            );
+        let registry = registry();
+        let compile = zbmd_compiler::CompileOptions {
+            registry: registry.clone(),
+            machine: zbmd_compiler::MachineChoice::Uniform(1),
+            ..zbmd_compiler::CompileOptions::default()
         };
+        let compiled = zbmd_compiler::compile_str("actor.ron", &model, ".", &compile)
+            .unwrap_or_else(|d| panic!("{d}"));
+        Engine::new(compiled.program, &registry).expect("an engine")
+    }
+
+    /// A kernel that never ends is found by its own CPU time, and its process replaced.
+    fn spinning() {
+        let engine = with_actor("spinning");
+        let feed = Feed { seed: 10, iterations: 2_000_000, per_s: None };
+        let plain = undisturbed(&engine, feed);
+        let folder = std::env::temp_dir().join(format!("zbmd-spun-{}", std::process::id()));
+        // SAFETY: no other thread of this program is at work: sessions have ended.
+        #[expect(unsafe_code, reason = "tells worker processes where to leave a note")]
+        unsafe {
+            std::env::set_var(SPUN, &folder);
+        }
+        let mut options = options(PROCESSES);
+        options.supervised = Some(supervised(&engine, HARDY, None));
+        let told = live(&engine, feed, options);
+        // SAFETY: as above.
+        #[expect(unsafe_code, reason = "as above")]
+        unsafe {
+            std::env::remove_var(SPUN);
+        }
+        let spun = std::fs::remove_file(&folder);
+        told.outcome.expect("it goes on");
+        spun.expect("a kernel span");
+        assert_eq!(told.sinks, plain.sinks);
+        let overdue = told.events.iter().find_map(|event| match &event.what {
+            What::Overdue { why, after_ns, bound_ns, .. } => Some((why, *after_ns, *bound_ns)),
+            _ => None,
+        });
+        let (why, after_ns, bound_ns) = overdue.expect("found to hang");
+        println!("     {why}: after {} us, bound {} us", after_ns / 1000, bound_ns / 1000);
+        assert!(after_ns < 5_000_000 + 2 * bound_ns, "{why} after {after_ns} ns, bound {bound_ns}");
+    }
+
+    /// A fault that a worker survives: the slot is done again, or the epoch.
+    fn faulty() {
         for (op, recoveries) in [("faulty", 0), ("panicky", 1)] {
-            let registry = registry();
-            let compile = zbmd_compiler::CompileOptions {
-                registry: registry.clone(),
-                ..zbmd_compiler::CompileOptions::default()
-            };
-            let compiled = zbmd_compiler::compile_str("faulty.ron", &model(op), ".", &compile)
-                .unwrap_or_else(|d| panic!("{d}"));
-            let engine = Engine::new(compiled.program, &registry).expect("an engine");
+            let engine = with_actor(op);
             let feed = Feed { seed: 7, iterations: 3_000_000, per_s: None };
             CALLS.store(1000, Ordering::Relaxed);
             let plain = undisturbed(&engine, feed);
@@ -375,7 +438,8 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [(&str, fn()); 10] = [
+        let tests: [(&str, fn()); 11] = [
+            ("spinning", spinning),
             ("swapped", swapped),
             ("anywhere", anywhere),
             ("killed", killed),
