@@ -5,9 +5,12 @@ pub mod devices;
 mod expr;
 pub mod interpret;
 pub mod kernel;
+pub mod kernels;
 mod math;
 pub mod op;
 mod ops;
 #[cfg(test)]
 mod reference;
 mod simd;
+#[cfg(feature = "vulkan")]
+pub mod vulkan;

@@ -10,6 +10,7 @@ use zbmd_ir::{
 };
 
 use crate::kernel::Kernel;
+use crate::kernels::{Caps, KernelPlan};
 use crate::ops::custom;
 
 /// Why an op refuses its parameters or inputs. The compiler draws it on the model's text.
@@ -149,6 +150,12 @@ pub trait Op: Send + Sync {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError>;
 
+    /// Makes the kernels for GPUs; `None` where there are none, and the actor runs on a CPU. Ports are as for
+    /// [`Self::kernel`].
+    fn lower(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Option<KernelPlan> {
+        None
+    }
+
     /// Work of one firing. By default the bytes of the ports and one operation an output element.
     fn work(&self, actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Work {
         default_work(actor)
@@ -259,6 +266,16 @@ impl Registry {
         op.kernel(actor, blobs)
     }
 
+    /// The kernels of an actor for a GPU that has `caps`; `None` where it cannot run there.
+    pub fn lower(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+    ) -> Option<KernelPlan> {
+        self.op(&actor.op)?.lower(actor, blobs).filter(|plan| plan.fits(caps))
+    }
+
     /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory
     /// traffic at the device's peaks, plus a fixed call cost. `None` where the backend has no kernel for the op.
     pub fn cost(
@@ -268,14 +285,12 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Option<ActorCost> {
         const CALL_PS: u64 = 15_000;
-        if device.backend != "cpu" {
-            return None;
+        match device.backend.as_str() {
+            "cpu" => {}
+            "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
+            _ => return None,
         }
-        let roofline = |work: Work| {
-            let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
-            let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
-            arithmetic.max(memory).ceil().max(1.0) as u64
-        };
+        let roofline = |work: Work| roofline(work, device);
         if actor.role != zbmd_ir::Role::Compute {
             let work = Work { flops: 0.0, ..default_work(actor) };
             return Some(ActorCost {
@@ -294,6 +309,35 @@ impl Registry {
         let scratch_bytes = kernel.map(|k| k.scratch_bytes() as u64).unwrap_or(0);
         Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes })
     }
+}
+
+impl Registry {
+    /// Like [`Self::cost`] on a GPU. Sources and sinks are the host's; what has no kernel is the CPU's.
+    fn gpu_cost(
+        &self,
+        actor: &Actor,
+        device: &Device,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Option<ActorCost> {
+        // A kernel in a recorded calendar, its barrier included.
+        const STEP_PS: u64 = 2_000_000;
+        if actor.role != zbmd_ir::Role::Compute {
+            return None;
+        }
+        let plan = self.lower(actor, blobs, &Caps::COMMON)?;
+        Some(ActorCost {
+            call_ps: STEP_PS * plan.steps() as u64,
+            firing_ps: roofline(self.op(&actor.op)?.work(actor, blobs), device),
+            scratch_bytes: plan.scratch_bytes(),
+        })
+    }
+}
+
+/// Picoseconds: the larger of arithmetic and memory traffic at the device's peaks.
+fn roofline(work: Work, device: &Device) -> u64 {
+    let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
+    let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
+    arithmetic.max(memory).ceil().max(1.0) as u64
 }
 
 /// Dtype of a parameter written as a word, such as `dtype: f32`.
