@@ -192,6 +192,8 @@ type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + 
 pub struct Registry {
     pub(crate) ops: BTreeMap<String, Arc<dyn Op>>,
     pub(crate) custom: BTreeMap<String, Arc<CustomFactory>>,
+    /// What GPUs can do, by name, where it is known.
+    gpus: BTreeMap<String, Caps>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -206,12 +208,18 @@ impl std::fmt::Debug for Registry {
 impl Registry {
     /// A catalogue without any op.
     pub fn empty() -> Self {
-        Self { ops: BTreeMap::new(), custom: BTreeMap::new() }
+        Self { ops: BTreeMap::new(), custom: BTreeMap::new(), gpus: BTreeMap::new() }
     }
 
     /// Adds an op; one of the same name is replaced.
     pub fn add(&mut self, op: impl Op + 'static) {
         self.ops.insert(op.name().to_owned(), Arc::new(op));
+    }
+
+    /// Says what a GPU can do: actors that it cannot run have no cost there. What is not said is what is common
+    /// ([`Caps::COMMON`]); a device that lacks some of it refuses calendars that need it.
+    pub fn set_caps(&mut self, device: &str, caps: Caps) {
+        self.gpus.insert(device.to_owned(), caps);
     }
 
     /// Registers a custom actor by name; the factory gets the actor's `params`.
@@ -324,7 +332,8 @@ impl Registry {
         if actor.role != zbmd_ir::Role::Compute {
             return None;
         }
-        let plan = self.lower(actor, blobs, &Caps::COMMON)?;
+        let caps = self.gpus.get(&device.name).unwrap_or(&Caps::COMMON);
+        let plan = self.lower(actor, blobs, caps)?;
         Some(ActorCost {
             call_ps: STEP_PS * plan.steps() as u64,
             firing_ps: roofline(self.op(&actor.op)?.work(actor, blobs), device),

@@ -4,13 +4,17 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{Halt, HostRegion, Peers, Replay, Stopped};
+use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorId, Buffer, ChannelId, Device, DeviceId, Endpoint, Graph, InPort, Link, Machine,
-    Params, Plan, Program, Reader, RingId, Role, State, TiVec,
+    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Contingencies, Costs, DType, Device,
+    DeviceId, Endpoint, Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader,
+    RingId, Role, State, TiVec, TokenType, Value,
 };
+use zbmd_scheduler::{Block, schedule};
 
 use crate::run::Streams;
 
@@ -34,6 +38,81 @@ pub fn machine() -> Machine {
         devices: vec![device("cpu:0", "cpu"), device("vulkan:0", "vulkan")].into(),
         links: vec![link(0, 1), link(1, 0)].into(),
     }
+}
+
+/// The model, every actor that has a kernel there, and that `on_gpu` wants there, on the GPU of [`machine`].
+///
+/// # Panics
+/// If there is no valid plan.
+pub fn place(
+    graph: &Graph,
+    blobs: &TiVec<BlobId, Bytes>,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let (graph, blobs, machine) = (graph.clone(), blobs.clone(), machine());
+    let (cpu, gpu) = (DeviceId(0), DeviceId(1));
+    let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
+    let costs = Costs { table: graph.actors.iter().map(cost).collect() };
+    let pins = costs.table.iter_enumerated().map(|(id, row)| {
+        let wanted = row[gpu].is_some() && on_gpu(id.index());
+        (id, if wanted { gpu } else { cpu })
+    });
+    let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
+    let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+    let contingencies = Contingencies::default();
+    let program = Program { graph, machine, plans: plans.into(), contingencies, blobs };
+    verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
+}
+
+/// A chain of so many gains on the GPU, in blocks of 64 tokens.
+///
+/// # Panics
+/// If it has no valid plan.
+pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
+    let token = TokenType::scalar(DType::F32);
+    let port = |name: &str| InPort { name: name.into(), token: token.clone(), rate: 1, window: 1 };
+    let output = || vec![OutPort { name: "y".into(), token: token.clone(), rate: 1 }];
+    let mut graph = Graph { name: "chain".into(), ..Graph::default() };
+    for i in 0..slots + 2 {
+        let (role, op) = match i {
+            0 => (Role::Source, "Source"),
+            i if i > slots => (Role::Sink, "Sink"),
+            _ => (Role::Compute, "Gain"),
+        };
+        let gain = ("gain".to_owned(), Value::Float(0.999));
+        graph.actors.push(Actor {
+            name: format!("n{i}"),
+            role,
+            op: op.into(),
+            params: (role == Role::Compute).then_some(gain).into_iter().collect(),
+            inputs: if i == 0 { vec![] } else { vec![port("x")] },
+            outputs: if i > slots { vec![] } else { output() },
+            state: vec![],
+        });
+        if i > 0 {
+            let end = |actor| Endpoint { actor: ActorId(actor), port: 0 };
+            let readers = vec![Reader { to: end(i), delay: 0 }];
+            let (from, token) = (end(i - 1), token.clone());
+            graph.channels.push(Channel { from, readers, token, initial: vec![] });
+        }
+    }
+    place(&graph, &TiVec::new(), registry, Block::Fixed(64), |_| true)
+}
+
+/// Others that are always ready and touch nothing: for measuring.
+pub struct Idle;
+
+impl Peers for Idle {
+    fn published(&mut self, _: RingId, _: u64, _: bool) -> Result<bool, Stopped> {
+        Ok(true)
+    }
+    fn wait_released(&mut self, _: RingId, _: u64) -> Result<(), Stopped> {
+        Ok(())
+    }
+    fn publish(&mut self, _: RingId, _: u64) {}
+    fn release(&mut self, _: RingId, _: u64) {}
 }
 
 /// All tokens that were ever written to each channel in so many iterations (none for states), and the state that is left.

@@ -1,25 +1,32 @@
 //! Calendars of Vulkan devices beside the interpreter: whole graphs, with the other devices played by hand. The
 //! validation layers, synchronization included, must have nothing to say.
 
+#[path = "../../graphs/adsb/decode.rs"]
+#[expect(dead_code, reason = "only the actor is wanted, not what prints its frames")]
+mod decode;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, Instance, OpenError, Options, Replay};
-use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{Contingencies, Costs, DType, DeviceId, Plan, PlanId, Program, RingId, State};
-use zbmd_scheduler::{Block, schedule};
-use zbmd_tests::gpu::{Player, machine, tokens};
+use zbmd_backends::vulkan::{
+    Device, Fault, Halt, Injected, Injection, Instance, OpenError, Options, Replay, ReplayError,
+    Site,
+};
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, RingId, State};
+use zbmd_scheduler::Block;
+use zbmd_tests::gpu::{Idle, Player, chain, place, tokens};
 use zbmd_tests::run::{Streams, compile, random_inputs};
 
 const GPU: DeviceId = DeviceId(1);
 
 /// The first device, with the layers on; `None`, loudly, without one unless `ZBMD_REQUIRE` names `vulkan`.
-fn device() -> Option<Arc<Device>> {
+fn device(options: &Options) -> Option<Arc<Device>> {
     let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
     let opened = Instance::load(true).map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("vulkan:0")?;
-        Device::open(&instance, &listed, &Options::default())
+        Device::open(&instance, &listed, options)
     });
     match opened {
         Ok(device) => Some(device),
@@ -31,7 +38,7 @@ fn device() -> Option<Arc<Device>> {
     }
 }
 
-/// A model for a CPU and a GPU: every actor that has a kernel there, and that `on_gpu` wants there, on the GPU.
+/// A model for a CPU and a GPU.
 fn program(
     model: &str,
     registry: &Registry,
@@ -39,19 +46,7 @@ fn program(
     on_gpu: fn(usize) -> bool,
 ) -> Verified<Program> {
     let compiled = compile(model, 1, registry);
-    let (graph, blobs) = (compiled.program.graph.clone(), compiled.program.blobs.clone());
-    let machine = machine();
-    let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
-    let costs = Costs { table: graph.actors.iter().map(cost).collect() };
-    let pins = costs.table.iter_enumerated().map(|(id, row)| {
-        let gpu = row[GPU].is_some() && on_gpu(id.index());
-        (id, if gpu { GPU } else { DeviceId(0) })
-    });
-    let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
-    let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
-    let contingencies = Contingencies::default();
-    let program = Program { graph, machine, plans: plans.into(), contingencies, blobs };
-    verify(program).unwrap_or_else(|e| panic!("{model}: {e:?}"))
+    place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
 }
 
 /// Values of floats and complex numbers; other elements as their bytes.
@@ -148,8 +143,9 @@ fn inputs(program: &Program, iterations: u64) -> Streams {
 
 #[test]
 fn models_run_on_the_gpu_as_in_the_interpreter() {
-    let Some(device) = device() else { return };
-    let registry = Registry::standard();
+    let Some(device) = device(&Options::default()) else { return };
+    let mut registry = Registry::standard();
+    decode::register(&mut registry);
     let every: fn(usize) -> bool = |_| true;
     let some: fn(usize) -> bool = |i| i % 2 == 0;
     for (model, block, on_gpu, blocks, tolerance) in [
@@ -157,6 +153,8 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         ("cd2dat/model.ron", Block::Fixed(1), some, 7, 1e-5),
         ("fm/model.ron", Block::Fixed(40), every, 5, 1e-5),
         ("fm/model.ron", Block::Fixed(7), some, 9, 1e-5),
+        // The decoder is a custom actor, which runs on the CPU.
+        ("adsb/model.ron", Block::Fixed(2), every, 4, 1e-5),
         ("agc/model.ron", Block::Fixed(16), every, 4, 1e-5),
         ("pll/model.ron", Block::Fixed(8), every, 6, 1e-4),
     ] {
@@ -164,9 +162,98 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         let plan = &program.plans[PlanId(0)];
         let case = Case { program: &program, plan, registry: &registry };
         let inputs = inputs(&program, blocks * plan.block);
-        println!("{model}: {} stages, {} rings", plan.stages, plan.rings.len());
+        let no_tokens = Default::default();
+        let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+        let summary = case.replay(&device, &mut player).summary();
+        println!("{model}: {} stages, {} rings, {summary:?}", plan.stages, plan.rings.len());
         for lazy in [false, true] {
             case.check(&device, &inputs, blocks, lazy, tolerance);
         }
     }
+}
+
+#[test]
+fn arenas_are_cut_where_buffers_are_small() {
+    // The largest buffer of this plan has some 4 KiB.
+    let options = Options { bank_bytes: Some(8 << 10), ..Options::default() };
+    let Some(device) = device(&options) else { return };
+    let registry = Registry::standard();
+    let program = program("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
+    let plan = &program.plans[PlanId(0)];
+    let case = Case { program: &program, plan, registry: &registry };
+    case.check(&device, &inputs(&program, 4 * plan.block), 4, false, 1e-5);
+
+    let options = Options { bank_bytes: Some(256), ..Options::default() };
+    let Some(small) = self::device(&options) else { return };
+    let (tokens, _) = tokens(&program, &registry, &inputs(&program, plan.block), plan.block);
+    let mut player = Player::new(&program, plan, GPU, &tokens, false);
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.host_regions());
+    let Err(ReplayError::TooLarge { limit: 256, bytes, .. }) = refused else {
+        panic!("a buffer that no bank holds was accepted")
+    };
+    assert!(bytes > 256);
+}
+
+/// A replay of a chain on a device that fails as told, from its making to its end.
+fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> Option<Fault> {
+    let registry = Registry::standard();
+    let listed = instance.find("vulkan:0").expect("found before");
+    let device = Device::open(instance, &listed, &Options::default()).expect("opened before");
+    device.inject(injection);
+    let plan = &program.plans[PlanId(0)];
+    let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let mut player = Player::new(program, plan, GPU, &tokens, false);
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let regions = player.host_regions();
+    let replay = Replay::new(&device, &registry, program, plan, calendar, &regions);
+    let run = replay.and_then(|mut replay| {
+        replay.load_state(&State::initial(&program.graph))?;
+        for period in 0..8 {
+            match replay.step(period, None, &mut Idle) {
+                Ok(()) => {}
+                Err(Halt::Fault(fault)) => return Err(fault.into()),
+                Err(Halt::Stopped) => panic!("nobody stops it"),
+            }
+        }
+        match replay.drain(&mut Idle) {
+            Ok(()) => Ok(()),
+            Err(Halt::Fault(fault)) => Err(fault.into()),
+            Err(Halt::Stopped) => panic!("nobody stops it"),
+        }
+    });
+    // A lost device is left to the end of the process, and keeps its instance.
+    std::mem::forget(device);
+    match run {
+        Ok(()) => None,
+        Err(ReplayError::Fault(fault)) => Some(fault),
+        Err(other) => panic!("{injection:?}: {other}"),
+    }
+}
+
+#[test]
+fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
+    let Some(first) = device(&Options::default()) else { return };
+    let program = chain(3, &Registry::standard());
+    let mut reported = 0;
+    for &site in Site::ALL {
+        for after in [0, 1, 2, 5] {
+            for error in [Injected::Lost, Injected::DeviceMemory, Injected::Hang] {
+                if error == Injected::Hang && site != Site::Wait {
+                    continue;
+                }
+                let injection = Injection { site, after, error };
+                let Some(fault) = fails(first.instance(), &program, injection) else { continue };
+                reported += 1;
+                let said = match (&fault, error) {
+                    (Fault::Lost { site, .. }, Injected::Lost)
+                    | (Fault::OutOfMemory { site, .. }, Injected::DeviceMemory) => *site,
+                    (Fault::Hung { .. }, Injected::Hang) => Site::Wait,
+                    _ => panic!("{injection:?}: {fault}"),
+                };
+                assert_eq!(said, site, "{fault}");
+            }
+        }
+    }
+    assert!(reported > 80, "only {reported} faults");
 }

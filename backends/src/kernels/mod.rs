@@ -16,6 +16,8 @@ mod math;
 mod matrix;
 mod plan;
 mod reduce;
+#[cfg(test)]
+mod tests;
 mod wide;
 
 pub(crate) use convert::{cast, decode, encode};

@@ -19,6 +19,8 @@ use crate::kernels::{Caps, Needs};
 pub struct Options {
     /// Where compiled kernels are kept from run to run, a file for each driver; nowhere by default.
     pub cache: Option<PathBuf>,
+    /// Bytes of one buffer at most, where the driver would allow more: arenas are cut into several then.
+    pub bank_bytes: Option<u64>,
 }
 
 /// What of a device's limits calendars must respect.
@@ -51,7 +53,7 @@ pub struct Device {
     fault_report: Option<ext::device_fault::Device>,
     /// A fatal fault was seen.
     dead: AtomicBool,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) inject: Mutex<Option<Injection>>,
     /// See [`Self::keeps_order`].
     #[cfg(test)]
@@ -61,12 +63,44 @@ pub struct Device {
 }
 
 /// An error that a test wants a call to give: after so many calls of the site that go well.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Injection {
-    pub(super) site: Site,
-    pub(super) after: u32,
-    pub(super) result: vk::Result,
+pub struct Injection {
+    /// The call.
+    pub site: Site,
+    /// Calls that go well before.
+    pub after: u32,
+    /// What it then says, every time.
+    pub error: Injected,
+}
+
+/// What calls can be made to say.
+#[cfg(any(test, feature = "testing"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injected {
+    /// The device is lost.
+    Lost,
+    /// Out of the device's memory.
+    DeviceMemory,
+    /// Out of the host's memory.
+    HostMemory,
+    /// An error that nobody knows.
+    Unknown,
+    /// Of a wait: the time ran out.
+    Hang,
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Injected {
+    fn result(self) -> vk::Result {
+        match self {
+            Injected::Lost => vk::Result::ERROR_DEVICE_LOST,
+            Injected::DeviceMemory => vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
+            Injected::HostMemory => vk::Result::ERROR_OUT_OF_HOST_MEMORY,
+            Injected::Unknown => vk::Result::ERROR_UNKNOWN,
+            Injected::Hang => vk::Result::TIMEOUT,
+        }
+    }
 }
 
 impl std::fmt::Debug for Device {
@@ -120,7 +154,10 @@ impl Device {
         let queue = Mutex::new(unsafe { raw.get_device_queue(family, 0) });
         // SAFETY: the device is the instance's.
         let memory = unsafe { vulkan.get_physical_device_memory_properties(physical) };
-        let (limits, caps, floats) = capabilities(vulkan, physical, &asked);
+        let (mut limits, caps, floats) = capabilities(vulkan, physical, &asked);
+        if let Some(bytes) = options.bank_bytes {
+            limits.bank_bytes = limits.bank_bytes.min(bytes);
+        }
         let fault_report = asked.device_fault.then(|| ext::device_fault::Device::new(vulkan, &raw));
         let device = Arc::new(Device {
             raw,
@@ -134,7 +171,7 @@ impl Device {
             queue,
             fault_report,
             dead: AtomicBool::new(false),
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             inject: Mutex::new(None),
             #[cfg(test)]
             careless: AtomicBool::new(false),
@@ -165,14 +202,20 @@ impl Device {
         site: Site,
         call: impl FnOnce() -> VkResult<T>,
     ) -> Result<T, Fault> {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         if let Some(result) = self.injected(site) {
             return Err(self.fault(site, result));
         }
         call().map_err(|result| self.fault(site, result))
     }
 
-    #[cfg(test)]
+    /// Makes a call of that site fail, once so many have gone well. [`Injected::Hang`] makes waits run out instead.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn inject(&self, injection: Injection) {
+        *self.inject.lock().unwrap_or_else(PoisonError::into_inner) = Some(injection);
+    }
+
+    #[cfg(any(test, feature = "testing"))]
     fn injected(&self, site: Site) -> Option<vk::Result> {
         let mut inject = self.inject.lock().unwrap_or_else(PoisonError::into_inner);
         let injection = inject.as_mut().filter(|i| i.site == site)?;
@@ -180,7 +223,7 @@ impl Device {
             injection.after -= 1;
             return None;
         }
-        Some(injection.result)
+        Some(injection.error.result())
     }
 
     /// Whether barriers are recorded; tests leave them out to see that somebody notices.
@@ -277,13 +320,18 @@ impl Device {
     ) -> Result<(), Fault> {
         let (semaphores, values) = ([semaphore], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-        // SAFETY: the semaphore is this device's and counts.
-        let waited = self.call(Site::Wait, || unsafe {
-            match self.raw.wait_semaphores(&info, timeout_ns) {
+        let waited = self.call(Site::Wait, || {
+            // SAFETY: the semaphore is this device's and counts.
+            match unsafe { self.raw.wait_semaphores(&info, timeout_ns) } {
                 Err(vk::Result::TIMEOUT) => Ok(false),
                 other => other.map(|()| true),
             }
-        })?;
+        });
+        let waited = match waited {
+            // Only tests make the call itself say so.
+            Err(Fault::Other { site: Site::Wait, result }) if result == "TIMEOUT" => false,
+            other => other?,
+        };
         if waited {
             return Ok(());
         }

@@ -21,6 +21,8 @@ mod tests;
 
 pub use call::GpuCall;
 pub use device::{Device, Options};
+#[cfg(any(test, feature = "testing"))]
+pub use device::{Injected, Injection};
 pub use error::{Fault, OpenError, Site, Unavailable};
 pub use instance::{Instance, Kind, Listed, list};
 pub use replay::{Halt, HostRegion, Peers, Replay, ReplayError, Stopped, Summary};

@@ -143,6 +143,7 @@ impl Replay {
         };
         let segments = expand::segments(calendar, MAX_COMMANDS)
             .map_err(|_| too_many("its slots, loops counted out,".to_owned()))?;
+        let segments = super::merge::merge(program, plan, calendar, segments);
         let phases = phases(plan, calendar.device);
         let slots: usize = segments.iter().map(|s| s.execs.len()).sum();
         let all = phases.and_then(|p| p.checked_mul(slots as u64));

@@ -4,10 +4,9 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use ash::vk;
 use zbmd_ir::TiVec;
 
-use super::super::device::{Device, Injection};
+use super::super::device::{Device, Injected, Injection};
 use super::super::error::{Fault, Site};
 use super::super::{GpuCall, Options};
 use super::{assert_valid, open};
@@ -33,19 +32,18 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
     // A device that was opened already; a queue that hangs asks for the counter.
     let elsewhere = [Site::CreateDevice, Site::CreateCache, Site::Counter];
     for &site in Site::ALL.iter().filter(|s| !elsewhere.contains(s)) {
-        for (result, kind) in [
-            (vk::Result::ERROR_DEVICE_LOST, "lost"),
-            (vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, "device memory"),
-            (vk::Result::ERROR_OUT_OF_HOST_MEMORY, "host memory"),
-            (vk::Result::ERROR_UNKNOWN, "other"),
+        for (error, kind) in [
+            (Injected::Lost, "lost"),
+            (Injected::DeviceMemory, "device memory"),
+            (Injected::HostMemory, "host memory"),
+            (Injected::Unknown, "other"),
         ] {
             for after in [0, 1] {
                 let device = Device::open(&instance, &listed, &Options::default()).expect("opens");
-                *device.inject.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(Injection { site, after, result });
+                device.inject(Injection { site, after, error });
                 let outcome = work(&device);
                 let Err(fault) = outcome else {
-                    assert_eq!(after, 1, "{site}: {result:?} went unnoticed");
+                    assert_eq!(after, 1, "{site}: {error:?} went unnoticed");
                     continue;
                 };
                 let found = match &fault {
@@ -79,6 +77,12 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
     assert_eq!(fault, Fault::Hung { value: 7, reached: 0, waited_ms: 1 });
     assert!(!device.is_alive());
     std::mem::forget(device.instance().clone());
+
+    let Some(device) = open() else { return };
+    device.inject(Injection { site: Site::Wait, after: 0, error: Injected::Hang });
+    assert!(matches!(work(&device), Err(Fault::Hung { value: 1, .. })));
+    assert!(!device.is_alive());
+    std::mem::forget(device.instance().clone());
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn compiled_kernels_are_kept_on_disk_and_damage_is_ignored() {
     let Some(first) = open() else { return };
     let folder = std::env::temp_dir().join(format!("zbmd-vulkan-{}", std::process::id()));
     let (instance, listed) = (first.instance().clone(), first.listed().clone());
-    let options = Options { cache: Some(folder.clone()) };
+    let options = Options { cache: Some(folder.clone()), ..Options::default() };
     let reopen = || Device::open(&instance, &listed, &options).expect("opens");
     let device = reopen();
     work(&device).expect("works");
