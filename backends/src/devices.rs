@@ -1,8 +1,10 @@
-//! The CPU devices of this machine: what they are called, which cores they have, what the roofline may assume.
+//! The devices of this machine: what they are called, which cores they have, what the roofline may assume.
 
 use std::collections::BTreeMap;
 
 use zbmd_ir::{Device, DeviceId, Link, Machine};
+
+use crate::kernels::Caps;
 
 /// Memory assumed where the system does not tell: 4 GiB.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
@@ -11,6 +13,10 @@ const BYTES_PER_S: u64 = 60_000_000_000;
 /// Between cores by way of the shared cache.
 const LINK_BYTES_PER_S: u64 = 10_000_000_000;
 const LINK_LATENCY_NS: u64 = 200;
+/// To and from a GPU: a copy through the host's memory.
+const GPU_LINK_BYTES_PER_S: u64 = 5_000_000_000;
+/// A submission or the notice of its end.
+const GPU_LINK_LATENCY_NS: u64 = 20_000;
 
 /// This machine: one device `cpu:N` for each physical core that the process may use, N counting from 0 in the
 /// order of the OS's numbers; memory shared evenly; a link between any two.
@@ -19,6 +25,92 @@ const LINK_LATENCY_NS: u64 = 200;
 /// with these instructions sustains on long vectors, not what was benchmarked here.
 pub fn detect() -> Machine {
     machine(&cores(), memory_bytes(), flops_per_s())
+}
+
+/// A GPU of this machine, and what people call it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpu {
+    /// As machines have it.
+    pub device: Device,
+    /// What it can do, as far as kernels depend on it.
+    pub caps: Caps,
+    /// The driver's name of it.
+    pub title: String,
+    /// Its UUID, the same for ever.
+    pub uuid: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// The interface's version: `Vulkan 1.3.230`.
+    pub api: String,
+}
+
+/// The GPUs of this machine, in a stable order: by kind, then by UUID. Rooflines are guesses by kind of device; only
+/// calibration knows.
+///
+/// # Errors
+/// A sentence, where there is no driver, or a device cannot be opened, or this program was built without GPUs.
+#[cfg(feature = "vulkan")]
+pub fn gpus() -> Result<Vec<Gpu>, String> {
+    use crate::vulkan::{Device as Vulkan, Instance, Options};
+    let instance = Instance::load(false).map_err(|e| e.to_string())?;
+    let listed = instance.devices().map_err(|e| e.to_string())?;
+    let mut gpus = Vec::new();
+    for listed in listed {
+        let open = Vulkan::open(&instance, &listed, &Options::default());
+        gpus.push(gpu(&listed, *open.map_err(|e| e.to_string())?.caps()));
+    }
+    Ok(gpus)
+}
+
+/// None: this program was built without them.
+///
+/// # Errors
+/// Always, with a sentence.
+#[cfg(not(feature = "vulkan"))]
+pub fn gpus() -> Result<Vec<Gpu>, String> {
+    Err("this program was built without the feature `vulkan`".to_owned())
+}
+
+#[cfg(feature = "vulkan")]
+fn gpu(listed: &crate::vulkan::Listed, caps: Caps) -> Gpu {
+    use crate::vulkan::Kind;
+    let (flops_per_s, bytes_per_s) = match listed.kind {
+        Kind::Discrete => (5_000_000_000_000, 300_000_000_000),
+        Kind::Integrated | Kind::Virtual => (500_000_000_000, 40_000_000_000),
+        Kind::Cpu | Kind::Other => (1_000_000_000, 2_000_000_000),
+    };
+    Gpu {
+        device: Device {
+            name: listed.name.clone(),
+            backend: "vulkan".to_owned(),
+            cores: Vec::new(),
+            memory_bytes: listed.memory_bytes,
+            flops_per_s,
+            bytes_per_s,
+        },
+        caps,
+        title: listed.title.clone(),
+        uuid: listed.uuid_text(),
+        driver: listed.driver.clone(),
+        api: format!("Vulkan {}", listed.api_text()),
+    }
+}
+
+/// The machine with more devices, each linked with all others both ways: to the host's memory and back.
+#[must_use]
+pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
+    for gpu in gpus {
+        let known: Vec<DeviceId> = machine.devices.keys().collect();
+        let new = machine.devices.push_and_get_key(gpu.device.clone());
+        let ends = known.into_iter().flat_map(|old| [(old, new), (new, old)]);
+        machine.links.extend(ends.map(|(from, to)| Link {
+            from,
+            to,
+            bytes_per_s: GPU_LINK_BYTES_PER_S,
+            latency_ns: GPU_LINK_LATENCY_NS,
+        }));
+    }
+    machine
 }
 
 fn machine(cores: &[Option<u32>], memory_bytes: u64, flops_per_s: u64) -> Machine {
@@ -144,6 +236,25 @@ mod tests {
         assert!(machine.devices.iter().all(|d| d.memory_bytes == 1 << 30 && d.backend == "cpu"));
         assert_eq!(machine.devices[DeviceId(1)].cores, [3]);
         assert!(machine.devices[DeviceId(2)].cores.is_empty());
+    }
+
+    #[test]
+    fn gpus_are_linked_with_everybody_both_ways() {
+        let gpu = |name: &str| Gpu {
+            device: Device {
+                name: name.to_owned(),
+                ..machine(&[None], 1, 1).devices[DeviceId(0)].clone()
+            },
+            caps: Caps::COMMON,
+            title: String::new(),
+            uuid: String::new(),
+            driver: String::new(),
+            api: String::new(),
+        };
+        let machine = with_gpus(machine(&[None, None], 1, 1), &[gpu("vulkan:0"), gpu("vulkan:1")]);
+        assert_eq!((machine.devices.len(), machine.links.len()), (4, 12));
+        assert_eq!(machine.devices[DeviceId(3)].name, "vulkan:1");
+        assert!(machine.link(DeviceId(0), DeviceId(3)).is_some());
     }
 
     #[test]

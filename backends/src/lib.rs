@@ -5,6 +5,7 @@ pub mod devices;
 mod expr;
 pub mod interpret;
 pub mod kernel;
+pub mod kernels;
 mod math;
 pub mod op;
 mod ops;
@@ -13,3 +14,5 @@ mod reference;
 mod simd;
 
 pub use ops::nn::{TensorInput, TensorOp};
+#[cfg(feature = "vulkan")]
+pub mod vulkan;

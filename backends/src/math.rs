@@ -117,11 +117,14 @@ pub(crate) fn atan2<const FMA: bool>(y: f32, x: f32) -> f32 {
     let (ax, ay) = (x.abs(), y.abs());
     let flat = ax > ay;
     let (small, large) = (if flat { ay } else { ax }, if flat { ax } else { ay });
-    let diagonal = small > 0.414_213_57 * large || small == f32::INFINITY;
+    // Where one is no number, neither comparison holds, and what follows is none.
+    let corner = small == f32::INFINITY && large == f32::INFINITY;
+    let diagonal = small > 0.414_213_57 * large || corner;
     let top = if diagonal { small - large } else { small };
     let bottom = if diagonal { small + large } else { large };
     let t = top / bottom;
-    let t = if large == 0.0 || small == f32::INFINITY { 0.0 } else { t };
+    let origin = large == 0.0 && small == 0.0;
+    let t = if origin || corner { 0.0 } else { t };
     let z = t * t;
     let p = horner::<FMA, 4>(z, [8.053_744_5e-2, -0.138_776_86, 0.199_777_1, -0.333_329_5]);
     let a = fma::<FMA>(p * z, t, t) + if diagonal { FRAC_PI_4 } else { 0.0 };
@@ -202,7 +205,9 @@ mod tests {
                 assert!((f64::from(atan2::<true>(y, x)) - want).abs() < 5e-7, "atan2({y}, {x})");
             }
         }
-        assert!(atan2::<true>(f32::NAN, 1.0).is_nan() && atan2::<true>(1.0, f32::NAN).is_nan());
+        for x in [1.0, 0.0, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(atan2::<true>(f32::NAN, x).is_nan() && atan2::<true>(x, f32::NAN).is_nan());
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use zbmd_ir::{
 };
 
 use crate::kernel::Kernel;
+use crate::kernels::{Caps, KernelPlan};
 use crate::ops::custom;
 
 /// Why an op refuses its parameters or inputs. The compiler draws it on the model's text.
@@ -149,6 +150,12 @@ pub trait Op: Send + Sync {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError>;
 
+    /// Makes the kernels for GPUs; `None` where there are none, and the actor runs on a CPU. Ports are as for
+    /// [`Self::kernel`].
+    fn lower(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Option<KernelPlan> {
+        None
+    }
+
     /// Work of one firing. By default the bytes of the ports and one operation an output element.
     fn work(&self, actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Work {
         default_work(actor)
@@ -185,6 +192,8 @@ type CustomFactory = dyn Fn(&Params) -> Result<Arc<dyn CustomActor>, OpError> + 
 pub struct Registry {
     pub(crate) ops: BTreeMap<String, Arc<dyn Op>>,
     pub(crate) custom: BTreeMap<String, Arc<CustomFactory>>,
+    /// What GPUs can do, by name, where it is known.
+    gpus: BTreeMap<String, Caps>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -199,12 +208,18 @@ impl std::fmt::Debug for Registry {
 impl Registry {
     /// A catalogue without any op.
     pub fn empty() -> Self {
-        Self { ops: BTreeMap::new(), custom: BTreeMap::new() }
+        Self { ops: BTreeMap::new(), custom: BTreeMap::new(), gpus: BTreeMap::new() }
     }
 
     /// Adds an op; one of the same name is replaced.
     pub fn add(&mut self, op: impl Op + 'static) {
         self.ops.insert(op.name().to_owned(), Arc::new(op));
+    }
+
+    /// Says what a GPU can do: actors that it cannot run have no cost there. What is not said is what is common
+    /// ([`Caps::COMMON`]); a device that lacks some of it refuses calendars that need it.
+    pub fn set_caps(&mut self, device: &str, caps: Caps) {
+        self.gpus.insert(device.to_owned(), caps);
     }
 
     /// Registers a custom actor by name; the factory gets the actor's `params`.
@@ -259,6 +274,16 @@ impl Registry {
         op.kernel(actor, blobs)
     }
 
+    /// The kernels of an actor for a GPU that has `caps`; `None` where it cannot run there.
+    pub fn lower(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+    ) -> Option<KernelPlan> {
+        self.op(&actor.op)?.lower(actor, blobs).filter(|plan| plan.fits(caps))
+    }
+
     /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory
     /// traffic at the device's peaks, plus a fixed call cost. `None` where the backend has no kernel for the op.
     pub fn cost(
@@ -268,14 +293,12 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Option<ActorCost> {
         const CALL_PS: u64 = 15_000;
-        if device.backend != "cpu" {
-            return None;
+        match device.backend.as_str() {
+            "cpu" => {}
+            "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
+            _ => return None,
         }
-        let roofline = |work: Work| {
-            let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
-            let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
-            arithmetic.max(memory).ceil().max(1.0) as u64
-        };
+        let roofline = |work: Work| roofline(work, device);
         if actor.role != zbmd_ir::Role::Compute {
             let work = Work { flops: 0.0, ..default_work(actor) };
             return Some(ActorCost {
@@ -294,6 +317,36 @@ impl Registry {
         let scratch_bytes = kernel.map(|k| k.scratch_bytes() as u64).unwrap_or(0);
         Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes })
     }
+}
+
+impl Registry {
+    /// Like [`Self::cost`] on a GPU. Sources and sinks are the host's; what has no kernel is the CPU's.
+    fn gpu_cost(
+        &self,
+        actor: &Actor,
+        device: &Device,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Option<ActorCost> {
+        // A kernel in a recorded calendar, its barrier included.
+        const STEP_PS: u64 = 2_000_000;
+        if actor.role != zbmd_ir::Role::Compute {
+            return None;
+        }
+        let caps = self.gpus.get(&device.name).unwrap_or(&Caps::COMMON);
+        let plan = self.lower(actor, blobs, caps)?;
+        Some(ActorCost {
+            call_ps: STEP_PS * plan.steps() as u64,
+            firing_ps: roofline(self.op(&actor.op)?.work(actor, blobs), device),
+            scratch_bytes: plan.scratch_bytes(),
+        })
+    }
+}
+
+/// Picoseconds: the larger of arithmetic and memory traffic at the device's peaks.
+fn roofline(work: Work, device: &Device) -> u64 {
+    let arithmetic = work.flops * 1e12 / device.flops_per_s.max(1) as f64;
+    let memory = work.bytes * 1e12 / device.bytes_per_s.max(1) as f64;
+    arithmetic.max(memory).ceil().max(1.0) as u64
 }
 
 /// Dtype of a parameter written as a word, such as `dtype: f32`.

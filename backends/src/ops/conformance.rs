@@ -101,7 +101,7 @@ pub(crate) fn resolve(op: &str, parameters: &str, inputs: &str) -> Result<Signat
 /// The actor that the compiler would make, the values its states start from, and its kernel.
 pub(crate) struct Subject {
     pub(crate) actor: Actor,
-    initial: Vec<Vec<u8>>,
+    pub(crate) initial: Vec<Vec<u8>>,
     pub(crate) kernel: Arc<dyn Kernel>,
 }
 
@@ -139,14 +139,14 @@ impl Subject {
         call
     }
 
-    fn stateless_outputs(&self) -> Vec<&OutPort> {
+    pub(crate) fn stateless_outputs(&self) -> Vec<&OutPort> {
         let ports = self.actor.outputs.iter().enumerate();
         let free = ports.filter(|(i, _)| self.actor.state_of_output(*i as u32).is_none());
         free.map(|(_, p)| p).collect()
     }
 
     /// Outputs and final states of `firings` firings on the inputs' whole windows, `group` at a time.
-    pub(super) fn run(&self, inputs: &[Vec<u8>], firings: usize, group: usize) -> Results {
+    pub(crate) fn run(&self, inputs: &[Vec<u8>], firings: usize, group: usize) -> Results {
         let mut outputs = vec![Vec::new(); self.stateless_outputs().len()];
         let mut states = self.initial.clone();
         let mut first = 0;
@@ -193,7 +193,7 @@ pub(super) fn floats_of(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Numbers from SplitMix64.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -203,7 +203,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
@@ -212,7 +212,7 @@ impl Random {
     }
 
     /// Elements of any dtype; floats are mostly tame, and now and then zero, infinite or not a number.
-    fn elements(&mut self, dtype: DType, count: usize) -> Vec<u8> {
+    pub(crate) fn elements(&mut self, dtype: DType, count: usize) -> Vec<u8> {
         let mut float = || match self.next() % 64 {
             0 => 0.0,
             1 => f64::NAN,
@@ -233,7 +233,7 @@ impl Random {
 }
 
 /// Op, parameters, input types.
-const CASES: &[(&str, &str, &str)] = &[
+pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("Const", "value: 2.5", ""),
     ("Const", "value: [[1, 2, 3], [4, 5, 6]], dtype: i16", ""),
     ("Const", "value: [0.5, -1], dtype: c32", ""),
@@ -343,7 +343,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("Hold", "factor: 3", "u8[3]"),
 ];
 
-pub(super) type Results = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+pub(crate) type Results = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 /// Equal bits, all NaNs counting as one.
 fn same(subject: &Subject, a: &Results, b: &Results) -> bool {

@@ -7,6 +7,7 @@ use zbmd_ir::{DType, TokenType};
 use super::args::{Args, input_error};
 use super::entry::{Entry, Made};
 use crate::kernel::{Element, Io, Kernel, KernelFault};
+use crate::kernels;
 use crate::op::{OpDoc, OpError, dtype_param};
 use crate::simd;
 
@@ -89,7 +90,9 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
             return Err(input_error("x", format!("is {x}"), help));
         }
         let y = TokenType::new(to, shape);
-        return Ok(Made::map(x, y, move || Ok(Decode(format))));
+        let made = Made::map(x, y, move || Ok(Decode(format)));
+        let (raw, elements) = (x.dtype, x.elements());
+        return Ok(made.gpu(move || kernels::decode(raw, elements, format.bias, format.scale)));
     }
     let x = args.x()?;
     let word = args.word("to")?;
@@ -98,7 +101,11 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
             let help = format!("`{}` is made from {}", format.name, format.float());
             return Err(input_error("x", format!("is {x}"), help));
         }
-        return Ok(Made::map(x, format.raw_token(&x.shape), move || Ok(Encode(format))));
+        let raw = format.raw_token(&x.shape);
+        let elements = raw.elements();
+        let made = Made::map(x, raw, move || Ok(Encode(format)));
+        let lower = move || kernels::encode(format.raw, elements, format.bias, format.scale);
+        return Ok(made.gpu(lower));
     }
     let to = dtype_param("to", word)?;
     if x.dtype == DType::C32 && to != DType::C32 {
@@ -113,7 +120,9 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
     };
     let flops = x.elements() as f64 * each;
     let y = TokenType::new(to, x.shape.clone());
-    Ok(Made::map(x, y, move || Ok(Cast { from, to })).flops(flops))
+    let elements = x.elements();
+    let made = Made::map(x, y, move || Ok(Cast { from, to })).flops(flops);
+    Ok(made.gpu(move || kernels::cast(from, to, elements)))
 }
 
 struct Decode(Format);

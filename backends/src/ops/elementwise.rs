@@ -10,6 +10,7 @@ use crate::expr::Ty;
 use crate::expr::lower::{Meaning, lower};
 use crate::expr::parse::{ExprError, names, parse};
 use crate::expr::run::ExprKernel;
+use crate::kernels;
 use crate::op::{OpDoc, OpError};
 
 const X: &str = "`x` -> `y`, one token a firing, any shape";
@@ -272,8 +273,10 @@ fn build(
     let y = TokenType::new(program.output.dtype(), shape);
     let flops = program.flops() * elements as f64;
     let ports = inputs.iter().map(|(name, token)| in_port(name, token.clone(), 1, 1)).collect();
+    let lowered = program.clone();
     let make = move || Ok(ExprKernel::new(program, elements));
-    Ok(Made::new(ports, vec![out_port("y", y, 1)], make).flops(flops))
+    let made = Made::new(ports, vec![out_port("y", y, 1)], make).flops(flops);
+    Ok(made.gpu(move || kernels::expr(&lowered, elements)))
 }
 
 fn at_text(args: &Args<'_>, text: &str, error: ExprError) -> OpError {

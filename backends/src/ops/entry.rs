@@ -9,15 +9,18 @@ use zbmd_ir::{Actor, BlobId, InPort, OutPort, StatePort, TiSlice, TokenType, lim
 
 use super::args::{Args, input_error};
 use crate::kernel::{Io, Kernel};
+use crate::kernels::KernelPlan;
 use crate::op::{Op, OpDoc, OpError, ResolveCx, Signature, StateSpec, Work, default_work};
 
 type MakeKernel = Box<dyn FnOnce() -> Result<Arc<dyn Kernel>, OpError>>;
+type Lower = Box<dyn FnOnce() -> Option<KernelPlan>>;
 
 /// An op for given arguments and input types.
 pub(crate) struct Made {
     pub(crate) signature: Signature,
     work: Option<Work>,
     kernel: MakeKernel,
+    lower: Lower,
 }
 
 impl Made {
@@ -29,7 +32,7 @@ impl Made {
     ) -> Self {
         let signature = Signature { inputs, outputs, states: Vec::new() };
         let kernel = move || Ok(Arc::new(kernel()?) as Arc<dyn Kernel>);
-        Self { signature, work: None, kernel: Box::new(kernel) }
+        Self { signature, work: None, kernel: Box::new(kernel), lower: Box::new(|| None) }
     }
 
     /// One token `x` in, one token `y` out.
@@ -39,6 +42,12 @@ impl Made {
         kernel: impl FnOnce() -> Result<K, OpError> + 'static,
     ) -> Self {
         Self::new(vec![in_port("x", x.clone(), 1, 1)], vec![out_port("y", y, 1)], kernel)
+    }
+
+    /// How to make the kernels for GPUs, if there are any.
+    pub(crate) fn gpu(mut self, lower: impl FnOnce() -> Option<KernelPlan> + 'static) -> Self {
+        self.lower = Box::new(lower);
+        self
     }
 
     /// Adds a state.
@@ -130,6 +139,12 @@ impl Op for Entry {
         let made = self.made_for(actor, blobs)?;
         check_ports(actor, &made.signature)?;
         (made.kernel)()
+    }
+
+    fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<KernelPlan> {
+        let made = self.made_for(actor, blobs).ok()?;
+        check_ports(actor, &made.signature).ok()?;
+        (made.lower)()
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {

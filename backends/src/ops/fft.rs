@@ -14,6 +14,7 @@ use super::args::{Args, input_error};
 use super::entry::{Entry, Made};
 use super::frame::last_dimension;
 use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernels::{self, Transform};
 use crate::op::{OpDoc, OpError};
 
 /// Longest transform: tables of 256 MiB.
@@ -89,7 +90,9 @@ fn fft(args: &Args<'_>) -> Result<Made, OpError> {
         let scale = if inverse { 1.0 / n as f32 } else { 1.0 };
         Ok(FftKernel { plan, scale })
     };
-    Ok(Made::map(x, x.clone(), make).flops(fft_flops(n, rows)))
+    let transform = if inverse { Transform::Inverse } else { Transform::Forward };
+    let made = Made::map(x, x.clone(), make).flops(fft_flops(n, rows));
+    Ok(made.gpu(move || kernels::fft(transform, n, rows as u64)))
 }
 
 struct FftKernel {
@@ -123,7 +126,8 @@ fn rfft(args: &Args<'_>) -> Result<Made, OpError> {
     let y = with_last(x, DType::C32, n as u32 / 2 + 1);
     let rows = x.elements() as f64 / n as f64;
     let make = move || Ok(RfftKernel { plan: RealFftPlanner::new().plan_fft_forward(n) });
-    Ok(Made::map(x, y, make).flops(fft_flops(n, rows)))
+    let made = Made::map(x, y, make).flops(fft_flops(n, rows));
+    Ok(made.gpu(move || kernels::fft(Transform::Real, n, rows as u64)))
 }
 
 fn with_last(x: &TokenType, dtype: DType, last: u32) -> TokenType {
@@ -175,7 +179,8 @@ fn irfft(args: &Args<'_>) -> Result<Made, OpError> {
     let y = with_last(x, DType::F32, n as u32);
     let rows = x.elements() as f64 / bins as f64;
     let make = move || Ok(IrfftKernel { plan: RealFftPlanner::new().plan_fft_inverse(n) });
-    Ok(Made::map(x, y, make).flops(fft_flops(n, rows)))
+    let made = Made::map(x, y, make).flops(fft_flops(n, rows));
+    Ok(made.gpu(move || kernels::fft(Transform::RealInverse, n, rows as u64)))
 }
 
 struct IrfftKernel {

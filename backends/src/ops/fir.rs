@@ -1,5 +1,8 @@
 //! Finite impulse response filters: decimating, interpolating, rational; and correlation with a template.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use num_complex::Complex32;
 use zbmd_ir::{DType, TokenType};
 
@@ -7,6 +10,7 @@ use super::args::{Args, Numbers};
 use super::design::{Design, MAX_TAPS};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernels::{self, FirPhase};
 use crate::op::{OpDoc, OpError};
 use crate::simd::{self, Isa, Loop, Taps, dot};
 
@@ -139,6 +143,10 @@ fn build(
     let per_phase = len.div_ceil(interpolate);
     let window = decimate + per_phase - 1;
     let y = if complex_taps { DType::C32 } else { dtype };
+    // Either the kernel of the CPU is made or those of a GPU.
+    let phases = Rc::new(Cell::new(Some(phases)));
+    let phases = move || phases.take().map(|make| make()).unwrap_or_default();
+    let lowered = phases.clone();
     let make = move || {
         let lay = |taps: Vec<f32>| if complex_x { Taps::pairs(&taps) } else { Taps::new(taps) };
         let phases = phases().into_iter();
@@ -150,7 +158,12 @@ fn build(
     let products = per_phase * (1 + usize::from(complex_x)) * (1 + usize::from(complex_taps));
     // Setting up and adding up a dot product costs as much as some tens of taps.
     let flops = interpolate as f64 * (1.4 * products as f64 + 80.0);
-    Ok(Made::new(vec![input], vec![output], make).flops(flops))
+    let made = Made::new(vec![input], vec![output], make).flops(flops);
+    Ok(made.gpu(move || {
+        let phases = lowered().into_iter();
+        let phases = phases.map(|(offset, re, im)| FirPhase { offset, re, im });
+        kernels::fir(&phases.collect::<Vec<_>>(), decimate, complex_x, complex_taps)
+    }))
 }
 
 /// How one of the `interpolate` outputs of a firing is made.

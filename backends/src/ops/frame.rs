@@ -7,6 +7,7 @@ use super::args::{Args, input_error};
 use super::design::WindowKind;
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernels::{self, Dim};
 use crate::op::{OpDoc, OpError};
 use crate::simd::{self, Isa, Loop};
 
@@ -72,7 +73,11 @@ fn frame(args: &Args<'_>) -> Result<Made, OpError> {
     let (frame, step) = (size as usize * token_bytes, hop as usize * token_bytes);
     let input = in_port("x", x.clone(), u64::from(hop), u64::from(size));
     let output = out_port("y", TokenType::new(x.dtype, shape), 1);
-    Ok(Made::new(vec![input], vec![output], move || Ok(FrameKernel { frame, step })))
+    let made = Made::new(vec![input], vec![output], move || Ok(FrameKernel { frame, step }));
+    Ok(made.gpu(move || {
+        let (frame, step) = (frame as u64, step as u64);
+        kernels::strided(Dim { size: 1, from: step, to: frame }, &[], frame)
+    }))
 }
 
 /// Copies `frame` bytes from every `step` bytes.
@@ -108,6 +113,7 @@ fn overlap_add(args: &Args<'_>) -> Result<Made, OpError> {
     let complex = x.dtype == DType::C32;
     let kernel = move || Ok(OverlapAddKernel { frame, step, complex });
     let made = Made::new(vec![input], vec![output], kernel).flops(frame as f64);
+    let made = made.gpu(move || kernels::overlap_add(frame as u64, step as u64));
     Ok(match hop == n {
         true => made,
         false => {
@@ -169,11 +175,13 @@ fn window(args: &Args<'_>) -> Result<Made, OpError> {
     let periodic = args.bool_or("periodic", true)?;
     let floats = (x.bytes() / 4) as usize / n as usize;
     let complex = x.dtype == DType::C32;
-    let weights = move || {
+    let weights = move || -> Vec<f32> {
         let values = kind.values(n as usize, periodic).into_iter();
         values.flat_map(|v| std::iter::repeat_n(v as f32, floats)).collect()
     };
-    Ok(Made::map(x, x.clone(), move || Ok(WindowKernel { weights: weights(), complex })))
+    let lowered = weights;
+    let made = Made::map(x, x.clone(), move || Ok(WindowKernel { weights: weights(), complex }));
+    Ok(made.gpu(move || kernels::window(&lowered())))
 }
 
 struct WindowKernel {

@@ -6,6 +6,7 @@ use zbmd_ir::{DType, TokenType};
 use super::args::{Args, Numbers, encode};
 use super::entry::{Entry, Made, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernels;
 use crate::math;
 use crate::op::{OpDoc, OpError};
 use crate::simd::{self, Isa, Loop};
@@ -117,9 +118,11 @@ fn constant(args: &Args<'_>) -> Result<Made, OpError> {
         let message = format!("has {} elements, the value {}", token.elements(), given.elements());
         return Err(args.error("shape", message, "give as many, or a single number to repeat"));
     }
-    let pattern = encode(dtype, &data);
+    let (pattern, bytes) = (encode(dtype, &data), token.bytes());
+    let lowered = pattern.clone();
     let make = move || Ok(ConstKernel { pattern });
-    Ok(Made::new(vec![], vec![out_port("y", token, 1)], make))
+    let made = Made::new(vec![], vec![out_port("y", token, 1)], make);
+    Ok(made.gpu(move || kernels::pattern(lowered, bytes)))
 }
 
 /// Repeats a token, or the one element of all.
@@ -152,6 +155,7 @@ fn counter(args: &Args<'_>) -> Result<Made, OpError> {
     let (start, step) = (args.int_or("start", 0)?, args.int_or("step", 1)?);
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let made = Made::new(vec![], vec![output], move || Ok(CounterKernel { step, dtype }));
+    let made = made.gpu(move || kernels::counter(step, dtype));
     Ok(made.state("n", TokenType::scalar(I64), start.to_le_bytes().to_vec()))
 }
 
@@ -204,6 +208,7 @@ fn tone(args: &Args<'_>) -> Result<Made, OpError> {
     let (step, amplitude) = (phase_step(args)?, args.float_or("amplitude", 1.0)? as f32);
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let made = Made::new(vec![], vec![output], move || Ok(ToneKernel { step, amplitude, dtype }));
+    let made = made.gpu(move || Some(kernels::tone(step, amplitude, dtype == DType::C32)));
     Ok(made.state("phase", TokenType::scalar(DType::I64), vec![0; 8]).flops(50.0))
 }
 
@@ -255,6 +260,7 @@ fn mix(args: &Args<'_>) -> Result<Made, OpError> {
     let (dtype, elements) = (x.dtype, x.elements());
     let y = TokenType::new(DType::C32, x.shape.clone());
     let made = Made::map(x, y, move || Ok(MixKernel { step, dtype }));
+    let made = made.gpu(move || kernels::mix(step, dtype == DType::C32, elements));
     let made = made.state("phase", TokenType::scalar(DType::I64), vec![0; 8]);
     Ok(made.flops(50.0 * elements as f64))
 }
@@ -290,6 +296,7 @@ fn noise(args: &Args<'_>) -> Result<Made, OpError> {
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let draws = dtype.size_bytes() / 4;
     let made = Made::new(vec![], vec![output], move || Ok(NoiseKernel { amplitude, dtype }));
+    let made = made.gpu(move || Some(kernels::noise(GOLDEN, amplitude, draws as u32)));
     let made = made.state("n", TokenType::scalar(DType::I64), seed.to_le_bytes().to_vec());
     Ok(made.flops(35.0 * draws as f64))
 }

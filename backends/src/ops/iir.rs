@@ -6,6 +6,7 @@ use zbmd_ir::{DType, TokenType};
 use super::args::{Args, Numbers};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernels;
 use crate::math;
 use crate::op::{OpDoc, OpError};
 use crate::simd::{self, Isa, Loop};
@@ -78,7 +79,9 @@ fn build(args: &Args<'_>, sections: Vec<Section>) -> Result<Made, OpError> {
     // The recursion waits for itself: some eight cycles a sample, and a little more for each section.
     let flops = 200.0 + 60.0 * sections.len() as f64 * f64::from(parts);
     let token = TokenType::scalar(dtype);
+    let lowered = sections.clone();
     let made = Made::map(&token.clone(), token, move || Ok(BiquadKernel { sections, complex }));
+    let made = made.gpu(move || Some(kernels::biquad(&lowered, parts)));
     Ok(made.state("s", state, zeros).flops(flops))
 }
 
@@ -134,7 +137,8 @@ fn discriminate(args: &Args<'_>) -> Result<Made, OpError> {
     let gain = args.float_or("gain", 1.0)? as f32;
     let input = in_port("x", TokenType::scalar(DType::C32), 1, 2);
     let output = out_port("y", TokenType::scalar(DType::F32), 1);
-    Ok(Made::new(vec![input], vec![output], move || Ok(Discriminate { gain })).flops(60.0))
+    let made = Made::new(vec![input], vec![output], move || Ok(Discriminate { gain })).flops(60.0);
+    Ok(made.gpu(move || Some(kernels::discriminate(gain))))
 }
 
 struct Discriminate {

@@ -6,6 +6,7 @@ use zbmd_ir::{DType, TokenType};
 use super::args::{Args, Numbers, input_error};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Element, Io, Kernel, KernelFault};
+use crate::kernels::{self, MatMul, Reduction};
 use crate::op::{OpDoc, OpError};
 use crate::simd::{self, Isa, Loop, fma};
 
@@ -93,9 +94,11 @@ fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
         inputs.push(in_port("y", b, 1, 1));
     }
     let complex = x.dtype == DType::C32;
+    let lowered = MatMul { m, k, n, complex, constant: constant.clone() };
     let make = move || Ok(MatMulKernel { m, k, n, complex, constant });
     let flops = 1.5 * (m * k * n) as f64 * if complex { 8.0 } else { 1.0 } + 20.0;
-    Ok(Made::new(inputs, vec![out_port("y", y, 1)], make).flops(flops))
+    let made = Made::new(inputs, vec![out_port("y", y, 1)], make).flops(flops);
+    Ok(made.gpu(move || kernels::matmul(&lowered)))
 }
 
 /// m, k, n and the shape of the product.
@@ -275,7 +278,19 @@ fn reduce(args: &Args<'_>, mean: bool) -> Result<Made, OpError> {
     let y = TokenType::new(x.dtype, shape);
     let kernel = Reduce { dtype: x.dtype, count, inner, scale: mean.then(|| 1.0 / count as f64) };
     let flops = 6.0 * x.elements() as f64 + 20.0;
-    Ok(Made::map(x, y, move || Ok(kernel)).flops(flops))
+    let (what, scale) = (reduction(x.dtype), kernel.scale);
+    let made = Made::map(x, y, move || Ok(kernel)).flops(flops);
+    Ok(made.gpu(move || kernels::reduce(what, outer as u64, count as u64, inner as u64, scale)))
+}
+
+fn reduction(dtype: DType) -> Reduction {
+    match dtype {
+        DType::F64 => Reduction::F64,
+        DType::I32 => Reduction::I32,
+        DType::I64 => Reduction::I64,
+        DType::C32 => Reduction::F32(2),
+        _ => Reduction::F32(1),
+    }
 }
 
 struct Reduce {

@@ -5,6 +5,7 @@ use zbmd_ir::{InPort, OutPort, TokenType, limits};
 use super::args::{Args, input_error};
 use super::entry::{Entry, Made, in_port, out_port};
 use crate::kernel::{Io, Kernel, KernelFault};
+use crate::kernels::{self, Dim, Part};
 use crate::op::{OpDoc, OpError};
 
 pub(super) const OPS: [Entry; 8] = [
@@ -119,7 +120,9 @@ fn delay(args: &Args<'_>) -> Result<Made, OpError> {
     let tokens = args.uint("tokens", 0, limits::MAX_RATE - 1)?;
     let x = args.x()?;
     // The window's oldest token is the one wanted: outputs are the beginning of the input.
-    Ok(Made::new(x_in(x, 1, tokens + 1), y_out(x, 1), || Ok(Straight)))
+    let bytes = x.bytes();
+    let made = Made::new(x_in(x, 1, tokens + 1), y_out(x, 1), || Ok(Straight));
+    Ok(made.gpu(move || Some(kernels::straight(bytes, 1))))
 }
 
 fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
@@ -130,7 +133,9 @@ fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
     let y = TokenType::new(x.dtype, shape);
     let common = gcd(x.elements(), y.elements());
     let (consumed, produced) = (y.elements() / common, x.elements() / common);
-    Ok(Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || Ok(Straight)))
+    let bytes = consumed.saturating_mul(x.bytes());
+    let made = Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || Ok(Straight));
+    Ok(made.gpu(move || Some(kernels::straight(bytes, 1))))
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -165,7 +170,10 @@ fn run(args: &Args<'_>, token: &TokenType) -> Result<(u64, usize), OpError> {
 
 fn fork(args: &Args<'_>) -> Result<Made, OpError> {
     let x = args.x()?;
-    Ok(Made::new(x_in(x, 1, 1), outputs(args, x, 1)?, || Ok(Fork)))
+    let outputs = outputs(args, x, 1)?;
+    let (count, bytes) = (outputs.len() as u32, x.bytes());
+    let made = Made::new(x_in(x, 1, 1), outputs, || Ok(Fork));
+    Ok(made.gpu(move || Some(kernels::straight(bytes, count))))
 }
 
 struct Fork;
@@ -185,8 +193,13 @@ fn split(args: &Args<'_>) -> Result<Made, OpError> {
     let outputs = outputs(args, x, run)?;
     let count = outputs.len();
     let rate = run.saturating_mul(count as u64);
-    let make = move || Ok(Split { piece });
-    Ok(Made::new(x_in(x, rate, rate), outputs, make).flops(PIECE * count as f64))
+    let made = Made::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
+    Ok(made.flops(PIECE * count as f64).gpu(move || {
+        let (count, piece) = (count as u32, piece as u64);
+        let part = |i: u32| Part { input: 0, output: i, from: u64::from(i) * piece, to: 0 };
+        let firing = Dim { size: 1, from: u64::from(count) * piece, to: piece };
+        kernels::strided_parts(firing, &[], piece, (0..count).map(part))
+    }))
 }
 
 struct Split {
@@ -223,8 +236,13 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let y = inputs[0].token.clone();
     let (run, piece) = run(args, &y)?;
-    let outputs = y_out(&y, run.saturating_mul(count));
-    Ok(Made::new(inputs, outputs, move || Ok(Merge { piece })).flops(PIECE * count as f64))
+    let made = Made::new(inputs, y_out(&y, run.saturating_mul(count)), move || Ok(Merge { piece }));
+    Ok(made.flops(PIECE * count as f64).gpu(move || {
+        let piece = piece as u64;
+        let part = |i: u64| Part { input: i as u32, output: 0, from: 0, to: i * piece };
+        let firing = Dim { size: 1, from: piece, to: count * piece };
+        kernels::strided_parts(firing, &[], piece, (0..count).map(part))
+    }))
 }
 
 struct Merge {
@@ -248,7 +266,10 @@ fn decimate(args: &Args<'_>) -> Result<Made, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
     let (token, stride) = (x.bytes() as usize, x.bytes().saturating_mul(factor) as usize);
     let make = move || Ok(Decimate { token, stride });
-    Ok(Made::new(x_in(x, factor, factor), y_out(x, 1), make))
+    Ok(Made::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
+        let (token, stride) = (token as u64, stride as u64);
+        kernels::strided(Dim { size: 1, from: stride, to: token }, &[], token)
+    }))
 }
 
 struct Decimate {
@@ -267,7 +288,12 @@ fn hold(args: &Args<'_>) -> Result<Made, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
     let token = x.bytes() as usize;
     let make = move || Ok(Hold { token, factor: factor as usize });
-    Ok(Made::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64))
+    let made = Made::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64);
+    Ok(made.gpu(move || {
+        let token = token as u64;
+        let firing = Dim { size: 1, from: token, to: token.checked_mul(factor)? };
+        kernels::strided(firing, &[Dim { size: factor, from: 0, to: token }], token)
+    }))
 }
 
 struct Hold {
@@ -346,8 +372,17 @@ fn transpose(args: &Args<'_>) -> Result<Made, OpError> {
         axes.iter().map(|&a| (x.shape[a] as usize, strides[a])).collect();
     let (elements, size) = (x.elements() as usize, x.dtype.size_bytes() as usize);
     let y = TokenType::new(x.dtype, shape);
+    let mut written = (elements * size) as u64;
+    let steps = dims.iter().map(|&(count, step)| {
+        written /= (count as u64).max(1);
+        Dim { size: count as u64, from: (step * size) as u64, to: written }
+    });
+    let steps: Vec<Dim> = steps.collect();
     let make = move || Ok(Transpose { dims, elements, size });
-    Ok(Made::map(x, y, make).flops(8.0 * elements as f64))
+    Ok(Made::map(x, y, make).flops(8.0 * elements as f64).gpu(move || {
+        let token = (elements * size) as u64;
+        kernels::strided(Dim { size: 1, from: token, to: token }, &steps, size as u64)
+    }))
 }
 
 struct Transpose {

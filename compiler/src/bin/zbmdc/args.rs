@@ -109,11 +109,15 @@ Examples:
     /// List the devices that a model is compiled for when no machine is given
     #[command(after_help = "\
 Example:
-  zbmdc devices --ron > machine.ron                       a machine file to start from")]
+  zbmdc devices --ron > machine.ron                       a machine file to start from
+  zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that Vulkan finds")]
     Devices {
         /// As a machine file
         #[arg(long)]
         ron: bool,
+        /// With the GPUs, which are used only where a machine file names them
+        #[arg(long)]
+        gpus: bool,
     },
     /// List the ops that models may use, or describe one
     #[command(after_help = "\

@@ -34,7 +34,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
         Command::Check { model, given } => check(&model, &given, voice),
         Command::Calibrate(args) => calibrate(&args, voice),
         Command::Analyse { model, machine, buffers } => analyse(&model, machine, buffers, voice),
-        Command::Devices { ron } => devices(ron),
+        Command::Devices { ron, gpus } => devices(ron, gpus),
         Command::Ops { name } => ops(name.as_deref()),
         Command::Explain { code } => explain(code.as_deref()),
         Command::Inspect { bundle, no_times, emit } => inspect(&bundle, no_times, emit, voice),
@@ -317,9 +317,17 @@ fn check(model: &Path, outside: &Given, voice: Voice) -> Exit {
     }
 }
 
-fn devices(ron: bool) -> Exit {
-    let machine = machine::detect();
+fn devices(ron: bool, with_gpus: bool) -> Exit {
+    let found = zbmd_backends::devices::gpus();
+    let gpus = found.as_deref().unwrap_or_default();
+    let mut machine = machine::detect();
+    if with_gpus {
+        machine = zbmd_backends::devices::with_gpus(machine, gpus);
+    }
     if ron {
+        if let (true, Err(why)) = (with_gpus, &found) {
+            say(&format!("zbmdc: no GPUs: {why}\n"));
+        }
         return match machine::to_ron(&machine) {
             Ok(text) => print(&text),
             Err(error) => panic!("a detected machine cannot be written: {error}"),
@@ -336,7 +344,24 @@ fn devices(ron: bool) -> Exit {
             cores.join(",")
         );
     }
+    out += &match &found {
+        Ok(gpus) if gpus.is_empty() => "\nno GPUs: the driver finds none\n".to_owned(),
+        Ok(gpus) => gpu_table(gpus),
+        Err(why) => format!("\nno GPUs: {why}\n"),
+    };
     print(&out)
+}
+
+/// GPUs and their drivers, for people.
+fn gpu_table(gpus: &[zbmd_backends::devices::Gpu]) -> String {
+    let mut out =
+        "\nGPUs, used where a machine file names them (`zbmdc devices --gpus --ron`):\n".to_owned();
+    for gpu in gpus {
+        let memory = format!("{} MiB", gpu.device.memory_bytes >> 20);
+        out += &format!("{:<10} {:<44} {memory:>12}\n", gpu.device.name, gpu.title);
+        out += &format!("{:<10} {}, {}, {}\n", "", gpu.api, gpu.driver, gpu.uuid);
+    }
+    out
 }
 
 fn ops(name: Option<&str>) -> Exit {

@@ -1,0 +1,432 @@
+//! Makes kernels: values with operators, closures for loops and branches. A type that does not fit is a mistake in a
+//! kernel of ours, and panics while the kernel is made.
+
+use std::cell::RefCell;
+use std::ops;
+
+use super::{Bin, Binding, Cmp, Code, Kernel, Mem, Place, Reg, Stmt, Ty, Un};
+
+/// A kernel in the making.
+pub(crate) struct Builder {
+    kernel: RefCell<Kernel>,
+    /// Statements of the enclosing bodies, innermost last.
+    open: RefCell<Vec<Vec<Stmt>>>,
+}
+
+/// A value: a register of a kernel in the making.
+#[derive(Clone, Copy)]
+pub(crate) struct Val<'k> {
+    k: &'k Builder,
+    pub(crate) reg: Reg,
+    pub(crate) ty: Ty,
+}
+
+/// A variable.
+#[derive(Clone, Copy)]
+pub(crate) struct Var<'k> {
+    k: &'k Builder,
+    index: u32,
+    ty: Ty,
+}
+
+/// An array shared by a group.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'k> {
+    k: &'k Builder,
+    index: u32,
+    ty: Ty,
+}
+
+impl Builder {
+    /// A kernel whose groups have `local` threads.
+    pub(crate) fn new(name: &'static str, local: u32) -> Self {
+        let kernel = Kernel {
+            name,
+            local,
+            bindings: Vec::new(),
+            specs: Vec::new(),
+            regs: Vec::new(),
+            vars: Vec::new(),
+            shared: Vec::new(),
+            body: Vec::new(),
+        };
+        Self { kernel: RefCell::new(kernel), open: RefCell::new(vec![Vec::new()]) }
+    }
+
+    /// The finished kernel.
+    pub(crate) fn finish(self) -> Kernel {
+        let mut kernel = self.kernel.into_inner();
+        let mut open = self.open.into_inner();
+        assert_eq!(open.len(), 1, "a body is open in {}", kernel.name);
+        kernel.body = open.pop().unwrap_or_default();
+        kernel
+    }
+
+    fn push(&self, stmt: Stmt) {
+        self.open.borrow_mut().last_mut().expect("never empty").push(stmt);
+    }
+
+    fn reg(&self, ty: Ty) -> Reg {
+        let regs = &mut self.kernel.borrow_mut().regs;
+        regs.push(ty);
+        Reg(regs.len() as u32 - 1)
+    }
+
+    fn emit(&self, ty: Ty, code: Code) -> Val<'_> {
+        let reg = self.reg(ty);
+        self.push(Stmt::Let(reg, code));
+        Val { k: self, reg, ty }
+    }
+
+    fn body(&self, fill: impl FnOnce()) -> Vec<Stmt> {
+        self.open.borrow_mut().push(Vec::new());
+        fill();
+        self.open.borrow_mut().pop().expect("pushed above")
+    }
+
+    fn binding(&self, mem: Mem, writes: bool) -> u32 {
+        let bindings = &mut self.kernel.borrow_mut().bindings;
+        bindings.push(Binding { mem, writes });
+        bindings.len() as u32 - 1
+    }
+
+    /// The next binding, only read.
+    pub(crate) fn reads(&self, mem: Mem) -> u32 {
+        self.binding(mem, false)
+    }
+
+    /// The next binding, written and perhaps read.
+    pub(crate) fn writes(&self, mem: Mem) -> u32 {
+        self.binding(mem, true)
+    }
+
+    pub(crate) fn u32(&self, value: u32) -> Val<'_> {
+        self.emit(Ty::U32, Code::Const(value.into()))
+    }
+
+    pub(crate) fn i32(&self, value: i32) -> Val<'_> {
+        self.emit(Ty::I32, Code::Const((value as u32).into()))
+    }
+
+    pub(crate) fn f32(&self, value: f32) -> Val<'_> {
+        self.emit(Ty::F32, Code::Const(value.to_bits().into()))
+    }
+
+    /// The number as a constant of type `ty`.
+    pub(crate) fn number(&self, ty: Ty, value: f64) -> Val<'_> {
+        let bits = match ty {
+            Ty::Bool => u64::from(value != 0.0),
+            Ty::I32 => (value as i32 as u32).into(),
+            Ty::U32 => (value as u32).into(),
+            Ty::I64 => value as i64 as u64,
+            Ty::U64 => value as u64,
+            Ty::F32 => (value as f32).to_bits().into(),
+            Ty::F64 => value.to_bits(),
+        };
+        self.emit(ty, Code::Const(bits))
+    }
+
+    /// A constant by its bits.
+    pub(crate) fn bits(&self, ty: Ty, bits: u64) -> Val<'_> {
+        self.emit(ty, Code::Const(bits))
+    }
+
+    /// A constant that does not change the kernel's code: shapes, sizes.
+    pub(crate) fn spec(&self, value: u32) -> Val<'_> {
+        let index = {
+            let specs = &mut self.kernel.borrow_mut().specs;
+            specs.push(value);
+            specs.len() as u32 - 1
+        };
+        self.emit(Ty::U32, Code::Spec(index))
+    }
+
+    /// Firings of this call.
+    pub(crate) fn firings(&self) -> Val<'_> {
+        self.emit(Ty::U32, Code::Arg(0))
+    }
+
+    pub(crate) fn place(&self, place: Place) -> Val<'_> {
+        self.emit(Ty::U32, Code::Place(place))
+    }
+
+    /// Where element `index` of a binding lies in what is bound.
+    fn element(&self, binding: u32, index: Val<'_>) -> Reg {
+        let offset = self.emit(Ty::U32, Code::Arg(1 + binding));
+        (offset + index).reg
+    }
+
+    fn mem(&self, binding: u32) -> Mem {
+        self.kernel.borrow().bindings[binding as usize].mem
+    }
+
+    pub(crate) fn load<'k>(&'k self, binding: u32, index: Val<'k>) -> Val<'k> {
+        let mem = self.mem(binding);
+        assert_ne!(mem, Mem::Pair, "pairs are loaded by `load_pair`");
+        let at = self.element(binding, index);
+        self.emit(mem.ty(), Code::Load(binding, at))
+    }
+
+    pub(crate) fn load_pair<'k>(&'k self, binding: u32, index: Val<'k>) -> [Val<'k>; 2] {
+        assert_eq!(self.mem(binding), Mem::Pair);
+        let at = self.element(binding, index);
+        let regs = [self.reg(Ty::F32), self.reg(Ty::F32)];
+        self.push(Stmt::LoadPair(regs, binding, at));
+        regs.map(|reg| Val { k: self, reg, ty: Ty::F32 })
+    }
+
+    pub(crate) fn store<'k>(&'k self, binding: u32, index: Val<'k>, value: Val<'k>) {
+        let mem = self.mem(binding);
+        assert_eq!((mem.ty(), mem == Mem::Pair), (value.ty, false), "store of another type");
+        let at = self.element(binding, index);
+        self.push(Stmt::Store(binding, at, value.reg));
+    }
+
+    pub(crate) fn store_pair<'k>(&'k self, binding: u32, index: Val<'k>, value: [Val<'k>; 2]) {
+        assert_eq!(self.mem(binding), Mem::Pair);
+        assert!(value.iter().all(|v| v.ty == Ty::F32), "halves of a pair are f32");
+        let at = self.element(binding, index);
+        self.push(Stmt::StorePair(binding, at, value.map(|v| v.reg)));
+    }
+
+    pub(crate) fn select<'k>(&'k self, c: Val<'k>, a: Val<'k>, b: Val<'k>) -> Val<'k> {
+        assert_eq!((c.ty, a.ty), (Ty::Bool, b.ty), "operands of a selection");
+        self.emit(a.ty, Code::Select(c.reg, a.reg, b.reg))
+    }
+
+    pub(crate) fn fma<'k>(&'k self, a: Val<'k>, b: Val<'k>, c: Val<'k>) -> Val<'k> {
+        assert!(a.ty.is_float() && a.ty == b.ty && b.ty == c.ty, "operands of a product and sum");
+        self.emit(a.ty, Code::Fma(a.reg, b.reg, c.reg))
+    }
+
+    /// Upper half of the 64-bit product.
+    pub(crate) fn mul_high<'k>(&'k self, a: Val<'k>, b: Val<'k>) -> Val<'k> {
+        self.binary(Bin::MulHigh, a, b)
+    }
+
+    pub(crate) fn var<'k>(&'k self, initial: Val<'k>) -> Var<'k> {
+        let index = {
+            let vars = &mut self.kernel.borrow_mut().vars;
+            vars.push(initial.ty);
+            vars.len() as u32 - 1
+        };
+        self.push(Stmt::SetVar(index, initial.reg));
+        Var { k: self, index, ty: initial.ty }
+    }
+
+    pub(crate) fn shared(&self, ty: Ty, len: u32) -> Shared<'_> {
+        let arrays = &mut self.kernel.borrow_mut().shared;
+        arrays.push((ty, len));
+        Shared { k: self, index: arrays.len() as u32 - 1, ty }
+    }
+
+    pub(crate) fn barrier(&self) {
+        self.push(Stmt::Barrier);
+    }
+
+    pub(crate) fn if_(&self, c: Val<'_>, then: impl FnOnce()) {
+        self.if_else(c, then, || {});
+    }
+
+    pub(crate) fn if_else(&self, c: Val<'_>, then: impl FnOnce(), other: impl FnOnce()) {
+        assert_eq!(c.ty, Ty::Bool, "condition");
+        let (then, other) = (self.body(then), self.body(other));
+        self.push(Stmt::If(c.reg, then, other));
+    }
+
+    /// `for i in (from..until).step_by(step)`, all `u32`.
+    pub(crate) fn range<'k>(
+        &'k self,
+        from: Val<'k>,
+        until: Val<'k>,
+        step: Val<'k>,
+        body: impl FnOnce(Val<'k>),
+    ) {
+        assert!([from, until, step].iter().all(|v| v.ty == Ty::U32), "bounds of a loop");
+        let i = self.var(from);
+        let body = self.body(|| body(i.get()));
+        self.push(Stmt::Loop(i.index, until.reg, step.reg, body));
+    }
+
+    /// `for i in 0..until`.
+    pub(crate) fn times<'k>(&'k self, until: Val<'k>, body: impl FnOnce(Val<'k>)) {
+        self.range(self.u32(0), until, self.u32(1), body);
+    }
+
+    /// Every i below `total`, shared out among all threads.
+    pub(crate) fn each<'k>(&'k self, total: Val<'k>, body: impl FnOnce(Val<'k>)) {
+        let local = self.kernel.borrow().local;
+        let threads = self.place(Place::Groups) * local;
+        self.range(self.place(Place::Thread), total, threads, body);
+    }
+
+    /// Every row below `rows`, one group at a time: all threads of a group have the same row.
+    pub(crate) fn each_group<'k>(&'k self, rows: Val<'k>, body: impl FnOnce(Val<'k>)) {
+        self.range(self.place(Place::Group), rows, self.place(Place::Groups), body);
+    }
+
+    /// Every i below `total`, shared out among the threads of a group.
+    pub(crate) fn each_local<'k>(&'k self, total: Val<'k>, body: impl FnOnce(Val<'k>)) {
+        let local = self.kernel.borrow().local;
+        self.range(self.place(Place::Local), total, self.u32(local), body);
+    }
+
+    fn binary<'k>(&'k self, bin: Bin, a: Val<'k>, b: Val<'k>) -> Val<'k> {
+        let logic = matches!(bin, Bin::And | Bin::Or | Bin::Xor);
+        let bits = logic || matches!(bin, Bin::Shl | Bin::Shr | Bin::MulHigh | Bin::Rem);
+        let shift = matches!(bin, Bin::Shl | Bin::Shr) && b.ty == Ty::U32;
+        assert!(a.ty == b.ty || shift, "{bin:?} of {:?} and {:?}", a.ty, b.ty);
+        assert!(a.ty != Ty::Bool || logic, "{bin:?} of truth values");
+        assert!(!(bits && a.ty.is_float()), "{bin:?} of floats");
+        self.emit(a.ty, Code::Bin(bin, a.reg, b.reg))
+    }
+}
+
+impl<'k> Val<'k> {
+    pub(crate) fn builder(self) -> &'k Builder {
+        self.k
+    }
+
+    /// A constant of this value's type.
+    pub(crate) fn like(self, value: f64) -> Val<'k> {
+        self.k.number(self.ty, value)
+    }
+
+    fn unary(self, un: Un) -> Val<'k> {
+        self.k.emit(self.ty, Code::Un(un, self.reg))
+    }
+
+    pub(crate) fn abs(self) -> Val<'k> {
+        assert!(self.ty.is_float() || self.ty.is_signed());
+        self.unary(Un::Abs)
+    }
+
+    pub(crate) fn sqrt(self) -> Val<'k> {
+        assert!(self.ty.is_float());
+        self.unary(Un::Sqrt)
+    }
+
+    pub(crate) fn floor(self) -> Val<'k> {
+        assert!(self.ty.is_float());
+        self.unary(Un::Floor)
+    }
+
+    pub(crate) fn round(self) -> Val<'k> {
+        assert!(self.ty.is_float());
+        self.unary(Un::Round)
+    }
+
+    fn compare(self, cmp: Cmp, other: Val<'k>) -> Val<'k> {
+        assert_eq!(self.ty, other.ty, "operands of {cmp:?}");
+        self.k.emit(Ty::Bool, Code::Cmp(cmp, self.reg, other.reg))
+    }
+
+    pub(crate) fn lt(self, other: Val<'k>) -> Val<'k> {
+        self.compare(Cmp::Less, other)
+    }
+
+    pub(crate) fn le(self, other: Val<'k>) -> Val<'k> {
+        self.compare(Cmp::LessEqual, other)
+    }
+
+    pub(crate) fn gt(self, other: Val<'k>) -> Val<'k> {
+        other.lt(self)
+    }
+
+    pub(crate) fn eq(self, other: Val<'k>) -> Val<'k> {
+        self.compare(Cmp::Equal, other)
+    }
+
+    pub(crate) fn ne(self, other: Val<'k>) -> Val<'k> {
+        self.compare(Cmp::NotEqual, other)
+    }
+
+    /// The smaller; `other` where one of them is no number.
+    pub(crate) fn min(self, other: Val<'k>) -> Val<'k> {
+        self.k.select(self.lt(other), self, other)
+    }
+
+    /// The larger; `other` where one of them is no number.
+    pub(crate) fn max(self, other: Val<'k>) -> Val<'k> {
+        self.k.select(self.gt(other), self, other)
+    }
+
+    /// To another type; see [`Code::Cast`].
+    pub(crate) fn cast(self, ty: Ty) -> Val<'k> {
+        if ty == self.ty {
+            return self;
+        }
+        self.k.emit(ty, Code::Cast(self.reg))
+    }
+
+    /// The same bits as another type.
+    pub(crate) fn as_bits(self, ty: Ty) -> Val<'k> {
+        assert!(self.ty.is_wide() == ty.is_wide() && self.ty != Ty::Bool && ty != Ty::Bool);
+        if ty == self.ty {
+            return self;
+        }
+        self.k.emit(ty, Code::Bits(self.reg))
+    }
+}
+
+impl<'k> Var<'k> {
+    pub(crate) fn get(self) -> Val<'k> {
+        self.k.emit(self.ty, Code::Var(self.index))
+    }
+
+    pub(crate) fn set(self, value: Val<'k>) {
+        assert_eq!(self.ty, value.ty, "variable of another type");
+        self.k.push(Stmt::SetVar(self.index, value.reg));
+    }
+}
+
+impl<'k> Shared<'k> {
+    pub(crate) fn get(self, index: Val<'k>) -> Val<'k> {
+        self.k.emit(self.ty, Code::Shared(self.index, index.reg))
+    }
+
+    pub(crate) fn set(self, index: Val<'k>, value: Val<'k>) {
+        assert_eq!(self.ty, value.ty, "shared array of another type");
+        self.k.push(Stmt::SetShared(self.index, index.reg, value.reg));
+    }
+}
+
+macro_rules! operators {
+    ($($op:ident $method:ident $bin:ident),*) => { $(
+        impl<'k> ops::$op for Val<'k> {
+            type Output = Val<'k>;
+            fn $method(self, other: Val<'k>) -> Val<'k> {
+                self.k.binary(Bin::$bin, self, other)
+            }
+        }
+
+        /// With an integer constant.
+        impl<'k> ops::$op<u32> for Val<'k> {
+            type Output = Val<'k>;
+            fn $method(self, other: u32) -> Val<'k> {
+                let ty = if matches!(Bin::$bin, Bin::Shl | Bin::Shr) { Ty::U32 } else { self.ty };
+                assert!(!self.ty.is_float(), "an integer constant beside a float");
+                self.k.binary(Bin::$bin, self, self.k.bits(ty, other.into()))
+            }
+        }
+    )* };
+}
+operators!(
+    Add add Add, Sub sub Sub, Mul mul Mul, Div div Div, Rem rem Rem, BitAnd bitand And, BitOr bitor Or,
+    BitXor bitxor Xor, Shl shl Shl, Shr shr Shr
+);
+
+impl<'k> ops::Neg for Val<'k> {
+    type Output = Val<'k>;
+    fn neg(self) -> Val<'k> {
+        self.unary(Un::Neg)
+    }
+}
+
+impl<'k> ops::Not for Val<'k> {
+    type Output = Val<'k>;
+    fn not(self) -> Val<'k> {
+        assert!(!self.ty.is_float());
+        self.unary(Un::Not)
+    }
+}

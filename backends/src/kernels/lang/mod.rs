@@ -1,0 +1,260 @@
+//! The kernel language: what a GPU kernel computes, independent of the machine code it is printed as.
+//!
+//! A [`Kernel`] is structured code over typed registers: each register is set once, by one statement; variables may be
+//! set again; loops and branches nest. Memory is a row of bindings (see [`Binding`]) and arrays shared by a group of
+//! threads. Nothing here knows SPIR-V: a printer walks the statements. [`Builder`] makes kernels and checks types.
+
+mod build;
+mod text;
+
+pub(crate) use build::{Builder, Shared, Val, Var};
+
+/// Type of a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ty {
+    Bool,
+    I32,
+    U32,
+    I64,
+    U64,
+    F32,
+    F64,
+}
+
+impl Ty {
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Ty::F32 | Ty::F64)
+    }
+
+    pub(crate) fn is_signed(self) -> bool {
+        matches!(self, Ty::I32 | Ty::I64)
+    }
+
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self, Ty::I64 | Ty::U64 | Ty::F64)
+    }
+}
+
+/// Element type of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Mem {
+    U8,
+    I8,
+    U16,
+    I16,
+    I32,
+    U32,
+    I64,
+    F32,
+    F64,
+    /// Two `f32`, loaded and stored together: a complex number.
+    Pair,
+}
+
+impl Mem {
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Mem::U8 | Mem::I8 => 1,
+            Mem::U16 | Mem::I16 => 2,
+            Mem::I32 | Mem::U32 | Mem::F32 => 4,
+            Mem::I64 | Mem::F64 | Mem::Pair => 8,
+        }
+    }
+
+    /// Type of a register that holds an element; of a half of a pair.
+    pub(crate) fn ty(self) -> Ty {
+        match self {
+            Mem::U8 | Mem::U16 | Mem::U32 => Ty::U32,
+            Mem::I8 | Mem::I16 | Mem::I32 => Ty::I32,
+            Mem::I64 => Ty::I64,
+            Mem::F32 | Mem::Pair => Ty::F32,
+            Mem::F64 => Ty::F64,
+        }
+    }
+
+    /// The unsigned type of elements of that many bytes, for kernels that only move them.
+    pub(crate) fn word(bytes: u64) -> Mem {
+        match bytes {
+            1 => Mem::U8,
+            2 => Mem::U16,
+            _ => Mem::U32,
+        }
+    }
+}
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reg(pub(crate) u32);
+
+/// Memory that the caller lends. Element i of a binding is element `offset + i` of what is bound, the offset being word
+/// 1 + (number of the binding) of the kernel's arguments; word 0 is the number of firings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Binding {
+    pub(crate) mem: Mem,
+    pub(crate) writes: bool,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// Thread of all.
+    Thread,
+    /// Thread of its group.
+    Local,
+    /// Group.
+    Group,
+    /// Number of groups.
+    Groups,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Un {
+    /// Of any number.
+    Neg,
+    /// Of truth values and of integers, bitwise.
+    Not,
+    Abs,
+    Sqrt,
+    Floor,
+    /// To the nearest, ties to even.
+    Round,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bin {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+    And,
+    Or,
+    Xor,
+    Shl,
+    /// Arithmetic for signed integers.
+    Shr,
+    /// Upper half of the product of two `u32`.
+    MulHigh,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cmp {
+    Less,
+    LessEqual,
+    Equal,
+    /// True where an operand is no number.
+    NotEqual,
+}
+
+/// What a register is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Code {
+    /// The bits of a value, those of narrow types in the low bits.
+    Const(u64),
+    /// A constant that is given when the kernel is made ready: a shape or a size.
+    Spec(u32),
+    /// A word of the arguments.
+    Arg(u32),
+    Place(Place),
+    Un(Un, Reg),
+    Bin(Bin, Reg, Reg),
+    Cmp(Cmp, Reg, Reg),
+    Select(Reg, Reg, Reg),
+    /// a·b + c, rounded once where the device can.
+    Fma(Reg, Reg, Reg),
+    /// To another type: integers wrap and extend, floats truncate; truth values give 0 and 1.
+    Cast(Reg),
+    /// The same bits as another type of the same size.
+    Bits(Reg),
+    Load(u32, Reg),
+    Shared(u32, Reg),
+    Var(u32),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Stmt {
+    Let(Reg, Code),
+    LoadPair([Reg; 2], u32, Reg),
+    /// Binding, index, value.
+    Store(u32, Reg, Reg),
+    StorePair(u32, Reg, [Reg; 2]),
+    SetShared(u32, Reg, Reg),
+    SetVar(u32, Reg),
+    /// All threads of the group have come here, and see what the others wrote to shared memory.
+    Barrier,
+    If(Reg, Vec<Stmt>, Vec<Stmt>),
+    /// While variable `.0` is below register `.1`: the body, then the variable grows by register `.2`. All `u32`.
+    Loop(u32, Reg, Reg, Vec<Stmt>),
+}
+
+/// A kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kernel {
+    pub(crate) name: &'static str,
+    /// Threads of a group.
+    pub(crate) local: u32,
+    pub(crate) bindings: Vec<Binding>,
+    /// Values of [`Code::Spec`]. Kernels that differ in them only share their code.
+    pub(crate) specs: Vec<u32>,
+    /// Types of the registers.
+    pub(crate) regs: Vec<Ty>,
+    pub(crate) vars: Vec<Ty>,
+    /// Element type and length of arrays shared by a group.
+    pub(crate) shared: Vec<(Ty, u32)>,
+    pub(crate) body: Vec<Stmt>,
+}
+
+/// What a device can do beyond what every device can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Arithmetic on 64-bit floats.
+    pub f64: bool,
+    /// Arithmetic on 64-bit integers.
+    pub i64: bool,
+    /// Memory of 8-bit elements.
+    pub bytes: bool,
+    /// Memory of 16-bit elements.
+    pub halves: bool,
+}
+
+impl Needs {
+    /// Whether a device that can do `caps` can do all of this.
+    pub fn within(self, caps: Needs) -> bool {
+        let fits = |needs: bool, has: bool| has || !needs;
+        fits(self.f64, caps.f64)
+            && fits(self.i64, caps.i64)
+            && fits(self.bytes, caps.bytes)
+            && fits(self.halves, caps.halves)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Needs) -> Needs {
+        Needs {
+            f64: self.f64 || other.f64,
+            i64: self.i64 || other.i64,
+            bytes: self.bytes || other.bytes,
+            halves: self.halves || other.halves,
+        }
+    }
+}
+
+impl Kernel {
+    /// What a device must be able to do.
+    pub(crate) fn needs(&self) -> Needs {
+        let has = |test: fn(Mem) -> bool| self.bindings.iter().any(|b| test(b.mem));
+        let types = || self.regs.iter().chain(&self.vars);
+        Needs {
+            f64: types().any(|t| *t == Ty::F64),
+            i64: types().any(|t| matches!(t, Ty::I64 | Ty::U64)),
+            bytes: has(|m| m.bytes() == 1),
+            halves: has(|m| m.bytes() == 2),
+        }
+    }
+
+    /// Bytes of shared memory.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        let size = |ty: Ty| if ty.is_wide() { 8 } else { 4 };
+        self.shared.iter().map(|(ty, len)| size(*ty) * u64::from(*len)).sum()
+    }
+}

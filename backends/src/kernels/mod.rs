@@ -1,0 +1,35 @@
+//! Kernels for GPUs, in a language of their own that back ends print as their machine's code.
+//!
+//! An op gives a [`KernelPlan`] beside its CPU kernel: a few steps, each a copy or a run of one kernel over the ports'
+//! memory, the same for every device. Nothing here knows a driver, an arena or a calendar.
+
+mod convert;
+mod copy;
+mod elementwise;
+mod fft;
+mod fir;
+mod frame;
+mod generate;
+mod iir;
+pub(crate) mod lang;
+mod math;
+mod matrix;
+mod plan;
+mod reduce;
+#[cfg(test)]
+mod tests;
+mod wide;
+
+pub(crate) use convert::{cast, decode, encode};
+pub(crate) use copy::{Dim, Part, pattern, straight, strided, strided_parts};
+pub(crate) use elementwise::expr;
+pub(crate) use fft::{Transform, fft};
+pub(crate) use fir::{FirPhase, fir};
+pub(crate) use frame::{overlap_add, window};
+pub(crate) use generate::{counter, mix, noise, tone};
+pub(crate) use iir::{biquad, discriminate};
+pub use lang::Needs;
+pub(crate) use matrix::{MatMul, matmul};
+pub use plan::{Caps, KernelPlan};
+pub(crate) use plan::{Grid, Operand, Step};
+pub(crate) use reduce::{Reduction, reduce};

@@ -1,0 +1,167 @@
+//! What an actor's slots run on a GPU: a few steps over the ports' memory, for any number of firings.
+
+use std::sync::Arc;
+
+use super::lang::{Kernel, Needs};
+
+/// A number that grows with the firings of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) per_firing: u64,
+    pub(crate) fixed: u64,
+}
+
+impl Amount {
+    /// So much for each firing.
+    pub(crate) fn each(per_firing: u64) -> Self {
+        Self { per_firing, fixed: 0 }
+    }
+
+    /// So much whatever the firings.
+    pub(crate) fn fixed(fixed: u64) -> Self {
+        Self { per_firing: 0, fixed }
+    }
+
+    /// For a call of `firings`.
+    pub(crate) fn of(self, firings: u64) -> u64 {
+        self.per_firing.saturating_mul(firings).saturating_add(self.fixed)
+    }
+}
+
+/// Memory that a step works on. Ports are numbered as kernels see them: without those of state pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
+    Input(u32),
+    Output(u32),
+    State(u32),
+    Const(u32),
+    Scratch,
+}
+
+/// How many threads run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grid {
+    /// At least one for each of so many elements, if the device can have as many; kernels share the rest out.
+    Threads(Amount),
+    /// A group for each of so many rows, likewise.
+    Groups(Amount),
+}
+
+/// One run of a kernel; operands are its bindings in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) grid: Grid,
+}
+
+/// One step. What a step writes, the next one sees.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Copies the first bytes of one operand to those of another.
+    Copy { from: Operand, to: Operand, bytes: Amount },
+    /// Runs a kernel.
+    Run(Run),
+}
+
+/// What a device has, as far as kernels depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Types it computes with and keeps in memory.
+    pub has: Needs,
+    /// Memory ranges that one kernel can be given.
+    pub bindings: u32,
+    /// Memory that a group of threads shares.
+    pub shared_bytes: u64,
+    /// Threads of a group.
+    pub group: u32,
+}
+
+impl Caps {
+    /// A device with every type, and otherwise what every driver of a desktop GPU grants.
+    pub const COMMON: Caps = Caps {
+        has: Needs { f64: true, i64: true, bytes: true, halves: true },
+        bindings: 16,
+        shared_bytes: 16 << 10,
+        group: 256,
+    };
+}
+
+/// The kernels of one actor on a GPU.
+#[derive(Clone, Debug, Default)]
+pub struct KernelPlan {
+    pub(crate) steps: Vec<Step>,
+    /// Constant tables.
+    pub(crate) consts: Vec<Vec<u8>>,
+    pub(crate) scratch_bytes: u64,
+}
+
+impl KernelPlan {
+    /// One run of one kernel with an operand for each of its bindings.
+    pub(crate) fn one(kernel: Kernel, operands: &[Operand], grid: Grid) -> Self {
+        Self::default().then(kernel, operands, grid)
+    }
+
+    /// And a further run.
+    pub(crate) fn then(mut self, kernel: Kernel, operands: &[Operand], grid: Grid) -> Self {
+        assert_eq!(kernel.bindings.len(), operands.len(), "operands of {}", kernel.name);
+        let operands = operands.to_vec();
+        self.steps.push(Step::Run(Run { kernel: Arc::new(kernel), operands, grid }));
+        self
+    }
+
+    /// And a copy.
+    pub(crate) fn copy(mut self, from: Operand, to: Operand, bytes: Amount) -> Self {
+        self.steps.push(Step::Copy { from, to, bytes });
+        self
+    }
+
+    /// With constant tables, numbered in order.
+    pub(crate) fn constants(mut self, consts: Vec<Vec<u8>>) -> Self {
+        self.consts = consts;
+        self
+    }
+
+    /// With scratch memory.
+    pub(crate) fn scratch(mut self, bytes: u64) -> Self {
+        self.scratch_bytes = bytes;
+        self
+    }
+
+    fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.steps.iter().filter_map(|s| match s {
+            Step::Run(run) => Some(&*run.kernel),
+            Step::Copy { .. } => None,
+        })
+    }
+
+    /// Types that a device must have.
+    pub fn needs(&self) -> Needs {
+        self.kernels().map(Kernel::needs).fold(Needs::default(), Needs::and)
+    }
+
+    /// Whether a device can run it.
+    pub fn fits(&self, caps: &Caps) -> bool {
+        self.needs().within(caps.has)
+            && self.kernels().all(|k| {
+                k.bindings.len() as u32 <= caps.bindings
+                    && k.shared_bytes() <= caps.shared_bytes
+                    && k.local <= caps.group
+            })
+    }
+
+    /// Arena bytes that it needs while it runs.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.scratch_bytes
+    }
+
+    /// Runs and copies of one call.
+    pub fn steps(&self) -> usize {
+        self.steps.len()
+    }
+}
+
+/// A table of floats as bytes.
+pub(crate) fn table(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+    values.into_iter().flat_map(f32::to_le_bytes).collect()
+}

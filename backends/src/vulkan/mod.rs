@@ -1,0 +1,28 @@
+//! GPUs by way of Vulkan 1.2: devices, kernels as pipelines, calendars as command buffers.
+//!
+//! The loader and the drivers are looked for at run time; without them everything here says [`Unavailable`], in one
+//! sentence. [`list`] finds devices, [`Device::open`] opens one, [`Replay`] runs the calendar of one device of a plan.
+//!
+//! Invariant: a device is driven by one thread. What goes wrong after opening is a [`Fault`]: the worker reports it
+//! and ends, whoever watches it decides. After a fault nothing more is asked of the driver: see [`Device`].
+
+mod call;
+mod commands;
+mod device;
+mod error;
+mod hazards;
+mod instance;
+mod memory;
+mod pipelines;
+mod replay;
+mod spirv;
+#[cfg(test)]
+mod tests;
+
+pub use call::GpuCall;
+pub use device::{Device, Options};
+#[cfg(any(test, feature = "testing"))]
+pub use device::{Injected, Injection};
+pub use error::{Fault, OpenError, Site, Unavailable};
+pub use instance::{Instance, Kind, Listed, list};
+pub use replay::{Halt, HostRegion, Peers, Replay, ReplayError, Stopped, Summary};

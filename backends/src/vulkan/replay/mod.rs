@@ -1,0 +1,419 @@
+//! The calendar of one device as command buffers: recorded once, submitted once a period.
+//!
+//! # How a period runs
+//!
+//! A calendar is cut into segments (see [`expand`]); most have one, or may be run as one (see [`merge`]). For each the host waits until all that it receives is
+//! published, copies it into memory that the device sees, and submits: the device copies the tokens in, fires, carries,
+//! copies what it sends out. When the device has ended, the host copies what was sent into the receivers' regions,
+//! publishes it, and releases what was read, in the calendar's order. Between slots of one device there is no host.
+//!
+//! Two periods are in flight: period n + 1 is queued while n runs. While the host would have to wait for tokens, it first
+//! ends what is in flight, because other devices may need that to go on; so a calendar that is free of deadlocks slot by
+//! slot is free of them here.
+//!
+//! # Memory
+//!
+//! The device has an arena and an exchange region of its own, cut into banks. The exchange region that other devices
+//! write into lies on the host ([`HostRegion`]); its tokens are copied from there to the same offsets of the device's.
+//! Heads of places are the device's alone: nothing but tokens crosses.
+//!
+//! Command buffers are recorded for every residue of the period that places differ in. In the first and last periods, when
+//! stages are missing, what is left is recorded anew; no other period records or allocates anything.
+#![expect(unsafe_code, reason = "copies between host regions and mapped memory")]
+
+mod expand;
+mod layout;
+mod merge;
+mod prepare;
+mod state;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ash::vk;
+use zbmd_ir::{ActorId, BufferId, DeviceId, RingId};
+
+use self::prepare::{RingInfo, Segment};
+use super::commands::{Command, Pool, Sets, Timeline};
+use super::device::Device;
+use super::error::Fault;
+use super::hazards::Hazards;
+use super::memory::Bank;
+
+/// Periods in flight.
+const DEPTH: u64 = 2;
+/// Time after which a queue counts as hung, unless told otherwise.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// Why a calendar cannot be replayed on a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// The device has no kernel for an actor that was placed there.
+    #[error(
+        "actor `{actor}` ({op}) has no kernel on {device}: compile for this machine, or pin it to a CPU"
+    )]
+    NoKernel {
+        /// The actor.
+        actor: String,
+        /// Its op.
+        op: String,
+        /// The device.
+        device: String,
+    },
+    /// A source or a sink was placed on the device.
+    #[error(
+        "`{actor}` is a source or a sink; those belong to the host, not to {device}: compile again"
+    )]
+    Stream {
+        /// The actor.
+        actor: String,
+        /// The device.
+        device: String,
+    },
+    /// More commands than are worth recording.
+    #[error("{device}: {what} are more than {limit} commands in all phases: use smaller blocks")]
+    TooMany {
+        /// The device.
+        device: String,
+        /// What there is, in words.
+        what: String,
+        /// How many commands may be recorded.
+        limit: usize,
+    },
+    /// A buffer or a port beyond what the device can address at once.
+    #[error("{what} has {bytes} bytes, {device} takes {limit} at most: use smaller blocks")]
+    TooLarge {
+        /// What is too large.
+        what: String,
+        /// Its size.
+        bytes: u64,
+        /// The device's limit.
+        limit: u64,
+        /// The device.
+        device: String,
+    },
+    /// The arena that the plan has for scratch memory is too small for a kernel.
+    #[error(
+        "actor `{actor}` needs {needed} bytes of scratch memory, the plan has {found}: compile again"
+    )]
+    Scratch {
+        /// The actor.
+        actor: String,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes there are.
+        found: u64,
+    },
+    /// A region of the host's is missing or too small.
+    #[error("the exchange region of {device} has {found} bytes, the plan needs {needed}")]
+    Region {
+        /// Whose region.
+        device: DeviceId,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes it has.
+        found: u64,
+    },
+    /// The driver failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// The exchange region of a device, on the host: what other devices send into.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRegion {
+    first: *mut u8,
+    bytes: u64,
+}
+
+// SAFETY: a region is bare memory; those who share it keep apart by the protocol of rings.
+unsafe impl Send for HostRegion {}
+
+impl HostRegion {
+    /// The region of `bytes` bytes from `first` on.
+    ///
+    /// # Safety
+    /// The memory is valid and initialised for as long as any replay has the region. Others that touch it keep to the
+    /// protocol of rings: they write tokens of a block only after the place was released, and read them only after they
+    /// were published.
+    pub unsafe fn new(first: *mut u8, bytes: u64) -> Self {
+        Self { first, bytes }
+    }
+
+    /// First byte of a range that was checked against the region.
+    fn at(&self, offset: u64, len: u64) -> *mut u8 {
+        assert!(offset + len <= self.bytes, "{offset} + {len} of a region of {}", self.bytes);
+        self.first.wrapping_add(offset as usize)
+    }
+}
+
+/// The run was given up while waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+/// The other ends of the device's rings: what the executor does for its device.
+///
+/// Tokens and blocks are counted from the start of the run, as in the executor's rings.
+pub trait Peers {
+    /// Whether `tokens` tokens of a ring have been published. With `wait`, it returns only when they are.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the run is given up.
+    fn published(&mut self, ring: RingId, tokens: u64, wait: bool) -> Result<bool, Stopped>;
+
+    /// Waits until `blocks` blocks of a ring have been released.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the run is given up.
+    fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped>;
+
+    /// The tokens up to `tokens` of a ring are in the receiver's region.
+    fn publish(&mut self, ring: RingId, tokens: u64);
+
+    /// The first `blocks` blocks of a ring are read for good.
+    fn release(&mut self, ring: RingId, blocks: u64);
+}
+
+/// Why a period was not completed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Halt {
+    /// The run was given up.
+    #[error("the run was stopped")]
+    Stopped,
+    /// The driver failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl From<Stopped> for Halt {
+    fn from(_: Stopped) -> Self {
+        Halt::Stopped
+    }
+}
+
+/// One segment of one period, submitted and not yet ended.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    period: u64,
+    segment: usize,
+    /// What the timeline reaches at its end.
+    value: u64,
+    /// Blocks of the run, as far as was known.
+    blocks: u64,
+}
+
+/// A device's calendar, ready to run. Made by [`Replay::new`].
+pub struct Replay {
+    device: Arc<Device>,
+    segments: Vec<Segment>,
+    rings: Vec<RingInfo>,
+    stages: u64,
+    phases: u64,
+    /// For each phase and segment, the recorded buffer; null for one without commands.
+    steady: Vec<vk::CommandBuffer>,
+    /// For each parity of the period and segment, one to record into.
+    spare: Vec<vk::CommandBuffer>,
+    /// Where received tokens lie for the device: the exchange region at the same offsets.
+    inbox: Option<u32>,
+    /// Where the device puts what it sends.
+    outbox: Option<u32>,
+    own: Option<HostRegion>,
+    in_flight: VecDeque<InFlight>,
+    submitted: u64,
+    hazards: Hazards,
+    patience_ns: u64,
+    heads: Vec<state::Head>,
+    summary: Summary,
+    // In the order in which they can be given back.
+    timeline: Timeline,
+    pool: Pool,
+    sets: Sets,
+    banks: Vec<Bank>,
+}
+
+/// What a replay consists of, for people and benchmarks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Submissions in a period.
+    pub segments: usize,
+    /// Periods after which command buffers repeat.
+    pub phases: u64,
+    /// Commands of one period.
+    pub commands: usize,
+    /// Barriers between them.
+    pub barriers: usize,
+    /// Memory taken on the device and for staging.
+    pub bytes: u64,
+}
+
+impl std::fmt::Debug for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay").field("summary", &self.summary).finish_non_exhaustive()
+    }
+}
+
+impl Replay {
+    /// What it consists of.
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// How long a submission may take before the queue counts as hung.
+    pub fn set_patience(&mut self, ns: u64) {
+        self.patience_ns = ns;
+    }
+
+    /// Runs one period, as far as it can without waiting for the device: it may still run when this returns. `blocks` is
+    /// the number of blocks of the run once it is known. Periods come one after the other, from 0.
+    ///
+    /// Allocates nothing, but in the first and last periods, when stages are missing.
+    ///
+    /// # Errors
+    /// A driver's fault, or a stop while waiting.
+    pub fn step(
+        &mut self,
+        period: u64,
+        blocks: Option<u64>,
+        peers: &mut dyn Peers,
+    ) -> Result<(), Halt> {
+        while self.in_flight.front().is_some_and(|f| f.period + DEPTH <= period) {
+            self.end_oldest(peers)?;
+        }
+        let steady = blocks.is_none() && period + 1 >= self.stages;
+        let blocks = blocks.unwrap_or(u64::MAX);
+        for segment in 0..self.segments.len() {
+            self.receive(segment, period, blocks, peers)?;
+            let buffer = match steady {
+                true => {
+                    let phase = (period % self.phases) as usize;
+                    self.steady[phase * self.segments.len() + segment]
+                }
+                false => self.record_rest(segment, period, blocks)?,
+            };
+            if buffer != vk::CommandBuffer::null() {
+                self.device.submit(buffer, self.timeline.raw, self.submitted + 1)?;
+                self.submitted += 1;
+            }
+            let value = self.submitted;
+            self.in_flight.push_back(InFlight { period, segment, value, blocks });
+        }
+        Ok(())
+    }
+
+    /// Ends everything in flight.
+    ///
+    /// # Errors
+    /// A driver's fault, or a stop while waiting.
+    pub fn drain(&mut self, peers: &mut dyn Peers) -> Result<(), Halt> {
+        while !self.in_flight.is_empty() {
+            self.end_oldest(peers)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what the segment receives, and copies it to where the device sees it.
+    fn receive(
+        &mut self,
+        segment: usize,
+        period: u64,
+        blocks: u64,
+        peers: &mut dyn Peers,
+    ) -> Result<(), Halt> {
+        for i in 0..self.segments[segment].receipts.len() {
+            let receipt = self.segments[segment].receipts[i];
+            let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
+            let ring = self.rings[receipt.ring as usize];
+            let tokens = block * ring.block_tokens + receipt.first + receipt.count;
+            while !peers.published(ring.id, tokens, self.in_flight.is_empty())? {
+                self.end_oldest(peers)?;
+            }
+            let (Some(inbox), Some(own)) = (self.inbox, self.own) else { continue };
+            let (at, len) = ring.place(block, receipt.first, receipt.count);
+            let from = own.at(at, len);
+            // SAFETY: the tokens are published, so nobody writes them until their block is released; the region is
+            // valid memory, as its maker promised.
+            let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
+            // SAFETY: the device's last use of this place was before the release of the block that the sender has now
+            // overwritten, and a release comes after the end of its submission.
+            unsafe { self.banks[inbox as usize].write(at, bytes) };
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest submission and gives out what it sent and released.
+    fn end_oldest(&mut self, peers: &mut dyn Peers) -> Result<(), Halt> {
+        let Some(front) = self.in_flight.front().copied() else { return Ok(()) };
+        if front.value > 0 {
+            self.device.wait(self.timeline.raw, front.value, self.patience_ns)?;
+        }
+        for i in 0..self.segments[front.segment].gifts.len() {
+            let gift = self.segments[front.segment].gifts[i];
+            let Some(block) = block_at(gift.stage, front.period, front.blocks) else { continue };
+            let ring = &self.rings[gift.ring as usize];
+            let Some(tokens) = gift.sends else {
+                peers.release(ring.id, block + 1);
+                continue;
+            };
+            peers.wait_released(ring.id, (block + 1).saturating_sub(ring.blocks))?;
+            let (at, len) = ring.place(block, tokens.first, tokens.count);
+            if let (Some(outbox), Some(region)) = (self.outbox, ring.region) {
+                let to = region.at(at, len);
+                let from = tokens.outbox + (front.period % DEPTH) * ring.outbox_stride;
+                // SAFETY: the receiver has released the place and reads these tokens only after they are published below;
+                // the region is valid memory, as its maker promised.
+                let to = unsafe { std::slice::from_raw_parts_mut(to, len as usize) };
+                // SAFETY: the submission that wrote the outbox has ended, with a barrier towards the host.
+                unsafe { self.banks[outbox as usize].read(from, to) };
+            }
+            peers.publish(ring.id, block * ring.block_tokens + tokens.first + tokens.count);
+        }
+        self.in_flight.pop_front();
+        Ok(())
+    }
+
+    /// Records what of a segment is at work in a period where stages are missing.
+    fn record_rest(
+        &mut self,
+        segment: usize,
+        period: u64,
+        blocks: u64,
+    ) -> Result<vk::CommandBuffer, Fault> {
+        let phase = (period % self.phases) as usize;
+        let commands = &self.segments[segment].commands[phase];
+        let at_work = |(stage, _): &&(u32, Command)| block_at(*stage, period, blocks).is_some();
+        if !commands.iter().any(|c| at_work(&c)) {
+            return Ok(vk::CommandBuffer::null());
+        }
+        let index = (period % DEPTH) as usize * self.segments.len() + segment;
+        let buffer = self.spare[index];
+        let commands = commands.iter().filter(at_work).map(|(_, c)| c);
+        self.pool.record(buffer, commands, &self.sets, &self.banks, &mut self.hazards)?;
+        Ok(buffer)
+    }
+}
+
+/// The block that a slot works on, if it is at work.
+fn block_at(stage: u32, period: u64, blocks: u64) -> Option<u64> {
+    period.checked_sub(stage.into()).filter(|block| *block < blocks)
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if self.device.is_alive() && self.submitted > 0 {
+            // What cannot be waited for is not given back either: a hang marks the device.
+            let _ = self.device.wait(self.timeline.raw, self.submitted, self.patience_ns);
+        }
+    }
+}
+
+/// Names used in messages.
+fn actor_name(graph: &zbmd_ir::Graph, actor: ActorId) -> String {
+    graph.actors.get(actor).map_or_else(|| actor.to_string(), |a| a.name.clone())
+}
+
+/// The buffer of the error messages.
+fn buffer_name(graph: &zbmd_ir::Graph, plan: &zbmd_ir::Plan, buffer: BufferId) -> String {
+    let writer = plan.buffers.get(buffer).and_then(|b| graph.channels.get(b.channel));
+    let writer = writer.map(|c| actor_name(graph, c.from.actor)).unwrap_or_default();
+    format!("the buffer {buffer} of `{writer}`")
+}

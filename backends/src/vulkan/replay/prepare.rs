@@ -1,0 +1,618 @@
+//! From a verified plan's calendar to a [`Replay`]: kernels, memory, commands for every phase.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ash::vk;
+use bytes::Bytes;
+use zbmd_ir::{
+    Actor, ActorId, BlobId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan,
+    PortChannels, Program, Region, RingId, Role, TiSlice,
+};
+
+use super::super::commands::{Command, Draft, Pool, Range, Timeline, once, staged};
+use super::super::device::Device;
+use super::super::error::Fault;
+use super::super::hazards::Hazards;
+use super::super::memory::{Bank, Home};
+use super::expand::{self, Exec, What};
+use super::layout::Layout;
+use super::state::Head;
+use super::{
+    DEPTH, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, actor_name, buffer_name,
+};
+use crate::kernels::{KernelPlan, Operand, Step};
+use crate::op::Registry;
+
+/// Commands that are recorded at most, all phases together: some tens of MiB in drivers.
+const MAX_COMMANDS: usize = 1 << 18;
+/// Alignment of constants.
+const CONST_ALIGN: u64 = 256;
+
+/// A ring of the device, for either side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingInfo {
+    pub(super) id: RingId,
+    /// Of the receiver's buffer.
+    pub(super) blocks: u64,
+    pub(super) block_tokens: u64,
+    token_bytes: u64,
+    head_tokens: u64,
+    offset_bytes: u64,
+    stride_bytes: u64,
+    /// Where the receiver's buffer lies, for rings that the device sends into.
+    pub(super) region: Option<HostRegion>,
+    /// Distance between the outbox's places of this ring.
+    pub(super) outbox_stride: u64,
+}
+
+impl RingInfo {
+    /// Offset in the receiver's region and bytes of new tokens `[first, first + count)` of a block.
+    pub(super) fn place(&self, block: u64, first: u64, count: u64) -> (u64, u64) {
+        let place = self.offset_bytes + (block % self.blocks) * self.stride_bytes;
+        (place + (self.head_tokens + first) * self.token_bytes, count * self.token_bytes)
+    }
+}
+
+/// Tokens that the host must have before it submits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receipt {
+    pub(super) stage: u32,
+    pub(super) ring: u32,
+    pub(super) first: u64,
+    pub(super) count: u64,
+}
+
+/// What the host does when the device has ended: gives tokens out, or a place back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gift {
+    pub(super) stage: u32,
+    pub(super) ring: u32,
+    pub(super) sends: Option<Tokens>,
+}
+
+/// Tokens that are sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tokens {
+    pub(super) first: u64,
+    pub(super) count: u64,
+    /// Where the device puts them, in periods of parity 0.
+    pub(super) outbox: u64,
+}
+
+/// A segment, ready.
+#[derive(Debug, Default)]
+pub(super) struct Segment {
+    pub(super) receipts: Vec<Receipt>,
+    pub(super) gifts: Vec<Gift>,
+    /// For each phase, commands with their stage.
+    pub(super) commands: Vec<Vec<(u32, Command)>>,
+}
+
+/// An actor of the device: its kernels and where its constants lie.
+struct Ready {
+    plan: KernelPlan,
+    pipelines: Vec<vk::Pipeline>,
+    consts: Vec<Range>,
+}
+
+struct Preparing<'a> {
+    device: &'a Arc<Device>,
+    graph: &'a Graph,
+    plan: &'a Plan,
+    calendar: &'a Calendar,
+    joined: PortChannels,
+    places: BTreeMap<ChannelId, BufferId>,
+    rings: Vec<RingInfo>,
+    ring_numbers: BTreeMap<RingId, u32>,
+    actors: BTreeMap<ActorId, Ready>,
+    arena: Layout,
+    exchange: Layout,
+    /// Memory between the two halves of a carry whose ends overlap.
+    bounce: u32,
+    inbox: u32,
+    outbox: u32,
+    draft: Draft,
+    banks: Vec<Bank>,
+}
+
+impl Replay {
+    /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
+    ///
+    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
+    /// they have any.
+    ///
+    /// # Errors
+    /// See [`ReplayError`].
+    ///
+    /// # Panics
+    /// If the program was not verified, or the calendar is not one of the plan's.
+    pub fn new(
+        device: &Arc<Device>,
+        registry: &Registry,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+        regions: &BTreeMap<DeviceId, HostRegion>,
+    ) -> Result<Replay, ReplayError> {
+        let listed = device.listed().name.clone();
+        let too_many = |what: String| ReplayError::TooMany {
+            device: listed.clone(),
+            what,
+            limit: MAX_COMMANDS,
+        };
+        let segments = expand::segments(calendar, MAX_COMMANDS)
+            .map_err(|_| too_many("its slots, loops counted out,".to_owned()))?;
+        let segments = super::merge::merge(program, plan, calendar, segments);
+        let phases = phases(plan, calendar.device);
+        let slots: usize = segments.iter().map(|s| s.execs.len()).sum();
+        let all = phases.and_then(|p| p.checked_mul(slots as u64));
+        let Some(phases) = phases.filter(|_| all.is_some_and(|n| n <= MAX_COMMANDS as u64)) else {
+            return Err(too_many(format!("{slots} slots, for every residue of its places,")));
+        };
+        let mut preparing = Preparing::new(device, program, plan, calendar, regions)?;
+        preparing.make_banks()?;
+        preparing.make_actors(registry, &program.blobs, &segments)?;
+        let mut ready = Vec::new();
+        for segment in &segments {
+            ready.push(preparing.segment(segment, phases)?);
+        }
+        preparing.finish(ready, phases, regions)
+    }
+}
+
+/// Periods after which every place of the device is the same again, a multiple of the depth.
+fn phases(plan: &Plan, device: DeviceId) -> Option<u64> {
+    let lcm = |a: u64, b: u64| {
+        let (mut x, mut y) = (a, b);
+        while y > 0 {
+            (x, y) = (y, x % y);
+        }
+        (a / x).checked_mul(b)
+    };
+    let own = plan.buffers.iter().filter(|b| b.device == device);
+    own.map(|b| u64::from(b.blocks)).try_fold(DEPTH, lcm)
+}
+
+impl<'a> Preparing<'a> {
+    fn new(
+        device: &'a Arc<Device>,
+        program: &'a Program,
+        plan: &'a Plan,
+        calendar: &'a Calendar,
+        regions: &BTreeMap<DeviceId, HostRegion>,
+    ) -> Result<Self, ReplayError> {
+        let graph = &program.graph;
+        let own = plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
+        let mut this = Self {
+            device,
+            graph,
+            plan,
+            calendar,
+            joined: graph.port_channels(),
+            places: own.map(|(id, b)| (b.channel, id)).collect(),
+            rings: Vec::new(),
+            ring_numbers: BTreeMap::new(),
+            actors: BTreeMap::new(),
+            arena: Layout::new(Vec::new(), 0, 0).expect("nothing is not too large"),
+            exchange: Layout::new(Vec::new(), 0, 0).expect("nothing is not too large"),
+            bounce: 0,
+            inbox: 0,
+            outbox: 0,
+            draft: Draft::new(device),
+            banks: Vec::new(),
+        };
+        this.make_rings(regions)?;
+        Ok(this)
+    }
+
+    fn make_rings(&mut self, regions: &BTreeMap<DeviceId, HostRegion>) -> Result<(), ReplayError> {
+        let mine = self.calendar.device;
+        for (id, ring) in self.plan.rings.iter_enumerated() {
+            if ring.from != mine && ring.to != mine {
+                continue;
+            }
+            let buffer = &self.plan.buffers[ring.buffer];
+            let needed = buffer.offset_bytes + buffer.size_bytes();
+            let region = regions.get(&ring.to).copied();
+            let found = region.map_or(0, |r| r.bytes);
+            if found < needed {
+                return Err(ReplayError::Region { device: ring.to, needed, found });
+            }
+            let token_bytes = self.graph.channels[buffer.channel].token.bytes();
+            self.ring_numbers.insert(id, self.rings.len() as u32);
+            self.rings.push(RingInfo {
+                id,
+                blocks: buffer.blocks.into(),
+                block_tokens: buffer.block_tokens,
+                token_bytes,
+                head_tokens: buffer.head_tokens,
+                offset_bytes: buffer.offset_bytes,
+                stride_bytes: buffer.stride_bytes,
+                region: region.filter(|_| ring.from == mine),
+                outbox_stride: (buffer.block_tokens * token_bytes).next_multiple_of(64),
+            });
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        self.device.listed().name.clone()
+    }
+
+    fn layout(&self, region: Region, first: u32) -> Result<Layout, ReplayError> {
+        let buffers = self.places.values().map(|id| (*id, &self.plan.buffers[*id]));
+        let buffers: Vec<_> = buffers.filter(|(_, b)| b.region == region).collect();
+        let mut memory: Vec<(u64, u64)> = buffers
+            .iter()
+            .map(|(_, b)| (b.offset_bytes, b.offset_bytes + b.size_bytes()))
+            .collect();
+        if region == Region::Arena {
+            let start = self.calendar.scratch_offset_bytes;
+            memory.push((start, start + self.calendar.scratch_bytes));
+        }
+        Layout::new(memory, self.device.limits.bank_bytes, first).map_err(|e| {
+            let largest = buffers.iter().max_by_key(|(_, b)| b.size_bytes());
+            let what = largest.map(|(id, _)| buffer_name(self.graph, self.plan, *id));
+            ReplayError::TooLarge {
+                what: what.unwrap_or_else(|| "scratch memory".to_owned()),
+                bytes: e.bytes,
+                limit: e.limit,
+                device: self.name(),
+            }
+        })
+    }
+
+    /// All memory but that of constants.
+    fn make_banks(&mut self) -> Result<(), ReplayError> {
+        self.arena = self.layout(Region::Arena, 0)?;
+        let arenas = self.arena.sizes().count() as u32;
+        self.exchange = self.layout(Region::Exchange, arenas)?;
+        let sizes: Vec<u64> = self.arena.sizes().chain(self.exchange.sizes()).collect();
+        for bytes in sizes {
+            self.push_bank(bytes, Home::Device)?;
+        }
+        let carried = self.places.values().map(|id| {
+            let b = &self.plan.buffers[*id];
+            b.head_tokens * self.graph.channels[b.channel].token.bytes()
+        });
+        let bounce = carried.max().unwrap_or(0);
+        self.bounce = self.push_bank(bounce, Home::Device)?;
+        self.inbox = self.push_bank(self.calendar.exchange_bytes, Home::Host)?;
+        let sent = self.rings.iter().filter(|r| r.region.is_some());
+        let outbox = sent.map(|r| DEPTH * r.outbox_stride).sum();
+        self.outbox = self.push_bank(outbox, Home::Host)?;
+        // As the CPU's regions: zero at first.
+        let all = self.banks.iter().enumerate();
+        let fills: Vec<Command> =
+            all.map(|(i, b)| Command::Zero { to: Range::new(i as u32, 0, b.bytes) }).collect();
+        self.run_once(&fills)?;
+        Ok(())
+    }
+
+    fn run_once(&self, commands: &[Command]) -> Result<(), Fault> {
+        let none = Draft::new(self.device).finish(&self.banks)?;
+        once(self.device, commands, &none, &self.banks, PATIENCE_NS)
+    }
+
+    fn push_bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
+        self.banks.push(Bank::new(self.device, bytes, home)?);
+        Ok(self.banks.len() as u32 - 1)
+    }
+
+    /// Kernels and constants of every actor that fires.
+    fn make_actors(
+        &mut self,
+        registry: &Registry,
+        blobs: &TiSlice<BlobId, Bytes>,
+        segments: &[expand::Segment],
+    ) -> Result<(), ReplayError> {
+        let mut plans: BTreeMap<ActorId, KernelPlan> = BTreeMap::new();
+        for exec in segments.iter().flat_map(|s| &s.execs) {
+            if let What::Fire { actor, .. } = exec.what
+                && !plans.contains_key(&actor)
+            {
+                plans.insert(actor, self.lower(registry, blobs, actor)?);
+            }
+        }
+        let kernels = plans.values().flat_map(|p| &p.steps).filter_map(|s| match s {
+            Step::Run(run) => Some(&*run.kernel),
+            Step::Copy { .. } => None,
+        });
+        let mut pipelines = self.device.pipelines(kernels)?.into_iter();
+        let (mut images, mut copies) = (Vec::new(), Vec::new());
+        for (actor, plan) in plans {
+            let runs = plan.steps.iter().filter(|s| matches!(s, Step::Run(_))).count();
+            let pipelines = pipelines.by_ref().take(runs).collect();
+            let consts = plan.consts.iter().map(|c| self.constant(&mut images, c)).collect();
+            self.actors.insert(actor, Ready { plan, pipelines, consts });
+        }
+        for image in &images {
+            self.push_bank(image.len() as u64, Home::Device)?;
+        }
+        let (count, all) = (images.len(), self.banks.len());
+        for (i, image) in images.iter().enumerate() {
+            let whole = |bank: usize| Range::new(bank as u32, 0, image.len() as u64);
+            copies.push(Command::Copy { from: whole(all + i), to: whole(all - count + i) });
+            self.banks.push(staged(self.device, image)?);
+        }
+        self.run_once(&copies)?;
+        self.banks.truncate(all);
+        Ok(())
+    }
+
+    fn lower(
+        &self,
+        registry: &Registry,
+        blobs: &TiSlice<BlobId, Bytes>,
+        id: ActorId,
+    ) -> Result<KernelPlan, ReplayError> {
+        let actor: &Actor = &self.graph.actors[id];
+        if actor.role != Role::Compute {
+            return Err(ReplayError::Stream { actor: actor.name.clone(), device: self.name() });
+        }
+        let plan = registry.lower(actor, blobs, &self.device.caps).ok_or_else(|| {
+            let (actor, op) = (actor.name.clone(), actor.op.clone());
+            ReplayError::NoKernel { actor, op, device: self.name() }
+        })?;
+        let found = self.calendar.scratch_bytes;
+        if plan.scratch_bytes() > found {
+            let (actor, needed) = (actor.name.clone(), plan.scratch_bytes());
+            return Err(ReplayError::Scratch { actor, needed, found });
+        }
+        Ok(plan)
+    }
+
+    /// Where a constant will lie: constants share banks, which come next in the table.
+    fn constant(&self, images: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Range {
+        let limit = self.device.limits.bank_bytes;
+        let fits = |image: &Vec<u8>| {
+            (image.len() as u64).next_multiple_of(CONST_ALIGN) + bytes.len() as u64 <= limit
+        };
+        if !images.last().is_some_and(fits) {
+            images.push(Vec::new());
+        }
+        let bank = (self.banks.len() + images.len()) as u32 - 1;
+        let image = images.last_mut().expect("pushed above");
+        let start = (image.len() as u64).next_multiple_of(CONST_ALIGN);
+        image.resize(start as usize, 0);
+        image.extend(bytes);
+        Range::new(bank, start, bytes.len() as u64)
+    }
+
+    /// Tokens `[first, first + count)` of the buffer's place for a stage in a phase, `shift` places on.
+    fn tokens(
+        &self,
+        id: BufferId,
+        stage: u32,
+        phase: u64,
+        shift: u64,
+        tokens: (u64, u64),
+    ) -> Range {
+        let buffer: &Buffer = &self.plan.buffers[id];
+        let blocks = i128::from(buffer.blocks);
+        let block = i128::from(phase + shift) - i128::from(stage);
+        let place = block.rem_euclid(blocks) as u64;
+        let token_bytes = self.graph.channels[buffer.channel].token.bytes();
+        let offset = buffer.offset_bytes + place * buffer.stride_bytes + tokens.0 * token_bytes;
+        let layout = if buffer.region == Region::Arena { &self.arena } else { &self.exchange };
+        layout.range(offset, tokens.1 * token_bytes)
+    }
+
+    fn segment(&mut self, segment: &expand::Segment, phases: u64) -> Result<Segment, ReplayError> {
+        let mut ready = Segment::default();
+        for exec in &segment.execs {
+            self.host_part(exec, &mut ready);
+        }
+        for phase in 0..phases {
+            let mut commands = Vec::new();
+            for exec in &segment.execs {
+                self.device_part(exec, phase, &mut commands)?;
+            }
+            ready.commands.push(commands);
+        }
+        Ok(ready)
+    }
+
+    fn host_part(&self, exec: &Exec, ready: &mut Segment) {
+        let stage = exec.stage;
+        match exec.what {
+            What::Recv { ring, first, count } => {
+                let ring = self.ring_numbers[&ring];
+                ready.receipts.push(Receipt { stage, ring, first, count });
+            }
+            What::Send { ring, first, count } => {
+                let outbox = self.outbox_place(ring, first);
+                let ring = self.ring_numbers[&ring];
+                let sends = Some(Tokens { first, count, outbox });
+                ready.gifts.push(Gift { stage, ring, sends });
+            }
+            What::Release { ring } => {
+                ready.gifts.push(Gift { stage, ring: self.ring_numbers[&ring], sends: None });
+            }
+            What::Fire { .. } | What::Carry { .. } => {}
+        }
+    }
+
+    /// Where in the outbox a ring's token lies in periods of parity 0.
+    fn outbox_place(&self, ring: RingId, first: u64) -> u64 {
+        let number = self.ring_numbers[&ring] as usize;
+        let before = self.rings[..number].iter().filter(|r| r.region.is_some());
+        let start: u64 = before.map(|r| DEPTH * r.outbox_stride).sum();
+        start + first * self.rings[number].token_bytes
+    }
+
+    fn device_part(
+        &mut self,
+        exec: &Exec,
+        phase: u64,
+        out: &mut Vec<(u32, Command)>,
+    ) -> Result<(), ReplayError> {
+        let stage = exec.stage;
+        match exec.what {
+            What::Fire { actor, first, count } => {
+                let mut commands = Vec::new();
+                self.fire((actor, first, count), stage, phase, &mut commands)?;
+                out.extend(commands.into_iter().map(|c| (stage, c)));
+            }
+            What::Recv { ring, first, count } => {
+                let buffer = self.plan.rings[ring].buffer;
+                let ring = self.rings[self.ring_numbers[&ring] as usize];
+                let to = self.tokens(buffer, stage, phase, 0, (ring.head_tokens + first, count));
+                // The inbox has the region's own offsets.
+                let block = (i128::from(phase) - i128::from(stage)).rem_euclid(ring.blocks.into());
+                let (at, len) = ring.place(block as u64, first, count);
+                out.push((stage, Command::Copy { from: Range::new(self.inbox, at, len), to }));
+            }
+            What::Send { ring, first, count } => {
+                let channel = self.plan.rings[ring].channel;
+                let own = self.places[&channel];
+                let head = self.plan.buffers[own].head_tokens;
+                let from = self.tokens(own, stage, phase, 0, (head + first, count));
+                let stride = self.rings[self.ring_numbers[&ring] as usize].outbox_stride;
+                let at = self.outbox_place(ring, first) + (phase % DEPTH) * stride;
+                let to = Range::new(self.outbox, at, from.len());
+                out.push((stage, Command::Copy { from, to }));
+            }
+            What::Carry { buffer } => self.carry(buffer, stage, phase, out),
+            What::Release { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn carry(&self, id: BufferId, stage: u32, phase: u64, out: &mut Vec<(u32, Command)>) {
+        let (h, t) = (self.plan.buffers[id].head_tokens, self.plan.buffers[id].block_tokens);
+        let from = self.tokens(id, stage, phase, 0, (t, h));
+        let to = self.tokens(id, stage, phase, 1, (0, h));
+        if !from.overlaps(to) {
+            return out.push((stage, Command::Copy { from, to }));
+        }
+        let between = Range::new(self.bounce, 0, from.len());
+        out.push((stage, Command::Copy { from, to: between }));
+        out.push((stage, Command::Copy { from: between, to }));
+    }
+
+    fn fire(
+        &mut self,
+        (id, first, count): (ActorId, u64, u64),
+        stage: u32,
+        phase: u64,
+        out: &mut Vec<Command>,
+    ) -> Result<(), ReplayError> {
+        let actor = &self.graph.actors[id];
+        let buffer = |channel: ChannelId| self.places[&channel];
+        let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, port) in actor.inputs.iter().enumerate() {
+            let joined = self.joined.inputs[id][i];
+            let (Some((channel, reader)), None) = (joined, actor.state_of_input(i as u32)) else {
+                continue;
+            };
+            let own = buffer(channel);
+            let delay = self.graph.channels[channel].readers[reader as usize].delay;
+            let start = self.plan.buffers[own].head_tokens - delay + first * port.rate;
+            let tokens = (count - 1) * port.rate + port.window;
+            inputs.push(self.tokens(own, stage, phase, 0, (start, tokens)));
+        }
+        for (i, port) in actor.outputs.iter().enumerate() {
+            let joined = self.joined.outputs[id][i];
+            let (Some(channel), None) = (joined, actor.state_of_output(i as u32)) else { continue };
+            let own = buffer(channel);
+            let start = self.plan.buffers[own].head_tokens + first * port.rate;
+            outputs.push(self.tokens(own, stage, phase, 0, (start, count * port.rate)));
+        }
+        for state in &actor.state {
+            let Some(channel) = self.joined.outputs[id][state.output as usize] else { continue };
+            states.push(self.tokens(buffer(channel), stage, phase, 0, (0, 1)));
+        }
+        let ready = &self.actors[&id];
+        let scratch = match ready.plan.scratch_bytes() {
+            0 => Range::new(0, 0, 0),
+            bytes => self.arena.range(self.calendar.scratch_offset_bytes, bytes),
+        };
+        let place = |operand: Operand| match operand {
+            Operand::Input(i) => inputs[i as usize],
+            Operand::Output(i) => outputs[i as usize],
+            Operand::State(i) => states[i as usize],
+            Operand::Const(i) => ready.consts[i as usize],
+            Operand::Scratch => scratch,
+        };
+        let bound = self.draft.bind(&ready.plan, &ready.pipelines, count, &place, out)?;
+        bound.map_err(|e| ReplayError::TooLarge {
+            what: format!("a call of {count} firings of `{}`", actor_name(self.graph, id)),
+            bytes: e.bytes,
+            limit: e.limit,
+            device: self.name(),
+        })
+    }
+
+    fn heads(&self) -> Vec<Head> {
+        let head = |id: &BufferId| {
+            let b = &self.plan.buffers[*id];
+            let places =
+                (0..u64::from(b.blocks)).map(|p| self.tokens(*id, 0, p, 0, (0, b.head_tokens)));
+            Head { channel: b.channel, places: places.collect() }
+        };
+        let filled = self.places.values().filter(|id| self.plan.buffers[**id].head_tokens > 0);
+        filled.map(head).collect()
+    }
+
+    fn finish(
+        self,
+        segments: Vec<Segment>,
+        phases: u64,
+        regions: &BTreeMap<DeviceId, HostRegion>,
+    ) -> Result<Replay, ReplayError> {
+        let heads = self.heads();
+        let sets = self.draft.finish(&self.banks)?;
+        let pool = Pool::new(self.device)?;
+        let mut buffers = pool.buffers(segments.len() * (phases + DEPTH) as usize)?;
+        let spare = buffers.split_off(segments.len() * phases as usize);
+        let mut hazards = Hazards::default();
+        let mut summary = Summary {
+            segments: segments.len(),
+            phases,
+            bytes: self.banks.iter().map(|b| b.bytes).sum(),
+            ..Summary::default()
+        };
+        for phase in 0..phases as usize {
+            for (s, segment) in segments.iter().enumerate() {
+                let buffer = &mut buffers[phase * segments.len() + s];
+                let commands = &segment.commands[phase];
+                if commands.is_empty() {
+                    *buffer = vk::CommandBuffer::null();
+                    continue;
+                }
+                let plain = commands.iter().map(|(_, c)| c);
+                let barriers = pool.record(*buffer, plain, &sets, &self.banks, &mut hazards)?;
+                if phase == 0 {
+                    summary.commands += commands.len();
+                    summary.barriers += barriers;
+                }
+            }
+        }
+        let exchanges = self.calendar.exchange_bytes > 0;
+        let in_flight = (segments.len() * (DEPTH as usize + 1)).max(1);
+        Ok(Replay {
+            device: Arc::clone(self.device),
+            rings: self.rings,
+            stages: self.plan.stages.into(),
+            phases,
+            steady: buffers,
+            spare,
+            inbox: exchanges.then_some(self.inbox),
+            outbox: Some(self.outbox),
+            own: regions.get(&self.calendar.device).copied(),
+            in_flight: std::collections::VecDeque::with_capacity(in_flight),
+            submitted: 0,
+            hazards,
+            patience_ns: PATIENCE_NS,
+            heads,
+            summary,
+            timeline: Timeline::new(self.device)?,
+            pool,
+            sets,
+            banks: self.banks,
+            segments,
+        })
+    }
+}

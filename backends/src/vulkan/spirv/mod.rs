@@ -1,0 +1,254 @@
+//! Prints kernels as SPIR-V 1.3, by rspirv. Knows no device but what [`Floats`] says of it.
+//!
+//! Sums, differences and products of floats are marked `NoContraction`, so that what is written as a product and a sum
+//! is rounded twice on every device. Wide and narrow types bring their capabilities with them.
+
+mod code;
+
+use std::collections::BTreeMap;
+
+use rspirv::binary::Assemble;
+use rspirv::dr::{Builder, Operand};
+use rspirv::spirv::{
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, ExecutionModel,
+    FunctionControl, MemoryModel, Op, StorageClass, Word,
+};
+
+use crate::kernels::lang::{Kernel, Mem, Place, Ty};
+
+/// What a device can be told about floats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Floats {
+    /// Zeros keep their signs, infinities and NaNs are values: of `f32`.
+    pub(crate) keep32: bool,
+    /// The same of `f64`.
+    pub(crate) keep64: bool,
+}
+
+/// The module of a kernel; specialisation constants have 1 as their default, so that kernels that differ in shapes only
+/// have the same words.
+pub(crate) fn print(kernel: &Kernel, floats: Floats) -> Vec<u32> {
+    let mut printer = Printer {
+        kernel,
+        b: Builder::new(),
+        glsl: 0,
+        types: BTreeMap::new(),
+        memory: BTreeMap::new(),
+        consts: BTreeMap::new(),
+        bindings: Vec::new(),
+        specs: Vec::new(),
+        arguments: 0,
+        places: BTreeMap::new(),
+        shared: Vec::new(),
+        vars: Vec::new(),
+        regs: vec![0; kernel.regs.len()],
+        entry: 0,
+    };
+    printer.head(floats);
+    printer.storage();
+    printer.arguments();
+    printer.places();
+    printer.function();
+    let interface: Vec<Word> = printer.places.values().copied().collect();
+    printer.b.entry_point(ExecutionModel::GLCompute, printer.entry, "main", interface);
+    printer.b.module().assemble()
+}
+
+struct Printer<'a> {
+    kernel: &'a Kernel,
+    b: Builder,
+    glsl: Word,
+    types: BTreeMap<Ty, Word>,
+    memory: BTreeMap<Mem, Word>,
+    consts: BTreeMap<(Ty, u64), Word>,
+    bindings: Vec<Word>,
+    specs: Vec<Word>,
+    arguments: Word,
+    places: BTreeMap<Place, Word>,
+    shared: Vec<Word>,
+    vars: Vec<Word>,
+    regs: Vec<Word>,
+    entry: Word,
+}
+
+impl Printer<'_> {
+    fn head(&mut self, floats: Floats) {
+        let needs = self.kernel.needs();
+        let (keep32, keep64) = (floats.keep32, floats.keep64 && needs.f64);
+        let b = &mut self.b;
+        b.set_version(1, 3);
+        let wanted = [
+            (true, Capability::Shader),
+            (needs.f64, Capability::Float64),
+            (needs.i64, Capability::Int64),
+            (needs.bytes, Capability::StorageBuffer8BitAccess),
+            (needs.halves, Capability::StorageBuffer16BitAccess),
+            (keep32 || keep64, Capability::SignedZeroInfNanPreserve),
+        ];
+        wanted.into_iter().filter(|(on, _)| *on).for_each(|(_, c)| b.capability(c));
+        if needs.bytes {
+            b.extension("SPV_KHR_8bit_storage");
+        }
+        if keep32 || keep64 {
+            b.extension("SPV_KHR_float_controls");
+        }
+        self.glsl = b.ext_inst_import("GLSL.std.450");
+        b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+        self.entry = b.id();
+        for (on, width) in [(keep32, 32), (keep64, 64)] {
+            if on {
+                let mode = ExecutionMode::SignedZeroInfNanPreserve;
+                b.execution_mode(self.entry, mode, [width]);
+            }
+        }
+        b.execution_mode(self.entry, ExecutionMode::LocalSize, [self.kernel.local, 1, 1]);
+    }
+
+    fn ty(&mut self, ty: Ty) -> Word {
+        if let Some(&word) = self.types.get(&ty) {
+            return word;
+        }
+        let word = match ty {
+            Ty::Bool => self.b.type_bool(),
+            Ty::I32 => self.b.type_int(32, 1),
+            Ty::U32 => self.b.type_int(32, 0),
+            Ty::I64 => self.b.type_int(64, 1),
+            Ty::U64 => self.b.type_int(64, 0),
+            Ty::F32 => self.b.type_float(32, None),
+            Ty::F64 => self.b.type_float(64, None),
+        };
+        self.types.insert(ty, word);
+        word
+    }
+
+    /// The type of an element in memory.
+    fn element(&mut self, mem: Mem) -> Word {
+        if let Some(&word) = self.memory.get(&mem) {
+            return word;
+        }
+        let word = match mem {
+            Mem::U8 => self.b.type_int(8, 0),
+            Mem::I8 => self.b.type_int(8, 1),
+            Mem::U16 => self.b.type_int(16, 0),
+            Mem::I16 => self.b.type_int(16, 1),
+            Mem::Pair => {
+                let float = self.ty(Ty::F32);
+                self.b.type_vector(float, 2)
+            }
+            other => self.ty(other.ty()),
+        };
+        self.memory.insert(mem, word);
+        word
+    }
+
+    fn constant(&mut self, ty: Ty, bits: u64) -> Word {
+        if let Some(&word) = self.consts.get(&(ty, bits)) {
+            return word;
+        }
+        let id = self.ty(ty);
+        let word = match ty {
+            Ty::Bool if bits != 0 => self.b.constant_true(id),
+            Ty::Bool => self.b.constant_false(id),
+            wide if wide.is_wide() => self.b.constant_bit64(id, bits),
+            _ => self.b.constant_bit32(id, bits as u32),
+        };
+        self.consts.insert((ty, bits), word);
+        word
+    }
+
+    fn u32(&mut self, value: u32) -> Word {
+        self.constant(Ty::U32, value.into())
+    }
+
+    fn pointer(&mut self, class: StorageClass, to: Word) -> Word {
+        self.b.type_pointer(None, class, to)
+    }
+
+    /// A struct of one member, as memory outside of kernels must be.
+    fn block(&mut self, member: Word) -> Word {
+        let id = self.b.id();
+        self.b.type_struct_id(Some(id), [member]);
+        self.b.decorate(id, Decoration::Block, []);
+        self.b.member_decorate(id, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
+        id
+    }
+
+    fn storage(&mut self) {
+        let mut blocks: BTreeMap<Mem, Word> = BTreeMap::new();
+        for (i, binding) in self.kernel.bindings.iter().enumerate() {
+            let known = blocks.get(&binding.mem).copied();
+            let block = known.unwrap_or_else(|| {
+                let (element, array) = (self.element(binding.mem), self.b.id());
+                self.b.type_runtime_array_id(Some(array), element);
+                let stride = Operand::LiteralBit32(binding.mem.bytes() as u32);
+                self.b.decorate(array, Decoration::ArrayStride, [stride]);
+                self.block(array)
+            });
+            blocks.insert(binding.mem, block);
+            let pointer = self.pointer(StorageClass::StorageBuffer, block);
+            let variable = self.b.variable(pointer, None, StorageClass::StorageBuffer, None);
+            self.b.decorate(variable, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
+            self.b.decorate(variable, Decoration::Binding, [Operand::LiteralBit32(i as u32)]);
+            if !binding.writes {
+                self.b.decorate(variable, Decoration::NonWritable, []);
+            }
+            self.bindings.push(variable);
+        }
+        for (i, _) in self.kernel.specs.iter().enumerate() {
+            let ty = self.ty(Ty::U32);
+            let spec = self.b.spec_constant_bit32(ty, 1);
+            self.b.decorate(spec, Decoration::SpecId, [Operand::LiteralBit32(i as u32)]);
+            self.specs.push(spec);
+        }
+        for &(ty, len) in &self.kernel.shared {
+            let (element, len) = (self.ty(ty), self.u32(len));
+            let array = self.b.type_array(element, len);
+            let pointer = self.pointer(StorageClass::Workgroup, array);
+            self.shared.push(self.b.variable(pointer, None, StorageClass::Workgroup, None));
+        }
+    }
+
+    /// Push constants: the number of firings, then an offset for each binding.
+    fn arguments(&mut self) {
+        let (word, len) = (self.ty(Ty::U32), self.u32(1 + self.kernel.bindings.len() as u32));
+        let array = self.b.id();
+        self.b.type_array_id(Some(array), word, len);
+        self.b.decorate(array, Decoration::ArrayStride, [Operand::LiteralBit32(4)]);
+        let block = self.block(array);
+        let pointer = self.pointer(StorageClass::PushConstant, block);
+        self.arguments = self.b.variable(pointer, None, StorageClass::PushConstant, None);
+    }
+
+    fn places(&mut self) {
+        let word = self.ty(Ty::U32);
+        let vector = self.b.type_vector(word, 3);
+        let pointer = self.pointer(StorageClass::Input, vector);
+        for (place, built_in) in [
+            (Place::Thread, BuiltIn::GlobalInvocationId),
+            (Place::Local, BuiltIn::LocalInvocationId),
+            (Place::Group, BuiltIn::WorkgroupId),
+            (Place::Groups, BuiltIn::NumWorkgroups),
+        ] {
+            let variable = self.b.variable(pointer, None, StorageClass::Input, None);
+            self.b.decorate(variable, Decoration::BuiltIn, [Operand::BuiltIn(built_in)]);
+            self.places.insert(place, variable);
+        }
+    }
+
+    fn function(&mut self) {
+        const MADE: &str = "blocks are opened and closed in turn";
+        let void = self.b.type_void();
+        let signature = self.b.type_function(void, []);
+        let none = FunctionControl::NONE;
+        self.b.begin_function(void, Some(self.entry), none, signature).expect(MADE);
+        self.b.begin_block(None).expect(MADE);
+        for &ty in &self.kernel.vars {
+            let ty = self.ty(ty);
+            let pointer = self.pointer(StorageClass::Function, ty);
+            self.vars.push(self.b.variable(pointer, None, StorageClass::Function, None));
+        }
+        self.body(&self.kernel.body);
+        self.plain(Op::Return, vec![]);
+        self.b.end_function().expect(MADE);
+    }
+}

@@ -1,0 +1,45 @@
+//! What needs a device: every op beside its CPU kernel, calendars beside the interpreter, faults at every call. The
+//! validation layers look on where they are installed, and must have nothing to say.
+
+mod faults;
+mod suite;
+
+use std::sync::{Arc, OnceLock};
+
+use super::{Device, Instance, Options};
+
+/// A device of this machine with the layers on: the first, or that of `ZBMD_VULKAN`. `None`, loudly, without one, unless
+/// `ZBMD_REQUIRE` names `vulkan`.
+pub(crate) fn open() -> Option<Arc<Device>> {
+    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
+    let wanted = std::env::var("ZBMD_VULKAN").unwrap_or_else(|_| "vulkan:0".to_owned());
+    let opened = Instance::load(true).map_err(super::OpenError::from).and_then(|instance| {
+        let listed = instance.find(&wanted)?;
+        Device::open(&instance, &listed, &Options::default())
+    });
+    match opened {
+        Ok(device) => {
+            let validates = device.instance().validates();
+            assert!(validates || !required, "the validation layers are not installed");
+            Some(device)
+        }
+        Err(error) if required => panic!("ZBMD_REQUIRE names vulkan, but {error}"),
+        Err(error) => {
+            eprintln!("SKIPPED, no Vulkan device: {error}");
+            None
+        }
+    }
+}
+
+/// One device for all tests that break nothing.
+pub(crate) fn device() -> Option<Arc<Device>> {
+    static SHARED: OnceLock<Option<Arc<Device>>> = OnceLock::new();
+    SHARED.get_or_init(open).clone()
+}
+
+/// Fails if the validation layers found something.
+#[track_caller]
+pub(crate) fn assert_valid(device: &Device) {
+    let messages = device.instance().messages();
+    assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
+}

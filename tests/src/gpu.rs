@@ -1,0 +1,297 @@
+//! Plays the executor's part for the calendar of one GPU: feeds its rings with the tokens that the interpreter found on
+//! their channels, and takes what it sends.
+#![expect(unsafe_code, reason = "lends memory of its own to a replay as exchange regions")]
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use zbmd_backends::interpret::Interpreter;
+use zbmd_backends::op::Registry;
+use zbmd_backends::vulkan::{Halt, HostRegion, Peers, Replay, Stopped};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{
+    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Contingencies, Costs, DType, Device,
+    DeviceId, Endpoint, Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader,
+    RingId, Role, State, TiVec, TokenType, Value,
+};
+use zbmd_scheduler::{Block, schedule};
+
+use crate::run::Streams;
+
+/// A CPU, and a GPU like the one at hand.
+pub fn machine() -> Machine {
+    let device = |name: &str, backend: &str| Device {
+        name: name.to_owned(),
+        backend: backend.to_owned(),
+        cores: vec![],
+        memory_bytes: 1 << 30,
+        flops_per_s: 10_000_000_000,
+        bytes_per_s: 10_000_000_000,
+    };
+    let link = |from, to| Link {
+        from: DeviceId(from),
+        to: DeviceId(to),
+        bytes_per_s: 5_000_000_000,
+        latency_ns: 10_000,
+    };
+    Machine {
+        devices: vec![device("cpu:0", "cpu"), device("vulkan:0", "vulkan")].into(),
+        links: vec![link(0, 1), link(1, 0)].into(),
+    }
+}
+
+/// The model, every actor that has a kernel there, and that `on_gpu` wants there, on the GPU of [`machine`].
+///
+/// # Panics
+/// If there is no valid plan.
+pub fn place(
+    graph: &Graph,
+    blobs: &TiVec<BlobId, Bytes>,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let (graph, blobs, machine) = (graph.clone(), blobs.clone(), machine());
+    let (cpu, gpu) = (DeviceId(0), DeviceId(1));
+    let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
+    let costs = Costs { table: graph.actors.iter().map(cost).collect() };
+    let pins = costs.table.iter_enumerated().map(|(id, row)| {
+        let wanted = row[gpu].is_some() && on_gpu(id.index());
+        (id, if wanted { gpu } else { cpu })
+    });
+    let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
+    let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+    let contingencies = Contingencies::default();
+    let program = Program { graph, machine, plans: plans.into(), contingencies, blobs };
+    verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
+}
+
+/// A chain of so many gains on the GPU, in blocks of 64 tokens.
+///
+/// # Panics
+/// If it has no valid plan.
+pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
+    let token = TokenType::scalar(DType::F32);
+    let port = |name: &str| InPort { name: name.into(), token: token.clone(), rate: 1, window: 1 };
+    let output = || vec![OutPort { name: "y".into(), token: token.clone(), rate: 1 }];
+    let mut graph = Graph { name: "chain".into(), ..Graph::default() };
+    for i in 0..slots + 2 {
+        let (role, op) = match i {
+            0 => (Role::Source, "Source"),
+            i if i > slots => (Role::Sink, "Sink"),
+            _ => (Role::Compute, "Gain"),
+        };
+        let gain = ("gain".to_owned(), Value::Float(0.999));
+        graph.actors.push(Actor {
+            name: format!("n{i}"),
+            role,
+            op: op.into(),
+            params: (role == Role::Compute).then_some(gain).into_iter().collect(),
+            inputs: if i == 0 { vec![] } else { vec![port("x")] },
+            outputs: if i > slots { vec![] } else { output() },
+            state: vec![],
+        });
+        if i > 0 {
+            let end = |actor| Endpoint { actor: ActorId(actor), port: 0 };
+            let readers = vec![Reader { to: end(i), delay: 0 }];
+            let (from, token) = (end(i - 1), token.clone());
+            graph.channels.push(Channel { from, readers, token, initial: vec![] });
+        }
+    }
+    place(&graph, &TiVec::new(), registry, Block::Fixed(64), |_| true)
+}
+
+/// Others that are always ready and touch nothing: for measuring.
+pub struct Idle;
+
+impl Peers for Idle {
+    fn published(&mut self, _: RingId, _: u64, _: bool) -> Result<bool, Stopped> {
+        Ok(true)
+    }
+    fn wait_released(&mut self, _: RingId, _: u64) -> Result<(), Stopped> {
+        Ok(())
+    }
+    fn publish(&mut self, _: RingId, _: u64) {}
+    fn release(&mut self, _: RingId, _: u64) {}
+}
+
+/// All tokens that were ever written to each channel in so many iterations (none for states), and the state that is left.
+///
+/// # Panics
+/// If the interpretation fails.
+pub fn tokens(
+    program: &Program,
+    registry: &Registry,
+    inputs: &Streams,
+    iterations: u64,
+) -> (TiVec<ChannelId, Vec<u8>>, State) {
+    let mut graph: Graph = program.graph.clone();
+    let states: Vec<bool> = graph.channels.keys().map(|id| graph.is_state(id)).collect();
+    for (id, channel) in graph.channels.iter_mut_enumerated() {
+        if states[id.index()] {
+            continue;
+        }
+        let port = InPort { name: "x".into(), token: channel.token.clone(), rate: 1, window: 1 };
+        let tap = Actor {
+            name: format!("tap {id}"),
+            role: Role::Sink,
+            op: "Sink".into(),
+            params: Params::new(),
+            inputs: vec![port],
+            outputs: vec![],
+            state: vec![],
+        };
+        let to = Endpoint { actor: ActorId::from(graph.actors.len()), port: 0 };
+        graph.actors.push(tap);
+        channel.readers.push(Reader { to, delay: 0 });
+    }
+    let mut interpreter =
+        Interpreter::new(&graph, &program.blobs, registry).expect("an interpreter");
+    let mut outcome = interpreter.run(inputs, Some(iterations)).expect("a run");
+    assert_eq!(outcome.iterations, iterations, "the inputs are too short");
+    let tap = |id: ChannelId| outcome.outputs.remove(&format!("tap {id}")).unwrap_or_default();
+    (graph.channels.keys().map(tap).collect(), outcome.state)
+}
+
+/// The other devices of a plan.
+pub struct Player<'p> {
+    graph: &'p Graph,
+    plan: &'p Plan,
+    device: DeviceId,
+    /// What is on every channel.
+    tokens: &'p TiVec<ChannelId, Vec<u8>>,
+    regions: BTreeMap<DeviceId, Vec<u64>>,
+    /// Tokens written into each ring, and blocks given back.
+    written: BTreeMap<RingId, u64>,
+    released: BTreeMap<RingId, u64>,
+    /// What the device sent.
+    pub sent: BTreeMap<RingId, Vec<u8>>,
+    /// Answers that tokens are not there yet, to make the device wait.
+    rng: fastrand::Rng,
+    lazy: bool,
+}
+
+impl<'p> Player<'p> {
+    /// The others than `device`; `lazy` ones are often late.
+    pub fn new(
+        program: &'p Program,
+        plan: &'p Plan,
+        device: DeviceId,
+        tokens: &'p TiVec<ChannelId, Vec<u8>>,
+        lazy: bool,
+    ) -> Self {
+        let region =
+            |c: &zbmd_ir::Calendar| (c.device, vec![0_u64; c.exchange_bytes.div_ceil(8) as usize]);
+        Self {
+            graph: &program.graph,
+            plan,
+            device,
+            tokens,
+            regions: plan.calendars.iter().map(region).collect(),
+            written: BTreeMap::new(),
+            released: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            rng: fastrand::Rng::with_seed(7),
+            lazy,
+        }
+    }
+
+    /// The regions, for a replay that lives no longer than this.
+    pub fn host_regions(&mut self) -> BTreeMap<DeviceId, HostRegion> {
+        let region = |(device, words): (&DeviceId, &mut Vec<u64>)| {
+            let bytes = 8 * words.len() as u64;
+            // SAFETY: the vector is never resized, and is touched between steps only, by the same thread.
+            (*device, unsafe { HostRegion::new(words.as_mut_ptr().cast(), bytes) })
+        };
+        self.regions.iter_mut().map(region).collect()
+    }
+
+    /// Runs `blocks` blocks through all stages.
+    ///
+    /// # Errors
+    /// What the replay says.
+    pub fn run(&mut self, replay: &mut Replay, blocks: u64) -> Result<(), Halt> {
+        let stages = u64::from(self.plan.stages);
+        for period in 0..blocks + stages - 1 {
+            let known = (period >= blocks).then_some(blocks);
+            replay.step(period, known, self)?;
+        }
+        replay.drain(self)
+    }
+
+    fn bytes(&mut self, device: DeviceId) -> &mut [u8] {
+        let words = self.regions.get_mut(&device).expect("a region for every calendar");
+        // SAFETY: any initialised words are bytes; the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 8 * words.len()) }
+    }
+
+    /// Bytes of a token, and where token `t` of a ring lies in its region.
+    fn place(&self, ring: RingId, t: u64) -> (usize, usize) {
+        let buffer: &Buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
+        let token = self.graph.channels[buffer.channel].token.bytes();
+        let (block, at) = (t / buffer.block_tokens, t % buffer.block_tokens);
+        let place = buffer.offset_bytes + block % u64::from(buffer.blocks) * buffer.stride_bytes;
+        (token as usize, (place + (buffer.head_tokens + at) * token) as usize)
+    }
+}
+
+impl Peers for Player<'_> {
+    fn published(&mut self, ring: RingId, tokens: u64, wait: bool) -> Result<bool, Stopped> {
+        let written = self.written.get(&ring).copied().unwrap_or(0);
+        if written >= tokens {
+            return Ok(true);
+        }
+        let (channel, to) = (self.plan.rings[ring].channel, self.plan.rings[ring].to);
+        assert_eq!(to, self.device, "{ring} is received by another device");
+        let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
+        let free = self.released.get(&ring).copied().unwrap_or(0) + u64::from(buffer.blocks);
+        if tokens > free * buffer.block_tokens {
+            assert!(!wait, "deadlock: the device waits for tokens that it keeps from being sent");
+            return Ok(false);
+        }
+        if !wait && self.lazy && self.rng.u8(..) < 100 {
+            return Ok(false);
+        }
+        let all = &self.tokens[channel];
+        for t in written..tokens {
+            let (size, at) = self.place(ring, t);
+            let token = &all[t as usize * size..][..size];
+            self.bytes(to)[at..at + size].copy_from_slice(token);
+        }
+        self.written.insert(ring, tokens);
+        Ok(true)
+    }
+
+    fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
+        // What was published is taken at once.
+        let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
+        let token = self.graph.channels[buffer.channel].token.bytes();
+        let taken = self.sent.get(&ring).map_or(0, |s| s.len() as u64 / token);
+        assert!(blocks * buffer.block_tokens <= taken, "{ring}: waits for what it has not sent");
+        Ok(())
+    }
+
+    fn publish(&mut self, ring: RingId, tokens: u64) {
+        let to = self.plan.rings[ring].to;
+        let (size, _) = self.place(ring, 0);
+        let from = self.sent.get(&ring).map_or(0, |s| s.len() / size) as u64;
+        for t in from..tokens {
+            let (size, at) = self.place(ring, t);
+            let token = self.bytes(to)[at..at + size].to_vec();
+            self.bytes(to)[at..at + size].fill(0xaa);
+            self.sent.entry(ring).or_default().extend(token);
+        }
+    }
+
+    fn release(&mut self, ring: RingId, blocks: u64) {
+        assert_eq!(self.released.get(&ring).copied().unwrap_or(0) + 1, blocks, "{ring}");
+        self.released.insert(ring, blocks);
+        // The sender may overwrite the place now.
+        let buffer = self.plan.buffers[self.plan.rings[ring].buffer].clone();
+        let first = (blocks - 1) * buffer.block_tokens;
+        for t in first..first + buffer.block_tokens {
+            let (size, at) = self.place(ring, t);
+            self.bytes(self.device)[at..at + size].fill(0x55);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Calendars of Vulkan devices beside the interpreter: whole graphs, with the other devices played by hand. The
+//! validation layers, synchronization included, must have nothing to say.
+
+#[path = "../../graphs/adsb/decode.rs"]
+#[expect(dead_code, reason = "only the actor is wanted, not what prints its frames")]
+mod decode;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use zbmd_backends::op::Registry;
+use zbmd_backends::vulkan::{
+    Device, Fault, Halt, Injected, Injection, Instance, OpenError, Options, Replay, ReplayError,
+    Site,
+};
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, RingId, State};
+use zbmd_scheduler::Block;
+use zbmd_tests::gpu::{Idle, Player, chain, place, tokens};
+use zbmd_tests::run::{Streams, compile, random_inputs};
+
+const GPU: DeviceId = DeviceId(1);
+
+/// The first device, with the layers on; `None`, loudly, without one unless `ZBMD_REQUIRE` names `vulkan`.
+fn device(options: &Options) -> Option<Arc<Device>> {
+    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
+    let opened = Instance::load(true).map_err(OpenError::from).and_then(|instance| {
+        let listed = instance.find("vulkan:0")?;
+        Device::open(&instance, &listed, options)
+    });
+    match opened {
+        Ok(device) => Some(device),
+        Err(error) if required => panic!("ZBMD_REQUIRE names vulkan, but {error}"),
+        Err(error) => {
+            eprintln!("SKIPPED, no Vulkan device: {error}");
+            None
+        }
+    }
+}
+
+/// A model for a CPU and a GPU.
+fn program(
+    model: &str,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let compiled = compile(model, 1, registry);
+    place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
+}
+
+/// Values of floats and complex numbers; other elements as their bytes.
+fn values(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::F32 | DType::C32 => bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
+            .collect(),
+        DType::F64 => bytes
+            .chunks_exact(8)
+            .map(|b| f64::from_le_bytes(b.try_into().expect("eight")))
+            .collect(),
+        _ => bytes.iter().map(|b| f64::from(*b)).collect(),
+    }
+}
+
+/// Largest difference as a share of the largest value.
+fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let (got, want) = (values(dtype, got), values(dtype, want));
+    let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
+    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
+}
+
+struct Case<'a> {
+    program: &'a Program,
+    plan: &'a Plan,
+    registry: &'a Registry,
+}
+
+impl Case<'_> {
+    fn replay(&self, device: &Arc<Device>, player: &mut Player<'_>) -> Replay {
+        let calendar = self.plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+        let regions = player.host_regions();
+        Replay::new(device, self.registry, self.program, self.plan, calendar, &regions)
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// What every ring has carried, and the state that is left on the GPU, beside the interpreter's.
+    fn check(
+        &self,
+        device: &Arc<Device>,
+        inputs: &Streams,
+        blocks: u64,
+        lazy: bool,
+        tolerance: f64,
+    ) {
+        let iterations = blocks * self.plan.block;
+        let (tokens, want) = tokens(self.program, self.registry, inputs, iterations);
+        let mut player = Player::new(self.program, self.plan, GPU, &tokens, lazy);
+        let mut replay = self.replay(device, &mut player);
+        let mut state = State::initial(&self.program.graph);
+        replay.load_state(&state).expect("a state");
+        player.run(&mut replay, blocks).expect("a run");
+        let sent: &BTreeMap<RingId, Vec<u8>> = &player.sent;
+        assert!(!sent.is_empty() || self.plan.rings.iter().all(|r| r.from != GPU));
+        for (ring, bytes) in sent {
+            let channel = self.plan.rings[*ring].channel;
+            let dtype = self.program.graph.channels[channel].token.dtype;
+            let off = distance(dtype, bytes, &tokens[channel]);
+            assert!(off <= tolerance, "{ring} ({channel}): off by {off:e}");
+        }
+        replay.save_state(blocks, &mut state).expect("a state");
+        for buffer in self.plan.buffers.iter().filter(|b| b.device == GPU && b.head_tokens > 0) {
+            let dtype = self.program.graph.channels[buffer.channel].token.dtype;
+            let len =
+                buffer.head_tokens * self.program.graph.channels[buffer.channel].token.bytes();
+            let last = |s: &State| {
+                let tokens = &s.channels[buffer.channel];
+                tokens[tokens.len() - len as usize..].to_vec()
+            };
+            let off = distance(dtype, &last(&state), &last(&want));
+            assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
+        }
+        let messages = device.instance().messages();
+        assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
+    }
+}
+
+/// Tame noise for sources of floats; bytes for the rest.
+fn inputs(program: &Program, iterations: u64) -> Streams {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut inputs = random_inputs(program, iterations, 5);
+    for (_, source) in program.graph.sources() {
+        if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
+            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
+                word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
+            }
+        }
+    }
+    inputs
+}
+
+#[test]
+fn models_run_on_the_gpu_as_in_the_interpreter() {
+    let Some(device) = device(&Options::default()) else { return };
+    let mut registry = Registry::standard();
+    decode::register(&mut registry);
+    let every: fn(usize) -> bool = |_| true;
+    let some: fn(usize) -> bool = |i| i % 2 == 0;
+    for (model, block, on_gpu, blocks, tolerance) in [
+        ("cd2dat/model.ron", Block::Fixed(2), every, 5, 1e-5),
+        ("cd2dat/model.ron", Block::Fixed(1), some, 7, 1e-5),
+        ("fm/model.ron", Block::Fixed(40), every, 5, 1e-5),
+        ("fm/model.ron", Block::Fixed(7), some, 9, 1e-5),
+        // The decoder is a custom actor, which runs on the CPU.
+        ("adsb/model.ron", Block::Fixed(2), every, 4, 1e-5),
+        ("agc/model.ron", Block::Fixed(16), every, 4, 1e-5),
+        ("pll/model.ron", Block::Fixed(8), every, 6, 1e-4),
+    ] {
+        let program = program(model, &registry, block, on_gpu);
+        let plan = &program.plans[PlanId(0)];
+        let case = Case { program: &program, plan, registry: &registry };
+        let inputs = inputs(&program, blocks * plan.block);
+        let no_tokens = Default::default();
+        let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+        let summary = case.replay(&device, &mut player).summary();
+        println!("{model}: {} stages, {} rings, {summary:?}", plan.stages, plan.rings.len());
+        for lazy in [false, true] {
+            case.check(&device, &inputs, blocks, lazy, tolerance);
+        }
+    }
+}
+
+#[test]
+fn arenas_are_cut_where_buffers_are_small() {
+    // The largest buffer of this plan has some 4 KiB.
+    let options = Options { bank_bytes: Some(8 << 10), ..Options::default() };
+    let Some(device) = device(&options) else { return };
+    let registry = Registry::standard();
+    let program = program("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
+    let plan = &program.plans[PlanId(0)];
+    let case = Case { program: &program, plan, registry: &registry };
+    case.check(&device, &inputs(&program, 4 * plan.block), 4, false, 1e-5);
+
+    let options = Options { bank_bytes: Some(256), ..Options::default() };
+    let Some(small) = self::device(&options) else { return };
+    let (tokens, _) = tokens(&program, &registry, &inputs(&program, plan.block), plan.block);
+    let mut player = Player::new(&program, plan, GPU, &tokens, false);
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.host_regions());
+    let Err(ReplayError::TooLarge { limit: 256, bytes, .. }) = refused else {
+        panic!("a buffer that no bank holds was accepted")
+    };
+    assert!(bytes > 256);
+}
+
+/// A replay of a chain on a device that fails as told, from its making to its end.
+fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> Option<Fault> {
+    let registry = Registry::standard();
+    let listed = instance.find("vulkan:0").expect("found before");
+    let device = Device::open(instance, &listed, &Options::default()).expect("opened before");
+    device.inject(injection);
+    let plan = &program.plans[PlanId(0)];
+    let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let mut player = Player::new(program, plan, GPU, &tokens, false);
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let regions = player.host_regions();
+    let replay = Replay::new(&device, &registry, program, plan, calendar, &regions);
+    let run = replay.and_then(|mut replay| {
+        replay.load_state(&State::initial(&program.graph))?;
+        for period in 0..8 {
+            match replay.step(period, None, &mut Idle) {
+                Ok(()) => {}
+                Err(Halt::Fault(fault)) => return Err(fault.into()),
+                Err(Halt::Stopped) => panic!("nobody stops it"),
+            }
+        }
+        match replay.drain(&mut Idle) {
+            Ok(()) => Ok(()),
+            Err(Halt::Fault(fault)) => Err(fault.into()),
+            Err(Halt::Stopped) => panic!("nobody stops it"),
+        }
+    });
+    // A lost device is left to the end of the process, and keeps its instance.
+    std::mem::forget(device);
+    match run {
+        Ok(()) => None,
+        Err(ReplayError::Fault(fault)) => Some(fault),
+        Err(other) => panic!("{injection:?}: {other}"),
+    }
+}
+
+#[test]
+fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
+    let Some(first) = device(&Options::default()) else { return };
+    let program = chain(3, &Registry::standard());
+    let mut reported = 0;
+    for &site in Site::ALL {
+        for after in [0, 1, 2, 5] {
+            for error in [Injected::Lost, Injected::DeviceMemory, Injected::Hang] {
+                if error == Injected::Hang && site != Site::Wait {
+                    continue;
+                }
+                let injection = Injection { site, after, error };
+                let Some(fault) = fails(first.instance(), &program, injection) else { continue };
+                reported += 1;
+                let said = match (&fault, error) {
+                    (Fault::Lost { site, .. }, Injected::Lost)
+                    | (Fault::OutOfMemory { site, .. }, Injected::DeviceMemory) => *site,
+                    (Fault::Hung { .. }, Injected::Hang) => Site::Wait,
+                    _ => panic!("{injection:?}: {fault}"),
+                };
+                assert_eq!(said, site, "{fault}");
+            }
+        }
+    }
+    assert!(reported > 80, "only {reported} faults");
+}
