@@ -269,6 +269,14 @@ impl Crew {
         }
     }
 
+    /// Kills a worker's process without further ado; its end is news as any other.
+    pub(crate) fn put_down(&self, device: DeviceId) {
+        #[cfg(target_os = "linux")]
+        self.signal(device, rustix::process::Signal::KILL);
+        #[cfg(not(target_os = "linux"))]
+        let _ = device;
+    }
+
     /// Sends a worker's process a signal, to test what becomes of it; whether there is such a process.
     #[cfg(target_os = "linux")]
     pub(crate) fn signal(&self, device: DeviceId, signal: rustix::process::Signal) -> bool {

@@ -1,7 +1,7 @@
 //! Does what the supervisor says: starts and kills workers, begins and fences epochs, looks at workers' progress, and
 //! tells the supervisor what came of it. Decides nothing itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +18,13 @@ use crate::primitive::Ordering;
 use crate::session::Inner;
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, End, Epoch, Event, Incarnation, Input, Plans, Request, Sample, Settings,
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample, Settings,
     Supervisor, TreeSpec, Verdict, What,
 };
 use crate::system;
+
+/// How often workers that are not ready yet are looked at.
+const START_LOOK_NS: u64 = 5_000_000;
 
 /// Is told every decision, on the supervising thread: it should be quick.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -101,6 +104,9 @@ pub(crate) struct Driver<'c> {
     first: Option<Active>,
     active: Option<Active>,
     incarnations: BTreeMap<DeviceId, Incarnation>,
+    /// Workers that are not ready yet, and when they are looked at next.
+    starting: BTreeSet<DeviceId>,
+    next_start_look_ns: u64,
     /// For each plan that ran, what each instruction of each calendar is.
     tables: BTreeMap<PlanId, Vec<StepTable>>,
     next_look_ns: u64,
@@ -134,6 +140,8 @@ impl<'c> Driver<'c> {
             first: Some(first),
             active: None,
             incarnations: BTreeMap::new(),
+            starting: BTreeSet::new(),
+            next_start_look_ns: 0,
             tables: BTreeMap::new(),
             next_look_ns: 0,
             swap_told: false,
@@ -180,7 +188,8 @@ impl<'c> Driver<'c> {
         let look = self.active.as_ref().map(|_| self.next_look_ns);
         let inject = self.injector.as_ref().and_then(Injector::next_ns);
         let states = self.states.as_ref().map(|_| self.next_state_ns);
-        let deadlines = [self.supervisor.deadline(), look, inject, states];
+        let start = (!self.starting.is_empty()).then_some(self.next_start_look_ns);
+        let deadlines = [self.supervisor.deadline(), look, inject, states, start];
         // Somebody may give the run up at any time, and cannot wake us.
         let until_ns = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX);
         Duration::from_nanos(until_ns.saturating_sub(now_ns).min(50_000_000))
@@ -199,6 +208,10 @@ impl<'c> Driver<'c> {
             self.next_look_ns = now_ns + self.supervisor.settings().detect.look_ns;
             self.look();
         }
+        if !self.starting.is_empty() && self.next_start_look_ns <= now_ns {
+            self.next_start_look_ns = now_ns + START_LOOK_NS;
+            self.look_at_starting();
+        }
         self.give_state(now_ns);
         if let Some(fault) = self.injector.as_mut().and_then(|i| i.due(now_ns)) {
             self.inject(fault);
@@ -213,9 +226,13 @@ impl<'c> Driver<'c> {
     fn hear(&mut self, news: News) {
         let input = match news {
             News::Ready { device, incarnation } => {
+                self.starting.remove(&device);
                 Input::Ready { device, incarnation: Incarnation(incarnation) }
             }
             News::Gone { device, incarnation, farewell } => {
+                if self.incarnations.get(&device) == Some(&Incarnation(incarnation)) {
+                    self.starting.remove(&device);
+                }
                 let cause = match farewell {
                     Farewell::Exited(code) => Cause::Exited { code },
                     Farewell::Killed(signal) => Cause::Killed { signal },
@@ -275,6 +292,7 @@ impl<'c> Driver<'c> {
         match action {
             Action::Spawn { device, incarnation } => {
                 self.incarnations.insert(device, incarnation);
+                self.starting.insert(device);
                 self.conductor.crew.spawn(device, incarnation.0);
             }
             Action::Kill { device, incarnation } => {
@@ -392,6 +410,17 @@ impl<'c> Driver<'c> {
                 replay_ns: first_output_ns.saturating_sub(begun_ns),
             };
             self.announce(&Event { at_ns: first_output_ns, what });
+        }
+    }
+
+    /// A process that was stopped by a signal before it was ready would be waited for as long as a start may take.
+    fn look_at_starting(&self) {
+        for &device in &self.starting {
+            let Some(process) = self.conductor.crew.process_of(device) else { continue };
+            let state = system::thread_state(process, process);
+            if process != std::process::id() && state.is_some_and(|s| s.os == Os::Stopped) {
+                self.conductor.crew.put_down(device);
+            }
         }
     }
 

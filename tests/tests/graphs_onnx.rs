@@ -1,6 +1,7 @@
 //! Example models around ONNX files: voice activity and digits, against their references and across a break.
 
 #[path = "../../graphs/vad/segments.rs"]
+#[expect(dead_code, reason = "the example uses more of it")]
 mod segments;
 
 use zbmd_backends::op::Registry;
