@@ -51,13 +51,17 @@ pub struct Gpu {
 /// A sentence, where there is no driver, or a device cannot be opened, or this program was built without GPUs.
 #[cfg(feature = "vulkan")]
 pub fn gpus() -> Result<Vec<Gpu>, String> {
-    use crate::vulkan::{Device as Vulkan, Instance, Options};
+    use crate::vulkan::{Device as Vulkan, Instance, OpenError, Options};
     let instance = Instance::load(false).map_err(|e| e.to_string())?;
     let listed = instance.devices().map_err(|e| e.to_string())?;
     let mut gpus = Vec::new();
     for listed in listed {
-        let open = Vulkan::open(&instance, &listed, &Options::default());
-        gpus.push(gpu(&listed, *open.map_err(|e| e.to_string())?.caps()));
+        match Vulkan::open(&instance, &listed, &Options::default()) {
+            Ok(device) => gpus.push(gpu(&listed, *device.caps())),
+            // Too old to run anything; the others keep their names.
+            Err(OpenError::Lacks { .. }) => {}
+            Err(error) => return Err(error.to_string()),
+        }
     }
     Ok(gpus)
 }

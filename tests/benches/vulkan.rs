@@ -5,9 +5,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, GpuCall, Instance, Options, Replay};
+use zbmd_backends::vulkan::{Device, GpuCall, Options, Replay};
 use zbmd_ir::{DeviceId, PlanId};
-use zbmd_tests::gpu::{Idle, Player, chain, tokens};
+use zbmd_tests::gpu::{Idle, Player, chain, open, tokens};
 use zbmd_tests::run::random_inputs;
 
 /// The median of some measurements of `f`, which returns a time.
@@ -18,15 +18,7 @@ fn median(times: usize, mut f: impl FnMut() -> Duration) -> Duration {
 }
 
 fn main() {
-    let opened = Instance::load(false).map_err(zbmd_backends::vulkan::OpenError::from);
-    let opened = opened.and_then(|instance| {
-        let listed = instance.find("vulkan:0")?;
-        Device::open(&instance, &listed, &Options::default())
-    });
-    let device = match opened {
-        Ok(device) => device,
-        Err(error) => return println!("SKIPPED, no Vulkan device: {error}"),
-    };
+    let Some(device) = open(false, &Options::default()) else { return };
     let registry = Registry::standard();
     println!("{}, {}", device.listed().title, device.listed().driver);
     println!(

@@ -3,11 +3,14 @@
 #![expect(unsafe_code, reason = "lends memory of its own to a replay as exchange regions")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Halt, HostRegion, Peers, Replay, Stopped};
+use zbmd_backends::vulkan::{
+    Device as VulkanDevice, Halt, HostRegion, Instance, OpenError, Options, Peers, Replay, Stopped,
+};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
     Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Contingencies, Costs, DType, Device,
@@ -17,6 +20,26 @@ use zbmd_ir::{
 use zbmd_scheduler::{Block, schedule};
 
 use crate::run::Streams;
+
+/// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.
+///
+/// # Panics
+/// Without a device, if `ZBMD_REQUIRE` names `vulkan`.
+pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
+    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
+    let opened = Instance::load(validate).map_err(OpenError::from).and_then(|instance| {
+        let listed = instance.find("vulkan:0")?;
+        VulkanDevice::open(&instance, &listed, options)
+    });
+    match opened {
+        Ok(device) => Some(device),
+        Err(error) if required => panic!("ZBMD_REQUIRE names vulkan, but {error}"),
+        Err(error) => {
+            eprintln!("SKIPPED, no Vulkan device: {error}");
+            None
+        }
+    }
+}
 
 /// A CPU, and a GPU like the one at hand.
 pub fn machine() -> Machine {

@@ -10,32 +10,19 @@ use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
-    Device, Fault, Halt, Injected, Injection, Instance, OpenError, Options, Replay, ReplayError,
-    Site,
+    Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
 };
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, place, tokens};
+use zbmd_tests::gpu::{Idle, Player, chain, open, place, tokens};
 use zbmd_tests::run::{Streams, compile, random_inputs};
 
 const GPU: DeviceId = DeviceId(1);
 
-/// The first device, with the layers on; `None`, loudly, without one unless `ZBMD_REQUIRE` names `vulkan`.
+/// The first device, with the layers on.
 fn device(options: &Options) -> Option<Arc<Device>> {
-    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
-    let opened = Instance::load(true).map_err(OpenError::from).and_then(|instance| {
-        let listed = instance.find("vulkan:0")?;
-        Device::open(&instance, &listed, options)
-    });
-    match opened {
-        Ok(device) => Some(device),
-        Err(error) if required => panic!("ZBMD_REQUIRE names vulkan, but {error}"),
-        Err(error) => {
-            eprintln!("SKIPPED, no Vulkan device: {error}");
-            None
-        }
-    }
+    open(true, options)
 }
 
 /// A model for a CPU and a GPU.
@@ -166,6 +153,8 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
         let summary = case.replay(&device, &mut player).summary();
         println!("{model}: {} stages, {} rings, {summary:?}", plan.stages, plan.rings.len());
+        // Stages keep the devices from waiting for each other within a period.
+        assert_eq!(summary.segments, 1, "{model}");
         for lazy in [false, true] {
             case.check(&device, &inputs, blocks, lazy, tolerance);
         }

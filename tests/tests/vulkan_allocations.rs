@@ -5,9 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, Instance, OpenError, Options, Replay};
+use zbmd_backends::vulkan::{Options, Replay};
 use zbmd_ir::{DeviceId, PlanId};
-use zbmd_tests::gpu::{Idle, Player, chain, tokens};
+use zbmd_tests::gpu::{Idle, Player, chain, open, tokens};
 use zbmd_tests::run::random_inputs;
 
 struct Counting;
@@ -43,14 +43,7 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn steady_periods_allocate_nothing() {
-    let opened = Instance::load(false).map_err(OpenError::from).and_then(|instance| {
-        let listed = instance.find("vulkan:0")?;
-        Device::open(&instance, &listed, &Options::default())
-    });
-    let device = match opened {
-        Ok(device) => device,
-        Err(error) => return eprintln!("SKIPPED, no Vulkan device: {error}"),
-    };
+    let Some(device) = open(false, &Options::default()) else { return };
     let registry = Registry::standard();
     let program = chain(20, &registry);
     let plan = &program.plans[PlanId(0)];
