@@ -23,6 +23,9 @@ use crate::supervise::{
 };
 use crate::system;
 
+/// Looks are so many times rarer while every worker gets on.
+const CALM: u64 = 3;
+
 /// How often workers that are not ready yet are looked at.
 const START_LOOK_NS: u64 = 5_000_000;
 
@@ -205,8 +208,10 @@ impl<'c> Driver<'c> {
             self.tell(Input::Tick);
         }
         if self.active.is_some() && self.next_look_ns <= now_ns {
-            self.next_look_ns = now_ns + self.supervisor.settings().detect.look_ns;
-            self.look();
+            // Every look disturbs the workers: while all of them get on, it is done less often.
+            let look_ns = self.supervisor.settings().detect.look_ns;
+            let calm = if self.look() { 1 } else { CALM };
+            self.next_look_ns = now_ns + look_ns * calm;
         }
         if !self.starting.is_empty() && self.next_start_look_ns <= now_ns {
             self.next_start_look_ns = now_ns + START_LOOK_NS;
@@ -365,9 +370,9 @@ impl<'c> Driver<'c> {
         Ok(())
     }
 
-    /// Looks at every worker of the epoch.
-    fn look(&mut self) {
-        let Some(active) = &self.active else { return };
+    /// Looks at every worker of the epoch; whether one had not moved, and so the system was asked about it.
+    fn look(&mut self) -> bool {
+        let Some(active) = &self.active else { return false };
         let (spec, memory) = (Arc::clone(&active.spec), Arc::clone(&active.memory));
         let engine = Arc::clone(&self.conductor.engine);
         let tables = self
@@ -376,6 +381,7 @@ impl<'c> Driver<'c> {
             .or_insert_with(|| prepare::step_tables(&engine, spec.plan, &memory));
         let now_ns = self.clock.now_ns();
         let mut seen = Vec::new();
+        let mut any_asked = false;
         let mut first_output_ns = u64::MAX;
         for (calendar, post) in memory.posts.iter().enumerate() {
             let device = spec.devices[calendar];
@@ -393,6 +399,7 @@ impl<'c> Driver<'c> {
             let (planned_ns, waiting) = tables[calendar].of(pc);
             let step = periods << 32 | u64::from(pc);
             let asked = self.supervisor.wants_os(now_ns, device, step, waiting);
+            any_asked |= asked && !waiting;
             let process = self.conductor.crew.process_of(device).filter(|_| asked);
             let thread = process.and_then(|process| system::thread_state(process, thread));
             let sample = Sample { step, periods, planned_ns, waiting, thread };
@@ -411,6 +418,7 @@ impl<'c> Driver<'c> {
             };
             self.announce(&Event { at_ns: first_output_ns, what });
         }
+        any_asked
     }
 
     /// A process that was stopped by a signal before it was ready would be waited for as long as a start may take.
