@@ -32,7 +32,11 @@ pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
         VulkanDevice::open(&instance, &listed, options)
     });
     match opened {
-        Ok(device) => Some(device),
+        Ok(device) => {
+            let looks_on = device.instance().validates() || !validate || !required;
+            assert!(looks_on, "the validation layers are not installed");
+            Some(device)
+        }
         Err(error) if required => panic!("ZBMD_REQUIRE names vulkan, but {error}"),
         Err(error) => {
             eprintln!("SKIPPED, no Vulkan device: {error}");
