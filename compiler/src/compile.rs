@@ -428,9 +428,9 @@ impl<'a> Run<'a> {
     }
 
     fn graph(mut self, front: Front) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
-        let analysed = front.filter(|_| self.sink.errors() == 0).and_then(|(mut graph, origins)| {
-            self.analyse(&mut graph, &origins).then_some(graph)
-        });
+        let analysed = front
+            .filter(|_| self.sink.errors() == 0)
+            .and_then(|(mut graph, origins)| self.analyse(&mut graph, &origins).then_some(graph));
         match analysed {
             Some(graph) => Ok((graph, self.files.blobs)),
             None => Err(self.sink.finish(self.sources)),
@@ -495,7 +495,13 @@ impl<'a> Run<'a> {
             panic!("the verifier refuses the compiler's own program: {errors:?}")
         });
         let passes = std::mem::take(&mut self.files.passes);
-        Ok(Compiled { program, warnings: self.sink.finish(self.sources), estimate, impossible, passes })
+        Ok(Compiled {
+            program,
+            warnings: self.sink.finish(self.sources),
+            estimate,
+            impossible,
+            passes,
+        })
     }
 
     fn calibrate(

@@ -126,9 +126,12 @@ impl Expander<'_> {
             } else {
                 let known = model.params.iter().map(|(n, _)| n.value.as_str());
                 self.sink.push(
-                    Diagnostic::new(Code::E0213, format!("the model has no parameter `{}`", name.value))
-                        .primary(name.span, "given here")
-                        .help(suggest(&name.value, known)),
+                    Diagnostic::new(
+                        Code::E0213,
+                        format!("the model has no parameter `{}`", name.value),
+                    )
+                    .primary(name.span, "given here")
+                    .help(suggest(&name.value, known)),
                 );
             }
         }

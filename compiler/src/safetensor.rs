@@ -38,7 +38,8 @@ pub(crate) fn find(file: &Bytes, name: &str) -> Result<(TokenType, Bytes), Store
     let view = store.tensor(name)?;
     let shape: Option<Vec<u32>> = view.shape().iter().map(|&d| u32::try_from(d).ok()).collect();
     let token = dtype(view.dtype()).zip(shape).map(|(d, s)| TokenType::new(d, s));
-    let fits = |t: &TokenType| t.shape.len() <= limits::MAX_RANK && t.bytes() == view.data().len() as u64;
+    let fits =
+        |t: &TokenType| t.shape.len() <= limits::MAX_RANK && t.bytes() == view.data().len() as u64;
     let token = token.filter(fits).ok_or_else(|| StoreError::Type(name.to_owned()))?;
     Ok((token, file.slice_ref(view.data())))
 }
@@ -47,7 +48,16 @@ pub(crate) fn find(file: &Bytes, name: &str) -> Result<(TokenType, Bytes), Store
 pub(crate) fn write(tensors: &[(String, TokenType, Bytes)]) -> Result<Vec<u8>, StoreError> {
     let code = |d: DType| {
         let all = [
-            Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16, Dtype::I8, Dtype::U8, Dtype::I16, Dtype::I32, Dtype::I64, Dtype::BOOL,
+            Dtype::F32,
+            Dtype::F64,
+            Dtype::F16,
+            Dtype::BF16,
+            Dtype::I8,
+            Dtype::U8,
+            Dtype::I16,
+            Dtype::I32,
+            Dtype::I64,
+            Dtype::BOOL,
         ];
         all.into_iter().find(|&c| dtype(c) == Some(d))
     };

@@ -82,7 +82,13 @@ impl Files {
     }
 
     /// The tensor of `Safetensors("path", "name")`: a slice of the file, which is read once.
-    fn stored(&mut self, args: &[Arg], span: Span, dir: &Path, sink: &mut Sink) -> Option<(TokenType, Bytes)> {
+    fn stored(
+        &mut self,
+        args: &[Arg],
+        span: Span,
+        dir: &Path,
+        sink: &mut Sink,
+    ) -> Option<(TokenType, Bytes)> {
         let [Arg { name: None, value: path }, Arg { name: None, value: name }] = args else {
             sink.push(
                 Diagnostic::new(Code::E0203, "`Safetensors` takes a path and a tensor's name")

@@ -37,7 +37,13 @@ fn listen(detector: &Path, audio: &Path) -> Result<(), Box<dyn Error>> {
     let mut reader = hound::WavReader::open(audio)?;
     let spec = reader.spec();
     if spec.channels != 1 || spec.bits_per_sample != 16 {
-        return Err(format!("{}: {} channels of {} bits, it takes one of 16", audio.display(), spec.channels, spec.bits_per_sample).into());
+        return Err(format!(
+            "{}: {} channels of {} bits, it takes one of 16",
+            audio.display(),
+            spec.channels,
+            spec.bits_per_sample
+        )
+        .into());
     }
     let mut samples: Vec<i16> = reader.samples().collect::<Result<_, _>>()?;
     let rate = spec.sample_rate;
@@ -53,14 +59,21 @@ fn listen(detector: &Path, audio: &Path) -> Result<(), Box<dyn Error>> {
     options.params.insert("detector".into(), format!("{:?}", path.display().to_string()));
     let plain = rate == 16_000;
     if !plain {
-        for (name, value) in [("up", up), ("down", down), ("rate", rate * up), ("taps", 48 * up.max(down) + 1)] {
+        for (name, value) in
+            [("up", up), ("down", down), ("rate", rate * up), ("taps", 48 * up.max(down) + 1)]
+        {
             options.params.insert(name.into(), value.to_string());
         }
     }
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graphs/vad").join(if plain { "model.ron" } else { "any.ron" });
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graphs/vad").join(if plain {
+        "model.ron"
+    } else {
+        "any.ron"
+    });
     let program = compile_file(model, &options)?.program;
     let mut session = Engine::new(program, &registry)?.start(RunOptions::default())?;
-    let (mut source, mut probabilities, mut sink) = (session.source("pcm")?, session.sink("prob")?, session.sink("segments")?);
+    let (mut source, mut probabilities, mut sink) =
+        (session.source("pcm")?, session.sink("prob")?, session.sink("segments")?);
     let feed = std::thread::spawn(move || {
         let bytes: Vec<u8> = samples.iter().flat_map(|s| s.to_le_bytes()).collect();
         source.push_bytes(&bytes)

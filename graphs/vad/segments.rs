@@ -86,11 +86,23 @@ impl Kernel for Segment {
 impl CustomActor for Segment {
     fn ports(&self) -> Signature {
         let run = TokenType::new(DType::I64, [3]);
-        let input = |name: &str, token: TokenType| InPort { name: name.to_owned(), token, rate: 1, window: 1 };
-        let output = |name: &str, token: TokenType| OutPort { name: name.to_owned(), token, rate: 1 };
+        let input = |name: &str, token: TokenType| InPort {
+            name: name.to_owned(),
+            token,
+            rate: 1,
+            window: 1,
+        };
+        let output =
+            |name: &str, token: TokenType| OutPort { name: name.to_owned(), token, rate: 1 };
         Signature {
-            inputs: vec![input("prob", TokenType::new(DType::F32, [1, 1])), input("run", run.clone())],
-            outputs: vec![output("run", run), output("text", TokenType::new(DType::U8, [RECORD as u32]))],
+            inputs: vec![
+                input("prob", TokenType::new(DType::F32, [1, 1])),
+                input("run", run.clone()),
+            ],
+            outputs: vec![
+                output("run", run),
+                output("text", TokenType::new(DType::U8, [RECORD as u32])),
+            ],
             states: Vec::new(),
         }
     }

@@ -19,15 +19,26 @@ use zbmd_tests::data;
 use zbmd_tests::onnx::{relative_error, to_f64};
 
 const MODELS: [&str; 10] = [
-    "mnist", "silero_vad", "llama_block_decode", "bert_tiny", "light_shufflenet", "light_squeezenet", "mobilenet_v2",
-    "light_inception_v1", "light_zfnet512", "light_resnet50",
+    "mnist",
+    "silero_vad",
+    "llama_block_decode",
+    "bert_tiny",
+    "light_shufflenet",
+    "light_squeezenet",
+    "mobilenet_v2",
+    "light_inception_v1",
+    "light_zfnet512",
+    "light_resnet50",
 ];
 /// Seconds of measuring for each model and number of threads.
 const BUDGET: f64 = 2.0;
 
 fn options(name: &str, devices: usize) -> CompileOptions {
-    let mut options =
-        CompileOptions { machine: MachineChoice::Uniform(devices), block: Some(1), ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        machine: MachineChoice::Uniform(devices),
+        block: Some(1),
+        ..CompileOptions::default()
+    };
     if name == "silero_vad" {
         options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
         options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
@@ -83,7 +94,10 @@ fn agreement(graph: &Graph, outputs: &BTreeMap<String, Vec<u8>>, from: &Path) ->
     let errors = sinks.filter_map(|(i, (_, sink))| {
         let want = read_npy(&std::fs::read(from.join(format!("{i}.npy"))).ok()?.into()).ok()?;
         let dtype = sink.inputs[0].token.dtype;
-        Some(relative_error(&to_f64(&outputs[&sink.name], dtype), &to_f64(&want.data, want.token.dtype)))
+        Some(relative_error(
+            &to_f64(&outputs[&sink.name], dtype),
+            &to_f64(&want.data, want.token.dtype),
+        ))
     });
     errors.fold(0.0, f64::max)
 }
@@ -92,11 +106,17 @@ fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
     let Some(dir) = data::file("models") else { return };
     let python = std::env::var_os("ZBMD_ORT").map(PathBuf::from);
-    println!("{:<20} {:>7} {:>10} {:>10} {:>7} {:>9} {:>10} {:>9}", "model", "threads", "ours us", "ort us", "ratio", "agrees", "compile ms", "arena KiB");
-    for name in MODELS.into_iter().filter(|n| filter.as_ref().is_none_or(|f| n.contains(f.as_str()))) {
+    println!(
+        "{:<20} {:>7} {:>10} {:>10} {:>7} {:>9} {:>10} {:>9}",
+        "model", "threads", "ours us", "ort us", "ratio", "agrees", "compile ms", "arena KiB"
+    );
+    for name in
+        MODELS.into_iter().filter(|n| filter.as_ref().is_none_or(|f| n.contains(f.as_str())))
+    {
         for threads in [1, 2] {
             let start = Instant::now();
-            let compiled = compile_file(dir.join(format!("{name}.onnx")), &options(name, threads)).expect(name);
+            let compiled = compile_file(dir.join(format!("{name}.onnx")), &options(name, threads))
+                .expect(name);
             let compile_ms = start.elapsed().as_secs_f64() * 1e3;
             let inputs = inputs(&dir, name, &compiled.program.graph);
             let once = seconds(&compiled, &inputs, 3);
@@ -108,13 +128,17 @@ fn main() {
             let program = &compiled.program;
             let agrees = theirs.map(|_| {
                 let registry = Registry::standard();
-                let mut interpreter = Interpreter::new(&program.graph, &program.blobs, &registry).expect("kernels");
+                let mut interpreter =
+                    Interpreter::new(&program.graph, &program.blobs, &registry).expect("kernels");
                 let outcome = interpreter.run(&inputs, Some(1)).expect("a run");
                 agreement(&program.graph, &outcome.outputs, &folder)
             });
             let _ = std::fs::remove_dir_all(&folder);
-            let arena: u64 = program.plans[zbmd_ir::PlanId(0)].calendars.iter().map(|c| c.arena_bytes).sum();
-            let text = |v: Option<f64>, scale: f64, digits: usize| v.map_or(String::from("-"), |v| format!("{:.digits$}", v * scale));
+            let arena: u64 =
+                program.plans[zbmd_ir::PlanId(0)].calendars.iter().map(|c| c.arena_bytes).sum();
+            let text = |v: Option<f64>, scale: f64, digits: usize| {
+                v.map_or(String::from("-"), |v| format!("{:.digits$}", v * scale))
+            };
             println!(
                 "{name:<20} {threads:>7} {:>10.1} {:>10} {:>7} {:>9} {compile_ms:>10.0} {:>9}",
                 ours * 1e6,

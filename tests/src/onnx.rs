@@ -45,8 +45,12 @@ pub fn read_pb(path: &Path) -> Tensor {
     let shape: Vec<u32> = proto.dims.iter().map(|&d| d as u32).collect();
     let data = match proto.raw_data {
         Some(raw) => raw.take(),
-        None if dtype == DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        None if dtype == DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        None if dtype == DType::F32 => {
+            proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()
+        }
+        None if dtype == DType::I64 => {
+            proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect()
+        }
         None => Vec::new(),
     };
     Tensor { name: proto.name.unwrap_or_default(), ty: TokenType::new(dtype, shape), data }
@@ -67,7 +71,9 @@ pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
     loop {
         match check_onnx_bytes(model, registry, &options.onnx) {
             Ok(()) => break,
-            Err(OnnxError::NotConstant { value, input: true, .. }) if !options.onnx.set.contains_key(&value) => {
+            Err(OnnxError::NotConstant { value, input: true, .. })
+                if !options.onnx.set.contains_key(&value) =>
+            {
                 let Some(given) = inputs.iter().find(|t| t.name == value) else {
                     return Ran::Refused(format!("no data for input `{value}`"));
                 };
@@ -105,7 +111,9 @@ pub fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
     match dtype {
         DType::F32 => each!(f32),
         DType::F64 => each!(f64),
-        DType::F16 => bytes.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect(),
+        DType::F16 => {
+            bytes.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect()
+        }
         DType::I8 => each!(i8),
         DType::I16 => each!(i16),
         DType::I32 => each!(i32),
@@ -122,16 +130,29 @@ pub fn difference(got: &[u8], want: &Tensor, rtol: f64, atol: f64) -> Option<Str
     }
     let apart = |x: f64, y: f64| {
         let equal = x == y || (x.is_nan() && y.is_nan());
-        !equal && (x.is_nan() || y.is_nan() || (x - y).abs() > atol + rtol * y.abs() || y.is_infinite())
+        !equal
+            && (x.is_nan()
+                || y.is_nan()
+                || (x - y).abs() > atol + rtol * y.abs()
+                || y.is_infinite())
     };
     let at = a.iter().zip(&b).position(|(&x, &y)| apart(x, y))?;
     let count = a.iter().zip(&b).filter(|(x, y)| apart(**x, **y)).count();
-    Some(format!("{count} of {} elements differ; element {at} is {}, {} is expected", a.len(), a[at], b[at]))
+    Some(format!(
+        "{count} of {} elements differ; element {at} is {}, {} is expected",
+        a.len(),
+        a[at],
+        b[at]
+    ))
 }
 
 /// norm(got − want) / norm(want).
 pub fn relative_error(got: &[f64], want: &[f64]) -> f64 {
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
     let apart = norm(&mut got.iter().zip(want).map(|(a, b)| a - b));
-    if got.len() == want.len() { apart / norm(&mut want.iter().copied()).max(1e-300) } else { f64::INFINITY }
+    if got.len() == want.len() {
+        apart / norm(&mut want.iter().copied()).max(1e-300)
+    } else {
+        f64::INFINITY
+    }
 }

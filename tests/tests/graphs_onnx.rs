@@ -46,11 +46,15 @@ fn speech() -> Option<Vec<u8>> {
 
 #[test]
 fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_break() {
-    let (Some(detector), Some(pcm)) = (file_param("detector", "models/silero_vad.onnx"), speech()) else { return };
+    let (Some(detector), Some(pcm)) = (file_param("detector", "models/silero_vad.onnx"), speech())
+    else {
+        return;
+    };
     let want = data::file("audio/speech16k.vad.npy").expect("it lies beside the audio");
     let want = read_npy(&std::fs::read(want).expect("readable").into()).expect("an array");
     let want = from_f32_bytes(&want.data);
-    let model = |devices: usize| compiled("vad/model.ron", devices, &[detector.clone()]);
+    let model =
+        |devices: usize| compiled("vad/model.ron", devices, std::slice::from_ref(&detector));
     let input: Streams = streams([("pcm", pcm.clone())]);
     let (whole, _) = replay(model(1), &registry(), &input, None, None);
     let got = from_f32_bytes(&whole["prob"]);
@@ -62,9 +66,16 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
     assert!(text.lines().count() > 5, "{text}");
     for line in text.lines() {
         let (begin, end) = line.split_once(' ').expect("two numbers");
-        let (begin, end): (f64, f64) = (begin.parse().expect("seconds"), end.parse().expect("seconds"));
+        let (begin, end): (f64, f64) =
+            (begin.parse().expect("seconds"), end.parse().expect("seconds"));
         assert!(0.0 <= begin && begin < end && end <= 60.0, "{line}");
     }
+    // What is being said at the end comes out when silence follows.
+    let mut open = pcm[..1024 * 60].to_vec();
+    open.resize(open.len() + 2 * segments::silence(512 * 60, 512), 0);
+    let (ended, _) = replay(model(1), &registry(), &streams([("pcm", open)]), None, None);
+    let ended = segments::lines(&ended["segments"]);
+    assert!(ended.lines().count() > 0, "the recording begins with speech");
     // A break after 700 frames, and two devices behind it.
     let (first, rest) = pcm.split_at(700 * 1024);
     let part = |bytes: &[u8]| streams([("pcm", bytes.to_vec())]);
@@ -79,13 +90,17 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
 
 #[test]
 fn other_rates_are_resampled_in_the_graph() {
-    let (Some(detector), Some(pcm)) = (file_param("detector", "models/silero_vad.onnx"), speech()) else { return };
+    let (Some(detector), Some(pcm)) = (file_param("detector", "models/silero_vad.onnx"), speech())
+    else {
+        return;
+    };
     // Three samples for one: a crude 48 kHz, whose images the low pass takes away.
     let up: Vec<u8> = pcm[..1024 * 300].chunks_exact(2).flat_map(|s| [s, s, s].concat()).collect();
-    let any = compiled("vad/any.ron", 1, &[detector.clone()]);
+    let any = compiled("vad/any.ron", 1, std::slice::from_ref(&detector));
     let plain = compiled("vad/model.ron", 1, &[detector]);
     let (got, _) = replay(any, &registry(), &streams([("pcm", up)]), None, None);
-    let (want, _) = replay(plain, &registry(), &streams([("pcm", pcm[..1024 * 300].to_vec())]), None, None);
+    let (want, _) =
+        replay(plain, &registry(), &streams([("pcm", pcm[..1024 * 300].to_vec())]), None, None);
     let (got, want) = (from_f32_bytes(&got["prob"]), from_f32_bytes(&want["prob"]));
     assert_eq!(got.len(), want.len());
     // The filter delays by a millisecond and a half: decisions agree but where speech begins or ends.
@@ -96,20 +111,37 @@ fn other_rates_are_resampled_in_the_graph() {
 #[test]
 fn digits_are_read() {
     let Some(network) = file_param("network", "models/mnist.onnx") else { return };
-    let read = |name: &str| read_npy(&std::fs::read(data::file(name).expect("there")).expect("readable").into()).expect("an array");
-    let (image, logits) = (read("models/mnist.in0.npy"), from_f32_bytes(&read("models/mnist.out0.npy").data));
-    let image: Vec<u8> = from_f32_bytes(&image.data).iter().map(|v| (v * 255.0).round().clamp(0.0, 255.0) as u8).collect();
+    let read = |name: &str| {
+        read_npy(&std::fs::read(data::file(name).expect("there")).expect("readable").into())
+            .expect("an array")
+    };
+    let (image, logits) =
+        (read("models/mnist.in0.npy"), from_f32_bytes(&read("models/mnist.out0.npy").data));
+    let image: Vec<u8> = from_f32_bytes(&image.data)
+        .iter()
+        .map(|v| (v * 255.0).round().clamp(0.0, 255.0) as u8)
+        .collect();
     let images = image.repeat(8);
     let digit = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("ten").0;
     let input = streams([("images", images)]);
-    let (whole, _) = replay(compiled("digits/model.ron", 1, &[network.clone()]), &registry(), &input, None, None);
-    let digits: Vec<i64> = whole["digits"].chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().expect("eight"))).collect();
+    let (whole, _) = replay(
+        compiled("digits/model.ron", 1, std::slice::from_ref(&network)),
+        &registry(),
+        &input,
+        None,
+        None,
+    );
+    let digits: Vec<i64> = whole["digits"]
+        .chunks_exact(8)
+        .map(|c| i64::from_le_bytes(c.try_into().expect("eight")))
+        .collect();
     assert_eq!(digits.len(), 8);
     assert!(digits.iter().all(|d| *d == digits[0]), "{digits:?}");
     println!("digit {} ({digit} for the exact image)", digits[0]);
-    let program = compiled("digits/model.ron", 1, &[network.clone()]).program;
+    let program = compiled("digits/model.ron", 1, std::slice::from_ref(&network)).program;
     let (oracle, _) = interpret_program(&program, &registry(), &input, None);
     assert!(oracle == whole, "the interpreter gives other bits");
-    let (two, _) = replay(compiled("digits/model.ron", 2, &[network]), &registry(), &input, None, None);
+    let (two, _) =
+        replay(compiled("digits/model.ron", 2, &[network]), &registry(), &input, None, None);
     assert!(two == whole, "other bits on two devices");
 }

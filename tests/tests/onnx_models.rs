@@ -12,7 +12,8 @@ use zbmd_tests::onnx::{read_pb, relative_error, to_f64};
 /// Reference outputs of a model in the order of its sinks.
 fn expected(name: &str) -> Vec<(DType, Vec<u8>)> {
     let mut out = Vec::new();
-    let pb = data::file("models").map(|d| d.join(format!("{name}_output_0.pb"))).filter(|p| p.exists());
+    let pb =
+        data::file("models").map(|d| d.join(format!("{name}_output_0.pb"))).filter(|p| p.exists());
     if let Some(path) = pb {
         let tensor = read_pb(&path);
         return vec![(tensor.ty.dtype, tensor.data)];
@@ -49,11 +50,16 @@ fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
     let dir = data::file("models").expect("found before");
     let mut options = CompileOptions::default();
     options.onnx.without = without.iter().map(|w| (*w).to_owned()).collect();
-    let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &options)
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
     let inputs = inputs(name, &graph);
     let registry = Registry::standard();
-    let mut interpreter = Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
-    (graph.actors.len(), interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}")).outputs)
+    let mut interpreter =
+        Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
+    (
+        graph.actors.len(),
+        interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}")).outputs,
+    )
 }
 
 #[test]
@@ -62,16 +68,28 @@ fn no_pass_changes_what_a_model_computes() {
         return;
     }
     let all: Vec<&str> = zbmd_compiler::onnx::passes().map(|p| p.0).collect();
-    for name in ["mnist", "bert_tiny", "llama_block_decode", "mobilenet_v2", "light_resnet50", "light_shufflenet"] {
+    for name in [
+        "mnist",
+        "bert_tiny",
+        "llama_block_decode",
+        "mobilenet_v2",
+        "light_resnet50",
+        "light_shufflenet",
+    ] {
         let (plain, want) = run(name, &all);
         // One pass alone, then all of them.
         for pass in 0..=all.len() {
-            let without: Vec<&str> =
-                all.iter().enumerate().filter(|(i, _)| pass < all.len() && *i != pass).map(|(_, p)| *p).collect();
+            let without: Vec<&str> = all
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| pass < all.len() && *i != pass)
+                .map(|(_, p)| *p)
+                .collect();
             let (actors, got) = run(name, &without);
             assert!(actors <= plain, "{name} without {without:?}");
             for (sink, bytes) in &want {
-                let error = relative_error(&to_f64(&got[sink], DType::F32), &to_f64(bytes, DType::F32));
+                let error =
+                    relative_error(&to_f64(&got[sink], DType::F32), &to_f64(bytes, DType::F32));
                 assert!(error < 5e-6, "{name} without {without:?}, output {sink}: {error:.1e}");
             }
             if pass == all.len() {
@@ -88,8 +106,15 @@ fn models_agree_with_the_reference() {
     let registry = Registry::standard();
     let only = std::env::var("ZBMD_CASE").ok();
     for name in [
-        "mnist", "bert_tiny", "llama_block_decode", "mobilenet_v2", "light_resnet50", "light_squeezenet",
-        "light_shufflenet", "light_inception_v1", "light_zfnet512",
+        "mnist",
+        "bert_tiny",
+        "llama_block_decode",
+        "mobilenet_v2",
+        "light_resnet50",
+        "light_squeezenet",
+        "light_shufflenet",
+        "light_inception_v1",
+        "light_zfnet512",
     ] {
         if only.as_ref().is_some_and(|o| !name.contains(o.as_str())) {
             continue;
@@ -97,13 +122,15 @@ fn models_agree_with_the_reference() {
         let made = graph_of_file(dir.join(format!("{name}.onnx")), &CompileOptions::default());
         let (graph, blobs) = made.unwrap_or_else(|e| panic!("{name}: {e}"));
         let inputs = inputs(name, &graph);
-        let mut interpreter = Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut interpreter =
+            Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
         let outcome = interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}"));
         let sinks: Vec<&str> = graph.sinks().map(|(_, a)| a.name.as_str()).collect();
         let expected = expected(name);
         assert_eq!(sinks.len(), expected.len(), "{name}");
         for (sink, (dtype, want)) in sinks.iter().zip(&expected) {
-            let error = relative_error(&to_f64(&outcome.outputs[*sink], *dtype), &to_f64(want, *dtype));
+            let error =
+                relative_error(&to_f64(&outcome.outputs[*sink], *dtype), &to_f64(want, *dtype));
             println!("{name} {sink}: {error:.2e}, {} actors", graph.actors.len());
             assert!(error <= 1e-4, "{name}, output {sink}: relative error {error:.2e}");
         }

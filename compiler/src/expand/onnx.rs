@@ -19,8 +19,19 @@ pub(super) const NAME: &str = "Onnx";
 
 impl Expander<'_> {
     /// The ports of an imported model; its nodes become actors named behind the instance.
-    pub(super) fn onnx(&mut self, model: &Model, decl: &ActorDecl, prefix: &str, env: &Env) -> Option<Thing> {
-        let mut fields = Fields::new(format!("instance `{}`", decl.name.value), decl.span, &decl.args, self.sink);
+    pub(super) fn onnx(
+        &mut self,
+        model: &Model,
+        decl: &ActorDecl,
+        prefix: &str,
+        env: &Env,
+    ) -> Option<Thing> {
+        let mut fields = Fields::new(
+            format!("instance `{}`", decl.name.value),
+            decl.span,
+            &decl.args,
+            self.sink,
+        );
         let file = fields.take_or_positional("file");
         if file.is_none() {
             fields.missing("file", "\"model.onnx\"", self.sink);
@@ -44,7 +55,8 @@ impl Expander<'_> {
             return None;
         }
         let inside = format!("{prefix}{}/", decl.name.value);
-        let emitted = onnx::emit(&graph, &mut self.net, self.files, &inside, decl.op.span, &BTreeSet::new());
+        let emitted =
+            onnx::emit(&graph, &mut self.net, self.files, &inside, decl.op.span, &BTreeSet::new());
         Some(self.onnx_ports(emitted, &inside, decl))
     }
 
@@ -78,8 +90,11 @@ impl Expander<'_> {
                     Some(value) => options.set.insert(name.value, value),
                     None => {
                         self.sink.push(
-                            Diagnostic::new(Code::E0203, format!("`{}` is set to something else than numbers", name.value))
-                                .primary(span, "should be a number, a list of numbers or an array"),
+                            Diagnostic::new(
+                                Code::E0203,
+                                format!("`{}` is set to something else than numbers", name.value),
+                            )
+                            .primary(span, "should be a number, a list of numbers or an array"),
                         );
                         return None;
                     }
@@ -89,7 +104,9 @@ impl Expander<'_> {
         if let Some(node) = without {
             let node = self.subst(node, env);
             for name in read::list(&node, "a list of passes", self.sink)? {
-                options.without.push(read::string(name, "a pass's name in quotes", self.sink)?.value);
+                options
+                    .without
+                    .push(read::string(name, "a pass's name in quotes", self.sink)?.value);
             }
         }
         Some(options)
@@ -111,15 +128,22 @@ impl Expander<'_> {
         for wire in &emitted.wires {
             let initial = wire.state.then_some(Tokens { span, kind: TokenKind::Fill(1, None) });
             let fact = TypeFact::of(&wire.token, span);
-            self.edges.extend(half(&wire.from).map(|from| Edge { fact, ..edge(from, Half::Actor(wire.to.clone()), initial) }));
+            self.edges.extend(
+                half(&wire.from)
+                    .map(|from| Edge { fact, ..edge(from, Half::Actor(wire.to.clone()), initial) }),
+            );
         }
         for (place, name, _) in &emitted.inputs {
-            let read = emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
+            let read =
+                emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
             if !read.into_iter().any(|w| matches!(w, Writer::Input(p) if p == place)) {
                 self.sink.push(
-                    Diagnostic::new(Code::W0201, format!("the model does not use its input `{name}`"))
-                        .primary(decl.span, "imported here")
-                        .help(format!("give it a value: `set: {{\"{name}\": 0}}`")),
+                    Diagnostic::new(
+                        Code::W0201,
+                        format!("the model does not use its input `{name}`"),
+                    )
+                    .primary(decl.span, "imported here")
+                    .help(format!("give it a value: `set: {{\"{name}\": 0}}`")),
                 );
             }
         }
@@ -149,7 +173,9 @@ fn set_value(value: &Value, files: &crate::values::Files) -> Option<SetValue> {
         other => other.as_float(),
     };
     match value {
-        Value::Tensor(blob, ty) => Some(SetValue::Tensor(ty.clone(), files.blobs.get(*blob)?.clone())),
+        Value::Tensor(blob, ty) => {
+            Some(SetValue::Tensor(ty.clone(), files.blobs.get(*blob)?.clone()))
+        }
         Value::List(list) => list.iter().map(number).collect::<Option<_>>().map(SetValue::Numbers),
         other => number(other).map(|n| SetValue::Numbers(vec![n])),
     }

@@ -49,7 +49,16 @@ pub(crate) fn emit(
     span: Span,
     taken: &BTreeSet<String>,
 ) -> Emitted {
-    let mut emit = Emit { graph, net, files, prefix, span, taken: taken.clone(), actors: BTreeMap::new(), blobs: BTreeMap::new() };
+    let mut emit = Emit {
+        graph,
+        net,
+        files,
+        prefix,
+        span,
+        taken: taken.clone(),
+        actors: BTreeMap::new(),
+        blobs: BTreeMap::new(),
+    };
     emit.all()
 }
 
@@ -79,7 +88,11 @@ impl Emit<'_> {
         let mut out = Emitted::default();
         for (place, &id) in graph.inputs.iter().enumerate() {
             if !closed.contains_key(&place) {
-                out.inputs.push((place, graph.values[id].name.clone(), graph.values[id].ty.clone()));
+                out.inputs.push((
+                    place,
+                    graph.values[id].name.clone(),
+                    graph.values[id].ty.clone(),
+                ));
             }
         }
         for &n in &live {
@@ -165,7 +178,9 @@ impl Emit<'_> {
                 out.wires.push(Wire { from, to, token, state: false });
             }
             Origin::Input(place) => match closed.get(&place) {
-                None => out.wires.push(Wire { from: Writer::Input(place), to, token, state: false }),
+                None => {
+                    out.wires.push(Wire { from: Writer::Input(place), to, token, state: false })
+                }
                 Some(&back) => {
                     let from = self.output("state", back, closed, out);
                     out.wires.push(Wire { from, to, token, state: true });
@@ -175,27 +190,50 @@ impl Emit<'_> {
     }
 
     fn end(&self, n: usize, position: usize) -> End {
-        End { actor: self.actors[&n], port: self.graph.nodes[n].op.output(position), span: self.span }
+        End {
+            actor: self.actors[&n],
+            port: self.graph.nodes[n].op.output(position),
+            span: self.span,
+        }
     }
 
     /// What writes a value as it is seen from outside: under its own shape, and by an actor where it is a constant.
-    fn output(&mut self, name: &str, id: ValueId, closed: &BTreeMap<usize, ValueId>, out: &mut Emitted) -> Writer {
+    fn output(
+        &mut self,
+        name: &str,
+        id: ValueId,
+        closed: &BTreeMap<usize, ValueId>,
+        out: &mut Emitted,
+    ) -> Writer {
         let graph = self.graph;
         let (ty, root) = (&graph.values[id].ty, graph.root(id));
         let mut params = Params::new();
         match graph.values[root].origin {
-            Origin::Node(n, position) if graph.values[root].ty == *ty => return Writer::Actor(self.end(n, position)),
-            Origin::Input(place) if graph.values[root].ty == *ty && !closed.contains_key(&place) => return Writer::Input(place),
+            Origin::Node(n, position) if graph.values[root].ty == *ty => {
+                return Writer::Actor(self.end(n, position));
+            }
+            Origin::Input(place)
+                if graph.values[root].ty == *ty && !closed.contains_key(&place) =>
+            {
+                return Writer::Input(place);
+            }
             Origin::Constant(blob) => {
                 let blob = self.blob(blob);
                 params.insert("x".to_owned(), Value::Tensor(blob, ty.clone()));
             }
             _ => {
-                params.insert("view".to_owned(), Value::Map([("x".to_owned(), shape_value(ty))].into()));
+                params.insert(
+                    "view".to_owned(),
+                    Value::Map([("x".to_owned(), shape_value(ty))].into()),
+                );
             }
         }
         let constant = params.contains_key("x");
-        let actor = self.actor(&format!("{name}.copy"), TensorOp::find("Identity").map_or("NnIdentity", |o| o.name), params);
+        let actor = self.actor(
+            &format!("{name}.copy"),
+            TensorOp::find("Identity").map_or("NnIdentity", |o| o.name),
+            params,
+        );
         if !constant {
             let to = End { actor, port: Some("x".to_owned()), span: self.span };
             // A copy of a state is made from the token before, as every reader of it.

@@ -33,7 +33,9 @@ pub enum OnnxError {
         help: String,
     },
     /// A value that decides shapes is not constant.
-    #[error("node `{node}` ({operator}) needs `{value}` as a constant: it decides shapes or the kernel")]
+    #[error(
+        "node `{node}` ({operator}) needs `{value}` as a constant: it decides shapes or the kernel"
+    )]
     NotConstant {
         /// The node.
         node: String,
@@ -109,7 +111,9 @@ impl OnnxError {
             OnnxError::File { .. } => Code::E0701,
             OnnxError::Parse(_) => Code::E0801,
             OnnxError::Operator { .. } => Code::E0802,
-            OnnxError::NotConstant { .. } | OnnxError::Dimension { .. } | OnnxError::Type { .. } => Code::E0803,
+            OnnxError::NotConstant { .. }
+            | OnnxError::Dimension { .. }
+            | OnnxError::Type { .. } => Code::E0803,
             OnnxError::Data { .. } => Code::E0804,
             OnnxError::Malformed(_) => Code::E0805,
             OnnxError::Refused { .. } => Code::E0806,

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use rten_onnx::onnx::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use zbmd_backends::TensorOp;
 use zbmd_backends::call::Call;
 use zbmd_backends::op::{OpError, Registry, ResolveCx, Signature};
-use zbmd_backends::TensorOp;
 use zbmd_ir::{Actor, DType, Params, Role, TokenType, Value, limits};
 
 use super::error::OnnxError;
@@ -18,6 +18,8 @@ use super::{ImportOptions, SetValue, normalise};
 
 /// Constants that are computed may be this large, or a few times as large as what they are made of.
 const MAX_FOLDED: u64 = 1 << 24;
+/// Scratch memory for computing a constant.
+const MAX_SCRATCH: usize = 1 << 28;
 /// Oldest opset of the default domain.
 const MIN_OPSET: i64 = 1;
 
@@ -54,7 +56,9 @@ fn opset(model: &ModelProto) -> Result<i64, OnnxError> {
     let found = model.opset_import.iter().find(|o| default(&o.domain)).and_then(|o| o.version);
     match found {
         Some(version) if version >= MIN_OPSET => Ok(version),
-        Some(version) => Err(OnnxError::Parse(format!("it uses opset {version}, older than {MIN_OPSET}"))),
+        Some(version) => {
+            Err(OnnxError::Parse(format!("it uses opset {version}, older than {MIN_OPSET}")))
+        }
         None => Err(OnnxError::Parse("it does not say which opset it uses".to_owned())),
     }
 }
@@ -121,7 +125,10 @@ impl Import<'_> {
             return Ok(());
         }
         let tensor = info.r#type.as_ref().and_then(|t| t.tensor_type.as_ref());
-        let tensor = tensor.ok_or_else(|| OnnxError::Type { value: name.clone(), found: "sequence, map or optional value".to_owned() })?;
+        let tensor = tensor.ok_or_else(|| OnnxError::Type {
+            value: name.clone(),
+            found: "sequence, map or optional value".to_owned(),
+        })?;
         let dtype = proto::dtype_of(&name, tensor.elem_type)?;
         if let Some((key, value)) = self.options.set.get_key_value(&name) {
             self.set.push(key.clone());
@@ -131,7 +138,10 @@ impl Import<'_> {
             return self.define(&name, id);
         }
         let Some(shape) = &tensor.shape else {
-            return Err(OnnxError::Type { value: name, found: "tensor without a shape".to_owned() });
+            return Err(OnnxError::Type {
+                value: name,
+                found: "tensor without a shape".to_owned(),
+            });
         };
         let mut dims = Vec::new();
         for (index, dim) in shape.dim.iter().enumerate() {
@@ -149,7 +159,11 @@ impl Import<'_> {
     }
 
     /// The shape that an input declares, where all of it is known.
-    fn declared(&mut self, input: &str, dims: Option<&[rten_onnx::onnx::Dimension]>) -> Result<Option<Vec<i64>>, OnnxError> {
+    fn declared(
+        &mut self,
+        input: &str,
+        dims: Option<&[rten_onnx::onnx::Dimension]>,
+    ) -> Result<Option<Vec<i64>>, OnnxError> {
         let Some(dims) = dims else { return Ok(None) };
         let mut out = Vec::new();
         for (index, dim) in dims.iter().enumerate() {
@@ -161,7 +175,13 @@ impl Import<'_> {
         Ok(Some(out))
     }
 
-    fn dimension(&mut self, input: &str, index: usize, value: Option<i64>, param: Option<&str>) -> Result<i64, OnnxError> {
+    fn dimension(
+        &mut self,
+        input: &str,
+        index: usize,
+        value: Option<i64>,
+        param: Option<&str>,
+    ) -> Result<i64, OnnxError> {
         let own = format!("{input}.{index}");
         let name = param.filter(|p| !p.is_empty());
         for key in [Some(own.as_str()), name].into_iter().flatten() {
@@ -172,12 +192,21 @@ impl Import<'_> {
         }
         match (value, name) {
             (Some(size), None) => Ok(size),
-            _ => Err(OnnxError::Dimension { input: input.to_owned(), index, name: name.unwrap_or(&own).to_owned() }),
+            _ => Err(OnnxError::Dimension {
+                input: input.to_owned(),
+                index,
+                name: name.unwrap_or(&own).to_owned(),
+            }),
         }
     }
 
     /// All nodes of a graph, each when its operands are there.
-    fn nodes(&mut self, nodes: Vec<NodeProto>, prefix: &str, outputs: &[String]) -> Result<(), OnnxError> {
+    fn nodes(
+        &mut self,
+        nodes: Vec<NodeProto>,
+        prefix: &str,
+        outputs: &[String],
+    ) -> Result<(), OnnxError> {
         let used = used_names(&nodes, outputs);
         let made: BTreeMap<&str, usize> = nodes
             .iter()
@@ -201,7 +230,9 @@ impl Import<'_> {
                     // What branches read within themselves is found when they are taken.
                     None if self.lookup(name).is_none() && node.input.iter().any(|n| n == name) => {
                         let who = node_name(node);
-                        return Err(OnnxError::Malformed(format!("node `{who}` reads `{name}`, which nothing makes")));
+                        return Err(OnnxError::Malformed(format!(
+                            "node `{who}` reads `{name}`, which nothing makes"
+                        )));
                     }
                     None => {}
                 }
@@ -226,9 +257,16 @@ impl Import<'_> {
             }
         }
         if done < slots.len() {
-            let left = slots.iter().zip(&names).filter(|(s, _)| s.is_some()).map(|(_, n)| format!("`{n}`"));
+            let left = slots
+                .iter()
+                .zip(&names)
+                .filter(|(s, _)| s.is_some())
+                .map(|(_, n)| format!("`{n}`"));
             let left: Vec<String> = left.take(5).collect();
-            return Err(OnnxError::Malformed(format!("nodes wait for each other in a circle: {}", left.join(", "))));
+            return Err(OnnxError::Malformed(format!(
+                "nodes wait for each other in a circle: {}",
+                left.join(", ")
+            )));
         }
         Ok(())
     }
@@ -239,7 +277,12 @@ impl Import<'_> {
         if *count == 1 { name } else { format!("{name}#{count}") }
     }
 
-    fn node(&mut self, mut proto: NodeProto, prefix: &str, used: &BTreeMap<String, ()>) -> Result<(), OnnxError> {
+    fn node(
+        &mut self,
+        mut proto: NodeProto,
+        prefix: &str,
+        used: &BTreeMap<String, ()>,
+    ) -> Result<(), OnnxError> {
         if !proto.output.iter().any(|o| used.contains_key(o)) {
             return Ok(());
         }
@@ -258,14 +301,21 @@ impl Import<'_> {
             inputs.push(match input.as_str() {
                 "" => None,
                 given => Some(self.lookup(given).ok_or_else(|| {
-                    OnnxError::Malformed(format!("node `{name}` reads `{given}`, which nothing makes"))
+                    OnnxError::Malformed(format!(
+                        "node `{name}` reads `{given}`, which nothing makes"
+                    ))
                 })?),
             });
         }
-        let attributes: Attributes =
-            std::mem::take(&mut proto.attribute).into_iter().map(|a| (a.name.clone().unwrap_or_default(), a)).collect();
-        let outputs: Vec<String> =
-            proto.output.into_iter().map(|o| if used.contains_key(&o) { o } else { String::new() }).collect();
+        let attributes: Attributes = std::mem::take(&mut proto.attribute)
+            .into_iter()
+            .map(|a| (a.name.clone().unwrap_or_default(), a))
+            .collect();
+        let outputs: Vec<String> = proto
+            .output
+            .into_iter()
+            .map(|o| if used.contains_key(&o) { o } else { String::new() })
+            .collect();
         let mut work = Work { name, operator, inputs, attributes, outputs };
         if operator_is_branch(&work.operator) {
             return self.branch(work);
@@ -288,7 +338,8 @@ impl Import<'_> {
     /// Takes the branch of an `If` whose condition is constant.
     fn branch(&mut self, mut work: Work) -> Result<(), OnnxError> {
         let condition = work.inputs.first().copied().flatten();
-        let truth = condition.and_then(|id| self.graph.data(id)).map(|data| data.iter().any(|&b| b != 0));
+        let truth =
+            condition.and_then(|id| self.graph.data(id)).map(|data| data.iter().any(|&b| b != 0));
         let Some(truth) = truth else {
             return Err(self.not_constant(&work, condition.unwrap_or(0)));
         };
@@ -296,10 +347,12 @@ impl Import<'_> {
         let mut inner = work.attributes.remove(key).and_then(|a| a.g).ok_or_else(|| {
             OnnxError::Malformed(format!("`If` node `{}` has no `{key}`", work.name))
         })?;
-        let outputs: Vec<String> = inner.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
+        let outputs: Vec<String> =
+            inner.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
         self.scopes.push(BTreeMap::new());
         let prefix = format!("{}/", work.name);
-        let done = self.initializers(&mut inner).and_then(|()| self.nodes(inner.node, &prefix, &outputs));
+        let done =
+            self.initializers(&mut inner).and_then(|()| self.nodes(inner.node, &prefix, &outputs));
         let found: Vec<Option<ValueId>> = outputs.iter().map(|o| self.lookup(o)).collect();
         self.scopes.pop();
         done?;
@@ -307,7 +360,9 @@ impl Import<'_> {
             if output.is_empty() {
                 continue;
             }
-            let id = id.ok_or_else(|| OnnxError::Malformed(format!("branch of `{}` does not make output {i}", work.name)))?;
+            let id = id.ok_or_else(|| {
+                OnnxError::Malformed(format!("branch of `{}` does not make output {i}", work.name))
+            })?;
             self.define(output, id)?;
         }
         Ok(())
@@ -318,7 +373,14 @@ impl Import<'_> {
         // An input behind a few nodes is what must be given.
         for _ in 0..8 {
             let Origin::Node(node, _) = self.graph.values[root].origin else { break };
-            let Some(next) = self.graph.nodes[node].inputs.iter().flatten().find(|&&i| self.graph.data(i).is_none()) else { break };
+            let Some(next) = self.graph.nodes[node]
+                .inputs
+                .iter()
+                .flatten()
+                .find(|&&i| self.graph.data(i).is_none())
+            else {
+                break;
+            };
             root = self.graph.root(*next);
         }
         let value = &self.graph.values[root];
@@ -337,13 +399,21 @@ impl Import<'_> {
             work.inputs.pop();
         }
         let mut params = self.params(op, work)?;
-        let wanted: Vec<usize> = (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty()).collect();
+        let wanted: Vec<usize> =
+            (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty()).collect();
         if wanted != [0] {
-            params.insert("outputs".to_owned(), Value::List(wanted.iter().map(|&o| Value::Int(o as i64)).collect()));
+            params.insert(
+                "outputs".to_owned(),
+                Value::List(wanted.iter().map(|&o| Value::Int(o as i64)).collect()),
+            );
         }
         for (position, id) in work.inputs.iter().enumerate() {
             let Some((input, _)) = op.input(position) else {
-                return Err(self.refused(work, format!("has {} inputs", work.inputs.len()), "fewer inputs".to_owned()));
+                return Err(self.refused(
+                    work,
+                    format!("has {} inputs", work.inputs.len()),
+                    "fewer inputs".to_owned(),
+                ));
             };
             if let Some(id) = *id
                 && input.constant
@@ -352,7 +422,8 @@ impl Import<'_> {
                 return Err(self.not_constant(work, id));
             }
         }
-        let signature = self.resolve(op, &params, &work.inputs).map_err(|e| self.op_error(work, e))?;
+        let signature =
+            self.resolve(op, &params, &work.inputs).map_err(|e| self.op_error(work, e))?;
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
         if signature.inputs.is_empty()
             && let Some(ids) = self.fold(work, op, &params, signature)?
@@ -384,13 +455,20 @@ impl Import<'_> {
     fn op_error(&self, work: &Work, error: OpError) -> OnnxError {
         let help = match &error {
             OpError::NeedInput { .. } => String::new(),
-            OpError::Param { help, .. } | OpError::Input { help, .. } | OpError::Other { help, .. } => help.clone(),
+            OpError::Param { help, .. }
+            | OpError::Input { help, .. }
+            | OpError::Other { help, .. } => help.clone(),
         };
         self.refused(work, error.to_string(), help)
     }
 
     /// Asks the op what it makes of operands and parameters.
-    fn resolve(&self, op: &'static TensorOp, params: &Params, inputs: &[Option<ValueId>]) -> Result<Signature, OpError> {
+    fn resolve(
+        &self,
+        op: &'static TensorOp,
+        params: &Params,
+        inputs: &[Option<ValueId>],
+    ) -> Result<Signature, OpError> {
         resolve(&self.graph, self.registry, op, params, inputs)
     }
 
@@ -402,8 +480,14 @@ impl Import<'_> {
         params: &Params,
         signature: Signature,
     ) -> Result<Option<Vec<ValueId>>, OnnxError> {
-        let bytes: u64 = signature.outputs.iter().map(|p| p.token.bytes()).fold(0, u64::saturating_add);
-        let from: u64 = work.inputs.iter().flatten().map(|&i| self.graph.values[i].ty.bytes()).fold(0, u64::saturating_add);
+        let bytes: u64 =
+            signature.outputs.iter().map(|p| p.token.bytes()).fold(0, u64::saturating_add);
+        let from: u64 = work
+            .inputs
+            .iter()
+            .flatten()
+            .map(|&i| self.graph.values[i].ty.bytes())
+            .fold(0, u64::saturating_add);
         if bytes > MAX_FOLDED.max(from.saturating_mul(4)) {
             return Ok(None);
         }
@@ -412,7 +496,9 @@ impl Import<'_> {
         let data = computed.map_err(|e| self.op_error(work, e))?;
         let wanted = (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty());
         let ids = wanted.zip(types.into_iter().zip(data));
-        Ok(Some(ids.map(|(o, (ty, data))| self.graph.constant(&work.outputs[o], ty, data)).collect()))
+        Ok(Some(
+            ids.map(|(o, (ty, data))| self.graph.constant(&work.outputs[o], ty, data)).collect(),
+        ))
     }
 
     /// Parameters from attributes.
@@ -431,7 +517,10 @@ impl Import<'_> {
                 if code == 0 && name == "output_dtype" {
                     continue;
                 }
-                let dtype = proto::dtype_of(&format!("{name} of {}", work.name), Some(rten_onnx::onnx::DataType(code)))?;
+                let dtype = proto::dtype_of(
+                    &format!("{name} of {}", work.name),
+                    Some(rten_onnx::onnx::DataType(code)),
+                )?;
                 params.insert(name.clone(), Value::Str(dtype.name().to_owned()));
                 continue;
             }
@@ -446,12 +535,24 @@ impl Import<'_> {
     fn state(&mut self) -> Result<(), OnnxError> {
         for (input, output) in &self.options.state {
             let place = self.graph.inputs.iter().position(|&i| self.graph.values[i].name == *input);
-            let place = place.ok_or_else(|| OnnxError::Option(format!("there is no input `{input}` to be closed as state")))?;
+            let place = place.ok_or_else(|| {
+                OnnxError::Option(format!("there is no input `{input}` to be closed as state"))
+            })?;
             let id = self.graph.outputs.iter().find(|(name, _)| name == output).map(|o| o.1);
-            let id = id.ok_or_else(|| OnnxError::Option(format!("there is no output `{output}` to be closed as state")))?;
-            let (from, to) = (self.graph.values[id].ty.clone(), self.graph.values[self.graph.inputs[place]].ty.clone());
+            let id = id.ok_or_else(|| {
+                OnnxError::Option(format!("there is no output `{output}` to be closed as state"))
+            })?;
+            let (from, to) = (
+                self.graph.values[id].ty.clone(),
+                self.graph.values[self.graph.inputs[place]].ty.clone(),
+            );
             if from != to {
-                return Err(OnnxError::State { output: output.clone(), from, input: input.clone(), to });
+                return Err(OnnxError::State {
+                    output: output.clone(),
+                    from,
+                    input: input.clone(),
+                    to,
+                });
             }
             self.graph.state.push((place, id));
         }
@@ -470,7 +571,10 @@ impl Import<'_> {
         for (name, id) in &self.graph.outputs {
             let ty = &self.graph.values[*id].ty;
             if ty.elements() == 0 {
-                return Err(OnnxError::Type { value: name.clone(), found: format!("{ty}, which is empty: no token is") });
+                return Err(OnnxError::Type {
+                    value: name.clone(),
+                    found: format!("{ty}, which is empty: no token is"),
+                });
             }
         }
         Ok(())
@@ -493,14 +597,21 @@ fn operator_is_branch(operator: &str) -> bool {
 
 fn node_name(node: &NodeProto) -> String {
     let own = node.name.as_deref().filter(|n| !n.is_empty());
-    own.or(node.output.iter().find(|o| !o.is_empty()).map(String::as_str)).unwrap_or("node").to_owned()
+    own.or(node.output.iter().find(|o| !o.is_empty()).map(String::as_str))
+        .unwrap_or("node")
+        .to_owned()
 }
 
 /// Everything that nodes or outputs of a graph read, branches included.
 fn used_names(nodes: &[NodeProto], outputs: &[String]) -> BTreeMap<String, ()> {
     let mut names = Vec::new();
     nodes.iter().for_each(|n| reads(n, &mut names, 0));
-    names.into_iter().chain(outputs.iter().map(String::as_str)).filter(|n| !n.is_empty()).map(|n| (n.to_owned(), ())).collect()
+    names
+        .into_iter()
+        .chain(outputs.iter().map(String::as_str))
+        .filter(|n| !n.is_empty())
+        .map(|n| (n.to_owned(), ()))
+        .collect()
 }
 
 /// Names that a node reads, and those that its branches do, wherever they are made.
@@ -536,7 +647,12 @@ fn attribute_value(a: &AttributeProto) -> Option<Value> {
 }
 
 /// All parameters of a node: its own, and its constant operands.
-pub(super) fn full_params(graph: &Graph, op: &'static TensorOp, params: &Params, inputs: &[Option<ValueId>]) -> Params {
+pub(super) fn full_params(
+    graph: &Graph,
+    op: &'static TensorOp,
+    params: &Params,
+    inputs: &[Option<ValueId>],
+) -> Params {
     let mut all = params.clone();
     for (position, id) in inputs.iter().enumerate() {
         let (Some(id), Some((_, name))) = (*id, op.input(position)) else { continue };
@@ -588,19 +704,35 @@ pub(super) fn compute(
         state: Vec::new(),
     };
     let kernel = registry.kernel(&actor, &graph.blobs)?;
+    if kernel.scratch_bytes() > MAX_SCRATCH {
+        let message = format!("needs {} bytes of memory to be computed", kernel.scratch_bytes());
+        return Err(OpError::Other { message, help: "smaller windows or padding".to_owned() });
+    }
     let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
-    let fault = |f: zbmd_backends::kernel::KernelFault| OpError::Other { message: f.to_string(), help: String::new() };
+    let fault = |f: zbmd_backends::kernel::KernelFault| OpError::Other {
+        message: f.to_string(),
+        help: String::new(),
+    };
     call.run(&*kernel).map_err(fault)?;
     Ok((0..actor.outputs.len()).map(|o| Bytes::copy_from_slice(call.output(o))).collect())
 }
 
 /// The value that options give to an input.
-fn set_value(name: &str, dtype: DType, declared: Option<Vec<i64>>, value: &SetValue) -> Result<(TokenType, Bytes), OnnxError> {
+fn set_value(
+    name: &str,
+    dtype: DType,
+    declared: Option<Vec<i64>>,
+    value: &SetValue,
+) -> Result<(TokenType, Bytes), OnnxError> {
     match value {
         SetValue::Tensor(ty, data) => {
-            let fits = ty.dtype == dtype && data.len() as u64 == ty.bytes() && ty.shape.len() <= limits::MAX_RANK;
+            let fits = ty.dtype == dtype
+                && data.len() as u64 == ty.bytes()
+                && ty.shape.len() <= limits::MAX_RANK;
             if !fits {
-                return Err(OnnxError::Option(format!("input `{name}` is a tensor of {dtype}, it is set to {ty}")));
+                return Err(OnnxError::Option(format!(
+                    "input `{name}` is a tensor of {dtype}, it is set to {ty}"
+                )));
             }
             Ok((ty.clone(), data.clone()))
         }
@@ -612,7 +744,10 @@ fn set_value(name: &str, dtype: DType, declared: Option<Vec<i64>>, value: &SetVa
                 many => many.to_vec(),
             };
             if numbers.len() as u64 != ty.elements() {
-                return Err(OnnxError::Option(format!("input `{name}` is {ty}, {} numbers are given", numbers.len())));
+                return Err(OnnxError::Option(format!(
+                    "input `{name}` is {ty}, {} numbers are given",
+                    numbers.len()
+                )));
             }
             let data = normalise::encode(dtype, &numbers);
             Ok((ty, Bytes::from(data)))

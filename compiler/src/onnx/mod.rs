@@ -60,9 +60,14 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Sweeps a new graph and runs the passes.
 fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    if let Some(wrong) = options.without.iter().find(|w| passes().all(|(name, _)| name != w.as_str())) {
+    if let Some(wrong) =
+        options.without.iter().find(|w| passes().all(|(name, _)| name != w.as_str()))
+    {
         let known: Vec<&str> = passes().map(|p| p.0).collect();
-        return Err(OnnxError::Option(format!("there is no pass `{wrong}`, only {}", known.join(", "))));
+        return Err(OnnxError::Option(format!(
+            "there is no pass `{wrong}`, only {}",
+            known.join(", ")
+        )));
     }
     graph.name = name;
     graph.sweep();
@@ -76,7 +81,11 @@ pub(crate) fn is_onnx(path: &Path) -> bool {
 }
 
 /// Imports a file.
-pub(crate) fn import_file(path: &Path, registry: &Registry, options: &ImportOptions) -> Result<Graph, OnnxError> {
+pub(crate) fn import_file(
+    path: &Path,
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<Graph, OnnxError> {
     let model = proto::read_file(path)?;
     let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
     let dir = path.parent().unwrap_or(Path::new(""));
@@ -84,15 +93,27 @@ pub(crate) fn import_file(path: &Path, registry: &Registry, options: &ImportOpti
 }
 
 /// Imports a model from memory; external data has no folder then.
-pub(crate) fn import_bytes(bytes: &[u8], registry: &Registry, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    finish(import::import(proto::read_bytes(bytes)?, None, registry, options)?, "model".to_owned(), options)
+pub(crate) fn import_bytes(
+    bytes: &[u8],
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<Graph, OnnxError> {
+    finish(
+        import::import(proto::read_bytes(bytes)?, None, registry, options)?,
+        "model".to_owned(),
+        options,
+    )
 }
 
 /// Reads and checks a model from memory as a compilation does, without making actors of it: for fuzzing.
 ///
 /// # Errors
 /// Why it is refused.
-pub fn check_onnx_bytes(bytes: &[u8], registry: &Registry, options: &ImportOptions) -> Result<(), OnnxError> {
+pub fn check_onnx_bytes(
+    bytes: &[u8],
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<(), OnnxError> {
     import_bytes(bytes, registry, options).map(drop)
 }
 
@@ -100,7 +121,12 @@ pub fn check_onnx_bytes(bytes: &[u8], registry: &Registry, options: &ImportOptio
 ///
 /// # Errors
 /// Why it is refused.
-pub fn to_text(path: &Path, store: &str, registry: &Registry, options: &ImportOptions) -> Result<Text, OnnxError> {
+pub fn to_text(
+    path: &Path,
+    store: &str,
+    registry: &Registry,
+    options: &ImportOptions,
+) -> Result<Text, OnnxError> {
     let graph = import_file(path, registry, options)?;
     let mut files = Files::default();
     let net = net_of(&graph, &mut files);
@@ -112,8 +138,10 @@ pub fn to_text(path: &Path, store: &str, registry: &Registry, options: &ImportOp
 /// # Errors
 /// [`OnnxError::Data`] for a tensor that it cannot hold.
 pub fn store(text: &Text) -> Result<Vec<u8>, OnnxError> {
-    crate::safetensor::write(&text.tensors)
-        .map_err(|e| OnnxError::Data { tensor: "weights".to_owned(), why: format!("cannot be stored: {e}") })
+    crate::safetensor::write(&text.tensors).map_err(|e| OnnxError::Data {
+        tensor: "weights".to_owned(),
+        why: format!("cannot be stored: {e}"),
+    })
 }
 
 /// A whole model as a net: its inputs are sources, its outputs sinks.
@@ -133,7 +161,8 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
     };
     let mut links = Vec::new();
     for wire in &emitted.wires {
-        let initial = wire.state.then_some(Tokens { span: Span::NONE, kind: TokenKind::Fill(1, None) });
+        let initial =
+            wire.state.then_some(Tokens { span: Span::NONE, kind: TokenKind::Fill(1, None) });
         links.extend(writer(&wire.from).map(|from| Link {
             facts: vec![TypeFact::of(&wire.token, Span::NONE)],
             ..link(from, wire.to.clone(), initial.into_iter().collect())
@@ -148,7 +177,8 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
     }
     // What nobody reads of an input is dropped knowingly: the file says that it is one.
     for (place, _, _) in &emitted.inputs {
-        let read = emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
+        let read =
+            emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
         if !read.into_iter().any(|w| matches!(w, Writer::Input(p) if p == place)) {
             net.dropped.push(end(sources[place]));
         }

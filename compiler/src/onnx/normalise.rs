@@ -12,14 +12,28 @@ use super::proto::{self, External};
 
 /// Attributes that change nothing here.
 pub(super) const IGNORED: [&str; 14] = [
-    "doc_string", "seed", "stash_type", "saturate", "hidden_size", "spatial", "consumed_inputs", "is_test",
-    "broadcast", "momentum", "round_mode", "sorted", "output_datatype", "keep_dims",
+    "doc_string",
+    "seed",
+    "stash_type",
+    "saturate",
+    "hidden_size",
+    "spatial",
+    "consumed_inputs",
+    "is_test",
+    "broadcast",
+    "momentum",
+    "round_mode",
+    "sorted",
+    "output_datatype",
+    "keep_dims",
 ];
 
 /// Numbers as little-endian elements.
 pub(super) fn encode(dtype: DType, numbers: &[f64]) -> Vec<u8> {
     macro_rules! each {
-        ($f:expr) => { numbers.iter().flat_map(|&v| $f(v).to_le_bytes()).collect() };
+        ($f:expr) => {
+            numbers.iter().flat_map(|&v| $f(v).to_le_bytes()).collect()
+        };
     }
     match dtype {
         DType::F64 => each!(|v: f64| v),
@@ -37,8 +51,14 @@ pub(super) fn encode(dtype: DType, numbers: &[f64]) -> Vec<u8> {
 
 fn ints_of(data: &[u8], dtype: DType) -> Vec<i64> {
     match dtype {
-        DType::I32 => data.chunks_exact(4).map(|c| i64::from(i32::from_le_bytes(c.try_into().unwrap_or_default()))).collect(),
-        _ => data.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default())).collect(),
+        DType::I32 => data
+            .chunks_exact(4)
+            .map(|c| i64::from(i32::from_le_bytes(c.try_into().unwrap_or_default())))
+            .collect(),
+        _ => data
+            .chunks_exact(8)
+            .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
+            .collect(),
     }
 }
 
@@ -47,13 +67,22 @@ type Values = Vec<Option<ValueId>>;
 impl Import<'_> {
     fn ints(&mut self, name: &str, values: &[i64]) -> ValueId {
         let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.graph.constant(name, TokenType::new(DType::I64, [values.len() as u32]), Bytes::from(data))
+        self.graph.constant(
+            name,
+            TokenType::new(DType::I64, [values.len() as u32]),
+            Bytes::from(data),
+        )
     }
 
     /// Moves an attribute into the operand at `position`.
-    fn to_operand(&mut self, work: &mut Work, attribute: &str, position: usize) {
+    fn move_attribute(&mut self, work: &mut Work, attribute: &str, position: usize) {
         let Some(a) = work.attributes.remove(attribute) else { return };
-        let dtype = work.inputs.first().copied().flatten().map_or(DType::F32, |i| self.graph.values[i].ty.dtype);
+        let dtype = work
+            .inputs
+            .first()
+            .copied()
+            .flatten()
+            .map_or(DType::F32, |i| self.graph.values[i].ty.dtype);
         let id = match (a.i, a.f) {
             (None, Some(f)) => {
                 let data = encode(dtype, &[f64::from(f)]);
@@ -70,7 +99,10 @@ impl Import<'_> {
 
     fn required(&self, work: &Work, position: usize) -> Result<ValueId, OnnxError> {
         work.inputs.get(position).copied().flatten().ok_or_else(|| {
-            OnnxError::Malformed(format!("node `{}` ({}) lacks input {position}", work.name, work.operator))
+            OnnxError::Malformed(format!(
+                "node `{}` ({}) lacks input {position}",
+                work.name, work.operator
+            ))
         })
     }
 
@@ -99,11 +131,11 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
         "Dropout" => return dropout(im, work).map(Some),
         "Shape" | "Size" => return shape(im, work).map(Some),
         "Squeeze" | "Unsqueeze" => {
-            im.to_operand(work, "axes", 1);
+            im.move_attribute(work, "axes", 1);
             return im.view(work).map(Some);
         }
         "Reshape" => {
-            im.to_operand(work, "shape", 1);
+            im.move_attribute(work, "shape", 1);
             return im.view(work).map(Some);
         }
         "Flatten" => return im.view(work).map(Some),
@@ -114,11 +146,13 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
             let zeros = Bytes::from(vec![0; ty.bytes() as usize]);
             work.inputs[0] = Some(im.graph.constant("", ty, zeros));
         }
-        "Softmax" | "LogSoftmax" | "Hardmax" if opset < 13 => return old_softmax(im, work).map(Some),
+        "Softmax" | "LogSoftmax" | "Hardmax" if opset < 13 => {
+            return old_softmax(im, work).map(Some);
+        }
         "Scatter" => "ScatterElements".clone_into(&mut work.operator),
         "Upsample" => {
             "Resize".clone_into(&mut work.operator);
-            im.to_operand_floats(work, "scales");
+            im.move_floats(work, "scales");
             let scales = work.inputs.get(1).copied().flatten();
             work.inputs.truncate(1);
             work.inputs.extend([None, scales]);
@@ -134,28 +168,30 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
         }
         "Slice" => {
             for (i, name) in ["starts", "ends", "axes"].into_iter().enumerate() {
-                im.to_operand(work, name, i + 1);
+                im.move_attribute(work, name, i + 1);
             }
         }
         "Pad" => {
-            im.to_operand(work, "pads", 1);
-            im.to_operand(work, "value", 2);
+            im.move_attribute(work, "pads", 1);
+            im.move_attribute(work, "value", 2);
         }
         "Clip" => {
-            im.to_operand(work, "min", 1);
-            im.to_operand(work, "max", 2);
+            im.move_attribute(work, "min", 1);
+            im.move_attribute(work, "max", 2);
         }
         "Split" => {
-            im.to_operand(work, "split", 1);
-            if work.inputs.get(1).copied().flatten().is_none() && !work.attributes.contains_key("num_outputs") {
+            im.move_attribute(work, "split", 1);
+            if work.inputs.get(1).copied().flatten().is_none()
+                && !work.attributes.contains_key("num_outputs")
+            {
                 let count = work.outputs.len() as i64;
                 work.attributes.insert("num_outputs".into(), int("num_outputs", count));
             }
         }
-        "TopK" => im.to_operand(work, "k", 1),
-        "DFT" => im.to_operand(work, "axis", 2),
+        "TopK" => im.move_attribute(work, "k", 1),
+        "DFT" => im.move_attribute(work, "axis", 2),
         "OneHot" | "Tile" => {}
-        op if op.starts_with("Reduce") => im.to_operand(work, "axes", 1),
+        op if op.starts_with("Reduce") => im.move_attribute(work, "axes", 1),
         _ => {}
     }
     older(im, work);
@@ -186,7 +222,7 @@ fn older(im: &Import<'_>, work: &mut Work) {
 }
 
 impl Import<'_> {
-    fn to_operand_floats(&mut self, work: &mut Work, attribute: &str) {
+    fn move_floats(&mut self, work: &mut Work, attribute: &str) {
         let Some(a) = work.attributes.remove(attribute) else { return };
         let floats: Vec<f64> = a.floats.iter().map(|&f| f64::from(f)).collect();
         let ty = TokenType::new(DType::F32, [floats.len() as u32]);
@@ -248,8 +284,12 @@ fn constant_of_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, Onn
         None => (DType::F32, Bytes::from_static(&[0; 4])),
     };
     let ty = proto::token(&name, dtype, &dims)?;
-    if element.len() as u64 != dtype.size_bytes() || ty.bytes() > zbmd_ir::limits::MAX_INITIAL_BYTES {
-        return Err(OnnxError::Data { tensor: name, why: format!("would be {ty}, filled with {} bytes", element.len()) });
+    if element.len() as u64 != dtype.size_bytes() || ty.bytes() > zbmd_ir::limits::MAX_INITIAL_BYTES
+    {
+        return Err(OnnxError::Data {
+            tensor: name,
+            why: format!("would be {ty}, filled with {} bytes", element.len()),
+        });
     }
     let data = element.repeat(ty.elements() as usize);
     Ok(vec![Some(im.graph.constant(&name, ty, Bytes::from(data)))])
@@ -290,7 +330,11 @@ fn shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
     let name = work.outputs.first().cloned().unwrap_or_default();
     if work.operator == "Size" {
         let data = (ty.elements() as i64).to_le_bytes().to_vec();
-        return Ok(vec![Some(im.graph.constant(&name, TokenType::scalar(DType::I64), Bytes::from(data)))]);
+        return Ok(vec![Some(im.graph.constant(
+            &name,
+            TokenType::scalar(DType::I64),
+            Bytes::from(data),
+        ))]);
     }
     let rank = ty.shape.len() as i64;
     let at = |key: &str, default: i64| {
@@ -298,7 +342,8 @@ fn shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
         if v < 0 { v.saturating_add(rank) } else { v }.clamp(0, rank) as usize
     };
     let (start, end) = (at("start", 0), at("end", rank));
-    let dims: Vec<i64> = ty.shape.get(start..end).unwrap_or_default().iter().map(|&d| i64::from(d)).collect();
+    let dims: Vec<i64> =
+        ty.shape.get(start..end).unwrap_or_default().iter().map(|&d| i64::from(d)).collect();
     Ok(vec![Some(im.ints(&name, &dims))])
 }
 
@@ -350,16 +395,24 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             "the shape of its result depends on data",
             "cut the model before this node and do the rest behind it",
         ),
-        op if op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" => {
-            ("it draws random numbers, which actors cannot", "make the noise an input, from the op `Noise`")
-        }
+        op if op.starts_with("Random") || op == "Bernoulli" || op == "Multinomial" => (
+            "it draws random numbers, which actors cannot",
+            "make the noise an input, from the op `Noise`",
+        ),
         op if op.contains("Sequence") || op.starts_with("Optional") => {
             ("sequences and optional values are no tokens", "export the model with tensors")
         }
-        op if op.starts_with("String") || op == "RegexFullMatch" || op == "TfIdfVectorizer" || op == "LabelEncoder" => {
+        op if op.starts_with("String")
+            || op == "RegexFullMatch"
+            || op == "TfIdfVectorizer"
+            || op == "LabelEncoder" =>
+        {
             ("strings are no tokens", "do this before the model")
         }
-        _ => ("there is no op for it", "`zbmdc ops` lists the ops; those that begin with `Nn` are ONNX operators"),
+        _ => (
+            "there is no op for it",
+            "`zbmdc ops` lists the ops; those that begin with `Nn` are ONNX operators",
+        ),
     };
     let near = TensorOp::all().any(|o| o.operator.eq_ignore_ascii_case(&work.operator));
     let why = if near { "operators are written with the case of the standard" } else { why };

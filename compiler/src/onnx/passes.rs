@@ -31,13 +31,33 @@ pub struct PassReport {
 
 /// All passes in their order.
 pub(crate) const PASSES: &[Pass] = &[
-    Pass { name: "transposes", summary: "transpositions in a row become one, or none", run: transposes },
+    Pass {
+        name: "transposes",
+        summary: "transpositions in a row become one, or none",
+        run: transposes,
+    },
     Pass { name: "gelu", summary: "x/2 (1 + erf(x/√2)) in five nodes becomes one", run: gelu },
     Pass { name: "swish", summary: "x · sigmoid(x) becomes one node", run: swish },
-    Pass { name: "batch-norm", summary: "batch normalisation goes into the weights of the convolution before it", run: batch_norm },
-    Pass { name: "bias", summary: "an added constant row goes into the product before it", run: bias },
-    Pass { name: "residual", summary: "an added tensor goes into the convolution before it", run: residual },
-    Pass { name: "activation", summary: "an activation goes into the convolution or product before it", run: activation },
+    Pass {
+        name: "batch-norm",
+        summary: "batch normalisation goes into the weights of the convolution before it",
+        run: batch_norm,
+    },
+    Pass {
+        name: "bias",
+        summary: "an added constant row goes into the product before it",
+        run: bias,
+    },
+    Pass {
+        name: "residual",
+        summary: "an added tensor goes into the convolution before it",
+        run: residual,
+    },
+    Pass {
+        name: "activation",
+        summary: "an activation goes into the convolution or product before it",
+        run: activation,
+    },
 ];
 
 /// Runs all passes but those in `skip`.
@@ -53,7 +73,12 @@ pub(super) fn run(graph: &mut Graph, skip: &[String]) -> Vec<PassReport> {
 }
 
 /// The live node of an operator that makes a value which one reader alone reads.
-fn only(graph: &Graph, id: ValueId, operators: &[&str], uses: &std::collections::BTreeMap<ValueId, usize>) -> Option<usize> {
+fn only(
+    graph: &Graph,
+    id: ValueId,
+    operators: &[&str],
+    uses: &std::collections::BTreeMap<ValueId, usize>,
+) -> Option<usize> {
     let n = graph.producer(id)?;
     let node = &graph.nodes[n];
     let fits = !node.dead && operators.contains(&node.op.operator) && node.outputs.len() == 1;
@@ -61,7 +86,8 @@ fn only(graph: &Graph, id: ValueId, operators: &[&str], uses: &std::collections:
 }
 
 fn live(graph: &Graph, operators: &[&str]) -> Vec<usize> {
-    let fits = |n: &usize| !graph.nodes[*n].dead && operators.contains(&graph.nodes[*n].op.operator);
+    let fits =
+        |n: &usize| !graph.nodes[*n].dead && operators.contains(&graph.nodes[*n].op.operator);
     (0..graph.nodes.len()).filter(fits).collect()
 }
 
@@ -76,7 +102,11 @@ fn output(graph: &Graph, n: usize) -> ValueId {
 /// Elements of an f32 constant.
 fn floats(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
     let data = graph.data(id).filter(|_| graph.values[id].ty.dtype == DType::F32)?;
-    Some(data.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default())).collect())
+    Some(
+        data.chunks_exact(4)
+            .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
+            .collect(),
+    )
 }
 
 /// The one element of an f32 constant.
@@ -109,7 +139,11 @@ fn take_over(graph: &mut Graph, keep: usize, gone: usize) {
 fn perm(node: &Node, rank: usize) -> Option<Vec<usize>> {
     match node.params.get("perm") {
         None => Some((0..rank).rev().collect()),
-        Some(v) => v.as_list()?.iter().map(|d| usize::try_from(d.as_int()?).ok().filter(|d| *d < rank)).collect(),
+        Some(v) => v
+            .as_list()?
+            .iter()
+            .map(|d| usize::try_from(d.as_int()?).ok().filter(|d| *d < rank))
+            .collect(),
     }
 }
 
@@ -120,7 +154,11 @@ fn transposes(graph: &mut Graph) -> usize {
         let Some(x) = input(graph, n, 0) else { continue };
         let rank = graph.values[x].ty.shape.len();
         let Some(before) = only(graph, x, &["Transpose"], &uses) else { continue };
-        let (Some(first), Some(second)) = (perm(&graph.nodes[before], rank), perm(&graph.nodes[n], rank)) else { continue };
+        let (Some(first), Some(second)) =
+            (perm(&graph.nodes[before], rank), perm(&graph.nodes[n], rank))
+        else {
+            continue;
+        };
         let Some(from) = input(graph, before, 0) else { continue };
         let joined: Vec<usize> = second.iter().map(|&d| first[d]).collect();
         if joined.iter().enumerate().all(|(i, &d)| i == d) {
@@ -145,7 +183,12 @@ fn with_number(graph: &Graph, n: usize, wanted: f32) -> Option<ValueId> {
 }
 
 /// The producer among `operators` of either operand of n, which nobody else reads, and the other operand.
-fn either(graph: &Graph, n: usize, operators: &[&str], uses: &std::collections::BTreeMap<ValueId, usize>) -> Option<(usize, ValueId)> {
+fn either(
+    graph: &Graph,
+    n: usize,
+    operators: &[&str],
+    uses: &std::collections::BTreeMap<ValueId, usize>,
+) -> Option<(usize, ValueId)> {
     let (a, b) = (input(graph, n, 0)?, input(graph, n, 1)?);
     let from = |x, other| only(graph, x, operators, uses).map(|p| (p, other));
     from(a, b).or_else(|| from(b, a))
@@ -171,20 +214,25 @@ fn gelu(graph: &mut Graph) -> usize {
             let by = graph.producer(scaled)?;
             let x = match graph.nodes[by].op.operator {
                 "Div" => input(graph, by, 0).filter(|_| {
-                    input(graph, by, 1).and_then(|i| number(graph, i)).is_some_and(|v| (v - std::f32::consts::SQRT_2).abs() < 1e-5)
+                    input(graph, by, 1)
+                        .and_then(|i| number(graph, i))
+                        .is_some_and(|v| (v - std::f32::consts::SQRT_2).abs() < 1e-5)
                 })?,
                 "Mul" => with_number(graph, by, std::f32::consts::FRAC_1_SQRT_2)?,
                 _ => return None,
             };
             let reader = |id: ValueId, operator: &str| {
                 let one = uses.get(&id) == Some(&1);
-                live(graph, &[operator]).into_iter().find(|&n| one && graph.nodes[n].inputs.contains(&Some(id)))
+                live(graph, &[operator])
+                    .into_iter()
+                    .find(|&n| one && graph.nodes[n].inputs.contains(&Some(id)))
             };
             let add = reader(output(graph, erf), "Add")?;
             with_number(graph, add, 1.0)?;
             let one = output(graph, add);
             let mul = reader(one, "Mul")?;
-            let other = [input(graph, mul, 0)?, input(graph, mul, 1)?].into_iter().find(|&i| i != one)?;
+            let other =
+                [input(graph, mul, 0)?, input(graph, mul, 1)?].into_iter().find(|&i| i != one)?;
             // Either x · (…) and then the half, or (x · half) · (…).
             if other == x {
                 let half = reader(output(graph, mul), "Mul")?;
@@ -195,7 +243,10 @@ fn gelu(graph: &mut Graph) -> usize {
             (with_number(graph, half, 0.5)? == x).then_some((mul, x))
         })();
         if let Some((last, x)) = found {
-            changes += usize::from(graph.values[x].ty == graph.values[output(graph, last)].ty && plain(graph, last, "Gelu", x));
+            changes += usize::from(
+                graph.values[x].ty == graph.values[output(graph, last)].ty
+                    && plain(graph, last, "Gelu", x),
+            );
         }
     }
     changes
@@ -220,7 +271,11 @@ fn batch_norm(graph: &mut Graph) -> usize {
         let Some(x) = input(graph, n, 0) else { continue };
         let Some(conv) = only(graph, x, &["Conv"], &uses) else { continue };
         let free = !graph.nodes[conv].params.contains_key("act") && input(graph, conv, 3).is_none();
-        let Some((weights, bias)) = folded(graph, n, conv).filter(|_| free && graph.nodes[n].outputs.len() == 1) else { continue };
+        let Some((weights, bias)) =
+            folded(graph, n, conv).filter(|_| free && graph.nodes[n].outputs.len() == 1)
+        else {
+            continue;
+        };
         let Some(w) = input(graph, conv, 1) else { continue };
         let (name, shape) = (graph.values[w].name.clone(), graph.values[w].ty.shape.clone());
         let w = store(graph, &name, &shape, &weights);
@@ -287,7 +342,11 @@ fn residual(graph: &mut Graph) -> usize {
         let Some((conv, other)) = either(graph, n, &["Conv"], &uses) else { continue };
         let ty = &graph.values[output(graph, n)].ty;
         let free = !graph.nodes[conv].params.contains_key("act") && input(graph, conv, 3).is_none();
-        if free && ty.dtype == DType::F32 && graph.values[other].ty == *ty && graph.values[output(graph, conv)].ty == *ty {
+        if free
+            && ty.dtype == DType::F32
+            && graph.values[other].ty == *ty
+            && graph.values[output(graph, conv)].ty == *ty
+        {
             set_input(&mut graph.nodes[conv], 3, other);
             take_over(graph, conv, n);
             changes += 1;
@@ -302,7 +361,8 @@ fn activation(graph: &mut Graph) -> usize {
         let uses = graph.uses();
         let Some(x) = input(graph, n, 0) else { continue };
         let Some(before) = only(graph, x, &["Conv", "MatMul", "Gemm"], &uses) else { continue };
-        if graph.nodes[before].params.contains_key("act") || graph.values[x].ty.dtype != DType::F32 {
+        if graph.nodes[before].params.contains_key("act") || graph.values[x].ty.dtype != DType::F32
+        {
             continue;
         }
         let node = &graph.nodes[n];
@@ -322,7 +382,9 @@ fn activation(graph: &mut Graph) -> usize {
             _ => continue,
         };
         if name == "clip" {
-            let (Some(low), Some(high)) = (bound(1, f32::MIN), bound(2, f32::MAX)) else { continue };
+            let (Some(low), Some(high)) = (bound(1, f32::MIN), bound(2, f32::MAX)) else {
+                continue;
+            };
             let params = &mut graph.nodes[before].params;
             params.insert("act_min".into(), Value::Float(f64::from(low)));
             params.insert("act_max".into(), Value::Float(f64::from(high)));

@@ -48,37 +48,61 @@ impl<'a> External<'a> {
     fn read(&mut self, tensor: &str, proto: &TensorProto, bytes: u64) -> Result<Bytes, OnnxError> {
         let refuse = |why: String| OnnxError::Data { tensor: tensor.to_owned(), why };
         let entry = |key: &str| {
-            proto.external_data.iter().find(|e| e.key.as_deref() == Some(key)).and_then(|e| e.value.as_deref())
+            proto
+                .external_data
+                .iter()
+                .find(|e| e.key.as_deref() == Some(key))
+                .and_then(|e| e.value.as_deref())
         };
-        let location = entry("location").ok_or_else(|| refuse("is external, but no file is named".to_owned()))?;
-        let inside = Path::new(location).components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        let location = entry("location")
+            .ok_or_else(|| refuse("is external, but no file is named".to_owned()))?;
+        let inside = Path::new(location)
+            .components()
+            .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
         if !inside || location.is_empty() || location.contains('\\') {
-            return Err(refuse(format!("is said to be in `{location}`, which leaves the model's folder")));
+            return Err(refuse(format!(
+                "is said to be in `{location}`, which leaves the model's folder"
+            )));
         }
-        let dir = self.dir.ok_or_else(|| refuse(format!("is in `{location}`, but the model has no folder")))?;
+        let dir = self
+            .dir
+            .ok_or_else(|| refuse(format!("is in `{location}`, but the model has no folder")))?;
         let number = |key: &str| entry(key).map(str::parse::<u64>).transpose().ok().flatten();
         let offset = number("offset").unwrap_or(0);
         if number("length").is_some_and(|l| l != bytes) {
-            return Err(refuse(format!("has {} bytes in `{location}`, its type {bytes}", entry("length").unwrap_or_default())));
+            return Err(refuse(format!(
+                "has {} bytes in `{location}`, its type {bytes}",
+                entry("length").unwrap_or_default()
+            )));
         }
         if !self.open.contains_key(location) {
             // A link inside the folder could lead outside.
-            let real = |p: &Path| std::fs::canonicalize(p).map_err(|e| refuse(format!("is in `{location}`: {e}")));
+            let real = |p: &Path| {
+                std::fs::canonicalize(p).map_err(|e| refuse(format!("is in `{location}`: {e}")))
+            };
             let path = real(&dir.join(location))?;
             let home = if dir.as_os_str().is_empty() { real(Path::new("."))? } else { real(dir)? };
             if !path.starts_with(&home) {
-                return Err(refuse(format!("is said to be in `{location}`, which leaves the model's folder")));
+                return Err(refuse(format!(
+                    "is said to be in `{location}`, which leaves the model's folder"
+                )));
             }
             let file = File::open(&path).map_err(|e| refuse(format!("is in `{location}`: {e}")))?;
             self.open.insert(location.to_owned(), file);
         }
-        let Some(mut file) = self.open.get(location) else { return Err(refuse("is missing".to_owned())) };
+        let Some(mut file) = self.open.get(location) else {
+            return Err(refuse("is missing".to_owned()));
+        };
         let len = file.metadata().map_err(|e| refuse(e.to_string()))?.len();
         if offset.checked_add(bytes).is_none_or(|end| end > len) {
-            return Err(refuse(format!("needs {bytes} bytes from byte {offset} of `{location}`, which has {len}")));
+            return Err(refuse(format!(
+                "needs {bytes} bytes from byte {offset} of `{location}`, which has {len}"
+            )));
         }
         let mut data = vec![0; bytes as usize];
-        file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(&mut data)).map_err(|e| refuse(e.to_string()))?;
+        file.seek(SeekFrom::Start(offset))
+            .and_then(|_| file.read_exact(&mut data))
+            .map_err(|e| refuse(e.to_string()))?;
         Ok(Bytes::from(data))
     }
 }
@@ -113,15 +137,24 @@ pub(super) fn dtype_of(value: &str, code: Option<DataType>) -> Result<DType, Onn
 pub(super) fn token(value: &str, dtype: DType, dims: &[i64]) -> Result<TokenType, OnnxError> {
     let shape: Option<Vec<u32>> = dims.iter().map(|&d| u32::try_from(d).ok()).collect();
     let token = shape.map(|s| TokenType::new(dtype, s));
-    let fits = |t: &TokenType| t.shape.len() <= limits::MAX_RANK && t.bytes() <= limits::MAX_TOKEN_BYTES;
+    let fits =
+        |t: &TokenType| t.shape.len() <= limits::MAX_RANK && t.bytes() <= limits::MAX_TOKEN_BYTES;
     token.filter(fits).ok_or_else(|| OnnxError::Type {
         value: value.to_owned(),
-        found: format!("{dtype} tensor of {dims:?}, beyond {} dimensions or {} bytes", limits::MAX_RANK, limits::MAX_TOKEN_BYTES),
+        found: format!(
+            "{dtype} tensor of {dims:?}, beyond {} dimensions or {} bytes",
+            limits::MAX_RANK,
+            limits::MAX_TOKEN_BYTES
+        ),
     })
 }
 
 /// The type and bytes of a tensor.
-pub(super) fn tensor(name: &str, proto: &TensorProto, files: &mut External<'_>) -> Result<(TokenType, Bytes), OnnxError> {
+pub(super) fn tensor(
+    name: &str,
+    proto: &TensorProto,
+    files: &mut External<'_>,
+) -> Result<(TokenType, Bytes), OnnxError> {
     let dtype = dtype_of(name, proto.data_type)?;
     let token = token(name, dtype, &proto.dims)?;
     let data = if proto.data_location == Some(DataLocation::EXTERNAL) {
@@ -146,7 +179,9 @@ fn typed(dtype: DType, proto: &TensorProto) -> Vec<u8> {
         DType::F64 => proto.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::I32 => ints.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::F16 | DType::Bf16 | DType::I16 => ints.iter().flat_map(|v| (*v as u16).to_le_bytes()).collect(),
+        DType::F16 | DType::Bf16 | DType::I16 => {
+            ints.iter().flat_map(|v| (*v as u16).to_le_bytes()).collect()
+        }
         _ => ints.iter().map(|v| *v as u8).collect(),
     }
 }

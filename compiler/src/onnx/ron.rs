@@ -21,7 +21,9 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
     let names = names(net);
     let mut writer = Writer { store, blobs, tensors: Vec::new(), known: BTreeMap::new() };
     let mut out = format!("Model(\n    name: {:?},\n", net.name);
-    for (role, field) in [(Role::Source, "sources"), (Role::Compute, "actors"), (Role::Sink, "sinks")] {
+    for (role, field) in
+        [(Role::Source, "sources"), (Role::Compute, "actors"), (Role::Sink, "sinks")]
+    {
         let mut block = String::new();
         for (actor, name) in net.actors.iter().zip(&names).filter(|(a, _)| a.role == role) {
             let value = if role == Role::Compute {
@@ -33,7 +35,9 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
                 format!("{}({})", actor.op.value, params.join(", "))
             } else {
                 match actor.stream.token() {
-                    Some(token) => format!("Stream(dtype: {}, shape: {})", token.dtype, dims(&token)),
+                    Some(token) => {
+                        format!("Stream(dtype: {}, shape: {})", token.dtype, dims(&token))
+                    }
                     None => "Stream()".to_owned(),
                 }
             };
@@ -128,7 +132,8 @@ impl Writer<'_> {
                 format!("[{}]", items.join(", "))
             }
             Value::Map(map) => {
-                let items: Vec<String> = map.iter().map(|(k, v)| format!("{k:?}: {}", self.value(v, place))).collect();
+                let items: Vec<String> =
+                    map.iter().map(|(k, v)| format!("{k:?}: {}", self.value(v, place))).collect();
                 format!("{{{}}}", items.join(", "))
             }
             Value::Tensor(blob, token) => {

@@ -65,7 +65,9 @@ impl<R: Read + Seek> Scan<'_, R> {
 
     fn byte(&mut self) -> Result<u8, OnnxError> {
         let mut byte = [0];
-        self.reader.read_exact(&mut byte).map_err(|_| self.wrong("it ends in the middle of a field"))?;
+        self.reader
+            .read_exact(&mut byte)
+            .map_err(|_| self.wrong("it ends in the middle of a field"))?;
         self.at += 1;
         Ok(byte[0])
     }
@@ -108,7 +110,8 @@ impl<R: Read + Seek> Scan<'_, R> {
                 2 => {
                     let len = self.varint()?;
                     let inner = self.at.checked_add(len).filter(|n| *n <= end);
-                    let inner = inner.ok_or_else(|| self.wrong("a field reaches beyond its message"))?;
+                    let inner =
+                        inner.ok_or_else(|| self.wrong("a field reaches beyond its message"))?;
                     match message.field(key >> 3) {
                         Some(next) => self.message(next, inner, depth + 1)?,
                         None => self.skip(len, end)?,
@@ -148,7 +151,11 @@ mod tests {
             }
             let mut model = vec![7 << 3 | 2];
             let len = bytes.len();
-            model.extend([(len & 0x7f) as u8 | 0x80, (len >> 7 & 0x7f) as u8 | 0x80, (len >> 14) as u8]);
+            model.extend([
+                (len & 0x7f) as u8 | 0x80,
+                (len >> 7 & 0x7f) as u8 | 0x80,
+                (len >> 14) as u8,
+            ]);
             [model, bytes].concat()
         };
         let cases: [(&str, Vec<u8>, Option<&str>); 7] = [
@@ -156,7 +163,11 @@ mod tests {
             ("version", vec![8, 7], None),
             ("cut short", vec![8], Some("in the middle")),
             ("beyond the file", vec![7 << 3 | 2, 100, 0], Some("reaches beyond")),
-            ("absurd", vec![7 << 3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], Some("reaches beyond")),
+            (
+                "absurd",
+                vec![7 << 3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+                Some("reaches beyond"),
+            ),
             ("groups", vec![7 << 3 | 3], Some("unknown kind")),
             ("deep", nested(40), Some("deeper")),
         ];
@@ -165,7 +176,9 @@ mod tests {
             let got = scan(&mut Cursor::new(bytes), len).map_err(|e| e.to_string());
             match expect {
                 None => assert_eq!(got, Ok(()), "{name}"),
-                Some(part) => assert!(got.clone().is_err_and(|e| e.contains(part)), "{name}: {got:?}"),
+                Some(part) => {
+                    assert!(got.clone().is_err_and(|e| e.contains(part)), "{name}: {got:?}")
+                }
             }
         }
     }

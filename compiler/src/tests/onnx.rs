@@ -1,8 +1,9 @@
 //! ONNX models made here: what is refused and why, hostile files, round trips through text.
 
 use rten_onnx::onnx::{
-    AttributeProto, DataLocation, DataType, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, TypeProtoTensor, ValueInfoProto,
+    AttributeProto, DataLocation, DataType, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto,
+    TypeProtoTensor, ValueInfoProto,
 };
 use zbmd_backends::op::Registry;
 
@@ -15,8 +16,12 @@ fn info(name: &str, dims: &[i64]) -> ValueInfoProto {
         d => Dimension { dim_value: Some(d), ..Default::default() },
     };
     let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
-    let tensor_type = Some(TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape: Some(shape) });
-    ValueInfoProto { name: Some(name.into()), r#type: Some(TypeProto { tensor_type, ..Default::default() }) }
+    let tensor_type =
+        Some(TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape: Some(shape) });
+    ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto { tensor_type, ..Default::default() }),
+    }
 }
 
 fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
@@ -38,9 +43,15 @@ fn ints(name: &str, values: &[i64]) -> TensorProto {
     }
 }
 
-fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>, inputs: Vec<ValueInfoProto>, outputs: &[&str]) -> ModelProto {
+fn model(
+    nodes: Vec<NodeProto>,
+    initializer: Vec<TensorProto>,
+    inputs: Vec<ValueInfoProto>,
+    outputs: &[&str],
+) -> ModelProto {
     let output = outputs.iter().map(|o| info(o, &[1])).collect();
-    let graph = GraphProto { node: nodes, initializer, input: inputs, output, ..Default::default() };
+    let graph =
+        GraphProto { node: nodes, initializer, input: inputs, output, ..Default::default() };
     let opset_import = vec![OperatorSetIdProto { version: Some(18), ..Default::default() }];
     ModelProto { graph: Some(graph), opset_import, ir_version: Some(9), ..Default::default() }
 }
@@ -60,7 +71,8 @@ fn refusal(model: &ModelProto, options: &ImportOptions) -> String {
 #[test]
 fn refusals_name_the_node_the_reason_and_the_way_round() {
     let external = |location: &str| {
-        let entry = StringStringEntryProto { key: Some("location".into()), value: Some(location.into()) };
+        let entry =
+            StringStringEntryProto { key: Some("location".into()), value: Some(location.into()) };
         TensorProto {
             name: Some("w".into()),
             dims: vec![3],
@@ -72,31 +84,107 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
     };
     let add = || vec![node("Add", &["x", "w"], &["y"])];
     let x = || vec![info("x", &[3])];
-    let branch = |name: &str| AttributeProto { name: Some(name.into()), g: Some(GraphProto::default()), ..Default::default() };
+    let branch = |name: &str| AttributeProto {
+        name: Some(name.into()),
+        g: Some(GraphProto::default()),
+        ..Default::default()
+    };
     let mut choice = node("If", &["x"], &["y"]);
     choice.attribute = vec![branch("then_branch"), branch("else_branch")];
     let cases: Vec<(&str, ModelProto)> = vec![
-        ("a circle", model(vec![node("Add", &["x", "b"], &["a"]), node("Relu", &["a"], &["b"])], vec![], x(), &["a"])),
+        (
+            "a circle",
+            model(
+                vec![node("Add", &["x", "b"], &["a"]), node("Relu", &["a"], &["b"])],
+                vec![],
+                x(),
+                &["a"],
+            ),
+        ),
         ("a value that nothing makes", model(add(), vec![], x(), &["y"])),
         ("an output that nothing makes", model(vec![], vec![], x(), &["y"])),
-        ("made twice", model(vec![node("Relu", &["x"], &["y"]), node("Abs", &["x"], &["y"])], vec![], x(), &["y"])),
-        ("an open dimension", model(add(), vec![], vec![info("x", &[-1]), info("w", &[3])], &["y"])),
-        ("an absurd dimension", model(add(), vec![], vec![info("x", &[1 << 40]), info("w", &[3])], &["y"])),
-        ("absurdly many elements", model(add(), vec![], vec![info("x", &[1 << 30, 1 << 30]), info("w", &[3])], &["y"])),
-        ("a negative dimension", model(add(), vec![], vec![info("x", &[-7]), info("w", &[3])], &["y"])),
+        (
+            "made twice",
+            model(
+                vec![node("Relu", &["x"], &["y"]), node("Abs", &["x"], &["y"])],
+                vec![],
+                x(),
+                &["y"],
+            ),
+        ),
+        (
+            "an open dimension",
+            model(add(), vec![], vec![info("x", &[-1]), info("w", &[3])], &["y"]),
+        ),
+        (
+            "an absurd dimension",
+            model(add(), vec![], vec![info("x", &[1 << 40]), info("w", &[3])], &["y"]),
+        ),
+        (
+            "absurdly many elements",
+            model(add(), vec![], vec![info("x", &[1 << 30, 1 << 30]), info("w", &[3])], &["y"]),
+        ),
+        (
+            "a negative dimension",
+            model(add(), vec![], vec![info("x", &[-7]), info("w", &[3])], &["y"]),
+        ),
         ("data in the folder above", model(add(), vec![external("../w.bin")], x(), &["y"])),
         ("data at the root", model(add(), vec![external("/etc/passwd")], x(), &["y"])),
         ("data without a folder", model(add(), vec![external("w.bin")], x(), &["y"])),
-        ("too little data", model(add(), vec![TensorProto { dims: vec![4], ..ints("w", &[1, 2, 3]) }], x(), &["y"])),
+        (
+            "too little data",
+            model(add(), vec![TensorProto { dims: vec![4], ..ints("w", &[1, 2, 3]) }], x(), &["y"]),
+        ),
         ("a loop", model(vec![node("Loop", &["x"], &["y"])], vec![], x(), &["y"])),
-        ("random numbers", model(vec![node("RandomNormalLike", &["x"], &["y"])], vec![], x(), &["y"])),
-        ("an unknown operator", model(vec![node("Frobnicate", &["x"], &["y"])], vec![], x(), &["y"])),
+        (
+            "random numbers",
+            model(vec![node("RandomNormalLike", &["x"], &["y"])], vec![], x(), &["y"]),
+        ),
+        (
+            "an unknown operator",
+            model(vec![node("Frobnicate", &["x"], &["y"])], vec![], x(), &["y"]),
+        ),
         ("a branch on data", model(vec![choice], vec![], x(), &["y"])),
-        ("a shape from data", model(vec![node("Reshape", &["x", "s"], &["y"])], vec![], vec![info("x", &[3]), info("s", &[1])], &["y"])),
-        ("an impossible shape", model(vec![node("Reshape", &["x", "s"], &["y"])], vec![ints("s", &[2])], x(), &["y"])),
-        ("an absurd result", model(vec![node("Expand", &["x", "s"], &["y"])], vec![ints("s", &[1 << 31, 1 << 20, 3])], x(), &["y"])),
-        ("an absurd constant", model(vec![node("ConstantOfShape", &["s"], &["y"])], vec![ints("s", &[1 << 31])], x(), &["y"])),
-        ("an absurd pad", model(vec![node("Pad", &["x", "s"], &["y"])], vec![ints("s", &[i64::MAX, i64::MAX])], x(), &["y"])),
+        (
+            "a shape from data",
+            model(
+                vec![node("Reshape", &["x", "s"], &["y"])],
+                vec![],
+                vec![info("x", &[3]), info("s", &[1])],
+                &["y"],
+            ),
+        ),
+        (
+            "an impossible shape",
+            model(vec![node("Reshape", &["x", "s"], &["y"])], vec![ints("s", &[2])], x(), &["y"]),
+        ),
+        (
+            "an absurd result",
+            model(
+                vec![node("Expand", &["x", "s"], &["y"])],
+                vec![ints("s", &[1 << 31, 1 << 20, 3])],
+                x(),
+                &["y"],
+            ),
+        ),
+        (
+            "an absurd constant",
+            model(
+                vec![node("ConstantOfShape", &["s"], &["y"])],
+                vec![ints("s", &[1 << 31])],
+                x(),
+                &["y"],
+            ),
+        ),
+        (
+            "an absurd pad",
+            model(
+                vec![node("Pad", &["x", "s"], &["y"])],
+                vec![ints("s", &[i64::MAX, i64::MAX])],
+                x(),
+                &["y"],
+            ),
+        ),
     ];
     let mut text = String::new();
     for (what, model) in cases {
@@ -104,9 +192,18 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
     }
     let fine = model(vec![node("Relu", &["x"], &["y"])], vec![], x(), &["y"]);
     for (what, options) in [
-        ("no such input", ImportOptions { state: [("z".into(), "y".into())].into(), ..Default::default() }),
-        ("no such output", ImportOptions { state: [("x".into(), "z".into())].into(), ..Default::default() }),
-        ("no such dimension", ImportOptions { dims: [("batch".into(), 1)].into(), ..Default::default() }),
+        (
+            "no such input",
+            ImportOptions { state: [("z".into(), "y".into())].into(), ..Default::default() },
+        ),
+        (
+            "no such output",
+            ImportOptions { state: [("x".into(), "z".into())].into(), ..Default::default() },
+        ),
+        (
+            "no such dimension",
+            ImportOptions { dims: [("batch".into(), 1)].into(), ..Default::default() },
+        ),
         ("no such pass", ImportOptions { without: vec!["gleu".into()], ..Default::default() }),
     ] {
         text += &format!("{what}\n  {}\n", refusal(&fine, &options));
@@ -118,7 +215,11 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
 fn damaged_files_end_in_an_error_or_a_graph() {
     let conv = {
         let mut conv = node("Conv", &["x", "w"], &["c"]);
-        conv.attribute = vec![AttributeProto { name: Some("pads".into()), ints: vec![1, 1], ..Default::default() }];
+        conv.attribute = vec![AttributeProto {
+            name: Some("pads".into()),
+            ints: vec![1, 1],
+            ..Default::default()
+        }];
         conv
     };
     let weights = TensorProto {
@@ -129,13 +230,19 @@ fn damaged_files_end_in_an_error_or_a_graph() {
         ..Default::default()
     };
     let nodes = vec![conv, node("Reshape", &["c", "s"], &["r"]), node("Softmax", &["r"], &["y"])];
-    let whole = bytes(&model(nodes, vec![weights, ints("s", &[2, -1])], vec![info("x", &[1, 1, 8])], &["y"]));
+    let whole = bytes(&model(
+        nodes,
+        vec![weights, ints("s", &[2, -1])],
+        vec![info("x", &[1, 1, 8])],
+        &["y"],
+    ));
     let registry = Registry::standard();
     let options = ImportOptions::default();
     assert_eq!(check_onnx_bytes(&whole, &registry, &options), Ok(()));
     let mut state = 1_u64;
     let mut random = |n: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % n
     };
     for _ in 0..3000 {
@@ -161,8 +268,13 @@ fn imported_text_compiles_to_the_same_outputs() {
         float_data: (0..9).map(|v| v as f32 * 0.25).collect(),
         ..Default::default()
     };
-    let nodes = vec![node("MatMul", &["h", "w"], &["m"]), node("Add", &["m", "x"], &["s"]), node("Tanh", &["s"], &["h2"])];
-    let made = model(nodes, vec![weights], vec![info("x", &[1, 3]), info("h", &[1, 3])], &["h2", "s"]);
+    let nodes = vec![
+        node("MatMul", &["h", "w"], &["m"]),
+        node("Add", &["m", "x"], &["s"]),
+        node("Tanh", &["s"], &["h2"]),
+    ];
+    let made =
+        model(nodes, vec![weights], vec![info("x", &[1, 3]), info("h", &[1, 3])], &["h2", "s"]);
     let path = dir.path().join("cell.onnx");
     std::fs::write(&path, bytes(&made)).expect("a file");
     let options = CompileOptions {
@@ -175,18 +287,23 @@ fn imported_text_compiles_to_the_same_outputs() {
     let store = crate::onnx::store(&text).expect("a store");
     std::fs::write(dir.path().join("cell.safetensors"), store).expect("a file");
     std::fs::write(dir.path().join("cell.ron"), &text.model).expect("a file");
-    let again = compile_file(dir.path().join("cell.ron"), &CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() });
+    let again = compile_file(
+        dir.path().join("cell.ron"),
+        &CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() },
+    );
     let again = again.unwrap_or_else(|e| panic!("{}\n{e}", text.model)).program;
     let input: Vec<u8> = (0..15).flat_map(|v| (v as f32 * 0.1).to_le_bytes()).collect();
     let run = |program: &zbmd_ir::Program| {
         let registry = Registry::standard();
         let mut interpreter =
-            zbmd_backends::interpret::Interpreter::new(&program.graph, &program.blobs, &registry).expect("kernels");
+            zbmd_backends::interpret::Interpreter::new(&program.graph, &program.blobs, &registry)
+                .expect("kernels");
         interpreter.run(&[("x".to_owned(), input.clone())].into(), None).expect("a run").outputs
     };
     let (a, b) = (run(&direct), run(&again));
     assert_eq!(a["s"].len(), 60);
     assert_eq!(a, b);
-    let graph = graph_of_onnx("cell", &bytes(&made), &CompileOptions::default()).expect("a graph").0;
+    let graph =
+        graph_of_onnx("cell", &bytes(&made), &CompileOptions::default()).expect("a graph").0;
     assert_eq!(graph.sources().count(), 2);
 }

@@ -6,7 +6,9 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, index_at, token, volume};
+use super::cx::{
+    Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, expect_count, index_at, token, volume,
+};
 use super::gemm::{Act, Extra, Left, PANEL, gemm};
 use super::matmul::act;
 use super::num::Float;
@@ -50,7 +52,8 @@ impl Shape {
 
     fn flops(&self) -> f64 {
         let (_, out, kernel) = self.window.sizes();
-        2.0 * (self.batch * self.filters * out) as f64 * (kernel * self.channels / self.groups) as f64
+        let each = kernel as f64 * (self.channels / self.groups) as f64;
+        2.0 * self.batch as f64 * self.filters as f64 * out as f64 * each
     }
 }
 
@@ -72,7 +75,11 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     if dtype == DType::F64 {
         return Ok(Plan::float(dtype, out, Direct(s)).flops(8.0 * flops));
     }
-    if s.channels == s.groups && s.filters == s.groups && s.window.input[0] == 1 && s.window.kernel[0] == 1 {
+    if s.channels == s.groups
+        && s.filters == s.groups
+        && s.window.input[0] == 1
+        && s.window.kernel[0] == 1
+    {
         return Ok(Plan::lazy(out, move || Ok(Box::new(Depthwise::new(s, act)))).flops(3.0 * flops));
     }
     Ok(Plan::lazy(out, move || Ok(Box::new(Gathered::new(s, act)?))).flops(flops))
@@ -92,7 +99,9 @@ impl FloatBody for Direct {
             s.window.each(|n, o| {
                 let mut sum = bias.map_or(F::ZERO, |b| b[f]);
                 for c in 0..per {
-                    s.window.cover(o, |k, i| sum += w[(f * per + c) * kernel + k] * x[first + c * plane + i]);
+                    s.window.cover(o, |k, i| {
+                        sum += w[(f * per + c) * kernel + k] * x[first + c * plane + i]
+                    });
                 }
                 y[(b * s.filters + f) * out + n] = sum;
             });
@@ -111,7 +120,8 @@ struct Padded {
 impl Padded {
     fn new(w: &Window) -> Self {
         // As far as the last window reaches, and at least the input itself.
-        let need = |d: usize| (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] + 1;
+        let need =
+            |d: usize| (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] + 1;
         let dims: [usize; 3] = std::array::from_fn(|d| need(d).max(w.input[d] + w.before[d]));
         Self { dims, plane: volume(&dims), any: dims != w.input }
     }
@@ -123,7 +133,8 @@ impl Padded {
         to.fill(0.0);
         for (x, to) in x.chunks_exact(plane).zip(to.chunks_exact_mut(self.plane)) {
             for (z, y) in (0..depth).flat_map(|z| (0..height).map(move |y| (z, y))) {
-                let at = ((z + w.before[0]) * self.dims[1] + y + w.before[1]) * self.dims[2] + w.before[2];
+                let at = ((z + w.before[0]) * self.dims[1] + y + w.before[1]) * self.dims[2]
+                    + w.before[2];
                 to[at..at + width].copy_from_slice(&x[(z * height + y) * width..][..width]);
             }
         }
@@ -159,7 +170,9 @@ impl Gathered {
         }
         let mut spots = Vec::with_capacity(out.next_multiple_of(PANEL));
         w.each(|_, o| {
-            spots.push(padded.offset(o[0] * w.stride[0], o[1] * w.stride[1], o[2] * w.stride[2]) as u32);
+            spots
+                .push(padded.offset(o[0] * w.stride[0], o[1] * w.stride[1], o[2] * w.stride[2])
+                    as u32);
         });
         let last = spots.last().copied().unwrap_or(0);
         spots.resize(out.next_multiple_of(PANEL), last);
@@ -220,7 +233,11 @@ impl Body for Gathered {
         let s = &self.s;
         let (plane, out, _) = s.window.sizes();
         let (per, filters, taps) = (s.channels / s.groups, s.filters / s.groups, self.taps.len());
-        let (padded, packed) = t.scratch::<f32>().split_at_mut(if self.padded.any { per * self.padded.plane } else { 0 });
+        let (padded, packed) = t.scratch::<f32>().split_at_mut(if self.padded.any {
+            per * self.padded.plane
+        } else {
+            0
+        });
         for (b, g) in (0..s.batch).flat_map(|b| (0..s.groups).map(move |g| (b, g))) {
             let x = &x[(b * s.channels + g * per) * plane..][..per * plane];
             let x = if self.padded.any {
@@ -309,20 +326,17 @@ impl Plane<'_> {
                 match w.stride[2] {
                     1 => {
                         let x = &self.x[at..at + PANEL];
-                        for l in 0..PANEL {
-                            sums[l] = fma::<FMA>(x[l], h, sums[l]);
-                        }
+                        sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
                     }
                     2 => {
-                        let x = &self.x[at..at + 2 * PANEL];
-                        for l in 0..PANEL {
-                            sums[l] = fma::<FMA>(x[2 * l], h, sums[l]);
-                        }
+                        let (pairs, _) = self.x[at..at + 2 * PANEL].as_chunks::<2>();
+                        sums.iter_mut()
+                            .zip(pairs)
+                            .for_each(|(sum, x)| *sum = fma::<FMA>(x[0], h, *sum));
                     }
                     step => {
-                        for l in 0..PANEL {
-                            sums[l] = fma::<FMA>(self.x[at + l * step], h, sums[l]);
-                        }
+                        let x = self.x[at..].iter().step_by(step);
+                        sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
                     }
                 }
             }
@@ -409,10 +423,15 @@ pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
         if let Some(size) = size {
             let total = full.saturating_sub(size);
             let (half, rest) = (total / 2, total - total / 2);
-            (pads[d], pads[rank + d]) = if auto == "SAME_UPPER" { (half, rest) } else { (rest, half) };
+            (pads[d], pads[rank + d]) =
+                if auto == "SAME_UPPER" { (half, rest) } else { (rest, half) };
         }
-        let size = size.or(full.checked_sub(pads[d] + pads[rank + d])).filter(|s| (1..1 << 31).contains(s));
-        out.push(size.ok_or_else(|| cx.args.error("pads", "leaves nothing, or the result is absurdly large", "pad less"))?);
+        let size = size
+            .or(full.checked_sub(pads[d] + pads[rank + d]))
+            .filter(|s| (1..1 << 31).contains(s));
+        out.push(size.ok_or_else(|| {
+            cx.args.error("pads", "leaves nothing, or the result is absurdly large", "pad less")
+        })?);
     }
     let filters = weights[1] * groups;
     let shape = [&[input[0], filters], out.as_slice()].concat();
@@ -453,7 +472,8 @@ struct Transposed {
 impl FloatBody for Transposed {
     fn run<F: Float>(&self, t: &mut Tensors<'_>) {
         let (x, w, bias, y) = (t.get::<F>(0), t.get::<F>(1), t.opt::<F>(2), t.out::<F>(0));
-        let (plane, out, kernel) = (volume(&self.input), volume(&self.output), volume(&self.kernel));
+        let (plane, out, kernel) =
+            (volume(&self.input), volume(&self.output), volume(&self.kernel));
         let filters = self.per * self.groups;
         for (i, y) in y.chunks_exact_mut(out).enumerate() {
             y.fill(bias.map_or(F::ZERO, |b| b[i % filters]));
@@ -473,7 +493,9 @@ impl FloatBody for Transposed {
 impl Transposed {
     fn spread<F: Float>(&self, x: &[F], w: &[F], y: &mut [F]) {
         let place = |d: usize, i: usize, k: usize| -> Option<usize> {
-            (i * self.stride[d] + k * self.dilation[d]).checked_sub(self.pads[d]).filter(|p| *p < self.output[d])
+            (i * self.stride[d] + k * self.dilation[d])
+                .checked_sub(self.pads[d])
+                .filter(|p| *p < self.output[d])
         };
         let [_, ih, iw] = self.input;
         let [kd, kh, kw] = self.kernel;
@@ -485,7 +507,8 @@ impl Transposed {
                     let Some(r) = place(1, r, b) else { continue };
                     for e in 0..kw {
                         let Some(c) = place(2, c, e) else { continue };
-                        y[(z * self.output[1] + r) * self.output[2] + c] += v * w[(a * kh + b) * kw + e];
+                        y[(z * self.output[1] + r) * self.output[2] + c] +=
+                            v * w[(a * kh + b) * kw + e];
                     }
                 }
             }
@@ -496,7 +519,12 @@ impl Transposed {
 const BYTES: [DType; 2] = [DType::I8, DType::U8];
 
 /// Sums of products of bytes with their zero points taken off.
-fn integer_sums(t: &Tensors<'_>, s: &Shape, ops: [(usize, DType, usize); 2], mut put: impl FnMut(usize, usize, i32)) {
+fn integer_sums(
+    t: &Tensors<'_>,
+    s: &Shape,
+    ops: [(usize, DType, usize); 2],
+    mut put: impl FnMut(usize, usize, i32),
+) {
     let [(xi, dx, zx), (wi, dw, zw)] = ops;
     let (x, w) = (t.bytes(xi), t.bytes(wi));
     let wide = |v: u8, d: DType| if d == DType::I8 { i32::from(v as i8) } else { i32::from(v) };
@@ -514,7 +542,10 @@ fn integer_sums(t: &Tensors<'_>, s: &Shape, ops: [(usize, DType, usize); 2], mut
             let mut sum = 0_i32;
             for c in 0..per {
                 s.window.cover(o, |k, i| {
-                    let (x, w) = (wide(x[first + c * plane + i], dx), wide(w[(f * per + c) * kernel + k], dw));
+                    let (x, w) = (
+                        wide(x[first + c * plane + i], dx),
+                        wide(w[(f * per + c) * kernel + k], dw),
+                    );
                     sum = sum.wrapping_add((x - zx).wrapping_mul(w - zw));
                 });
             }
@@ -526,6 +557,8 @@ fn integer_sums(t: &Tensors<'_>, s: &Shape, ops: [(usize, DType, usize); 2], mut
 pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
     let (dx, dw) = (cx.expect(0, &BYTES)?, cx.expect(1, &BYTES)?);
     let s = Shape::of(cx, 0, 1)?;
+    expect_count(cx, 2, &[1], dx)?;
+    expect_count(cx, 3, &[1, s.filters], dw)?;
     let flops = 8.0 * s.flops();
     Ok(Plan::new(vec![s.out(DType::I32)], move |t: &mut Tensors<'_>| {
         let y = t.out::<i32>(0);
@@ -540,6 +573,17 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
         cx.expect(scale, &[DType::F32])?;
     }
     let s = Shape::of(cx, 0, 3)?;
+    for (i, counts, dtype) in [
+        (1, [1, 1], DType::F32),
+        (2, [1, 1], dx),
+        (4, [1, s.filters], DType::F32),
+        (5, [1, s.filters], dw),
+        (6, [1, 1], DType::F32),
+        (7, [1, 1], dy),
+        (8, [s.filters, s.filters], DType::I32),
+    ] {
+        expect_count(cx, i, &counts, dtype)?;
+    }
     let flops = 8.0 * s.flops();
     Ok(Plan::new(vec![s.out(dy)], move |t: &mut Tensors<'_>| {
         let y = t.out_bytes(0);
@@ -548,7 +592,8 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
         let bias = t.opt::<i32>(8);
         integer_sums(t, &s, [(0, dx, 2), (3, dw, 5)], |i, f, v| {
             let v = v.wrapping_add(bias.map_or(0, |b| b[f]));
-            let scale = f64::from(sx) * f64::from(sw[if sw.len() == 1 { 0 } else { f }]) / f64::from(sy);
+            let scale =
+                f64::from(sx) * f64::from(sw[if sw.len() == 1 { 0 } else { f }]) / f64::from(sy);
             y[i] = super::quant::saturate(f64::from(v) * scale + zero, dy, zero);
         });
     })
@@ -558,11 +603,18 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
 /// A causal depthwise convolution along the last dimension, which carries its past along.
 pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
-    let ([b, c, n], [w, 1, k]) = (cx.dims(0)?[..].try_into().unwrap_or([0; 3]), cx.dims(1)?[..].try_into().unwrap_or([0; 3])) else {
+    let ([b, c, n], [w, 1, k]) = (
+        cx.dims(0)?[..].try_into().unwrap_or([0; 3]),
+        cx.dims(1)?[..].try_into().unwrap_or([0; 3]),
+    ) else {
         return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), "[channels, 1, k]"));
     };
     if w != c || k == 0 || n == 0 {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("the input is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the input is {}", cx.operand(0)?.ty),
+        ));
     }
     if let Some(past) = cx.opt(3)
         && past.dims() != [b, c, k - 1]
@@ -570,7 +622,8 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
         return Err(cx.refuse(3, format!("is {}", past.ty), format!("[{b}, {c}, {}]", k - 1)));
     }
     let silu = matches!(cx.args.word_opt("activation")?, Some("silu" | "swish"));
-    let outs = cx.wanted.iter().map(|&o| token(dtype, &[b, c, if o == 0 { n } else { k - 1 }])).collect();
+    let outs =
+        cx.wanted.iter().map(|&o| token(dtype, &[b, c, if o == 0 { n } else { k - 1 }])).collect();
     struct Causal {
         channels: usize,
         n: usize,
@@ -582,7 +635,8 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
             let (x, w, bias, past) = (t.get::<F>(0), t.get::<F>(1), t.opt::<F>(2), t.opt::<F>(3));
             let y = if self.wants[0] { t.out::<F>(0) } else { &mut [] };
-            let state = if self.wants[1] { t.out::<F>(usize::from(self.wants[0])) } else { &mut [] };
+            let state =
+                if self.wants[1] { t.out::<F>(usize::from(self.wants[0])) } else { &mut [] };
             let (n, k) = (self.n, self.k);
             for (i, x) in x.chunks_exact(n).enumerate() {
                 let c = i % self.channels;
@@ -593,7 +647,9 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
                 };
                 if let Some(y) = y.get_mut(i * n..(i + 1) * n) {
                     for (o, y) in y.iter_mut().enumerate() {
-                        let sum = (0..k).fold(bias.map_or(F::ZERO, |b| b[c]), |s, j| s + w[c * k + j] * at(o + j));
+                        let sum = (0..k).fold(bias.map_or(F::ZERO, |b| b[c]), |s, j| {
+                            s + w[c * k + j] * at(o + j)
+                        });
                         *y = if self.silu { sum * sum.sigmoid() } else { sum };
                     }
                 }

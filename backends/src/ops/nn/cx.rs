@@ -45,12 +45,15 @@ pub(crate) fn dims(ty: &TokenType) -> Vec<usize> {
 
 /// Elements of a shape.
 pub(crate) fn volume(dims: &[usize]) -> usize {
-    dims.iter().product()
+    dims.iter().fold(1, |n, &d| n.saturating_mul(d))
 }
 
 /// A type from dimensions as indices.
 pub(crate) fn token(dtype: DType, dims: &[usize]) -> TokenType {
-    TokenType::new(dtype, dims.iter().map(|&d| u32::try_from(d).unwrap_or(u32::MAX)).collect::<Vec<_>>())
+    TokenType::new(
+        dtype,
+        dims.iter().map(|&d| u32::try_from(d).unwrap_or(u32::MAX)).collect::<Vec<_>>(),
+    )
 }
 
 /// Little-endian elements as f64.
@@ -79,7 +82,12 @@ pub(crate) struct Cx<'a> {
 
 impl<'a> Cx<'a> {
     /// A refusal of operand `i`.
-    pub(crate) fn refuse(&self, i: usize, message: impl Into<String>, help: impl Into<String>) -> OpError {
+    pub(crate) fn refuse(
+        &self,
+        i: usize,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> OpError {
         let name = self.ins.get(i).and_then(|o| o.as_ref()).map_or("x", |o| o.name.as_str());
         input_error(name, message, help)
     }
@@ -87,7 +95,11 @@ impl<'a> Cx<'a> {
     /// Operand `i`, which the table of ops says must be there.
     pub(crate) fn operand(&self, i: usize) -> Result<&Operand, OpError> {
         self.ins.get(i).and_then(|o| o.as_ref()).ok_or_else(|| {
-            input_error("x", format!("input {i} is missing"), "connect it, or give it as a parameter")
+            input_error(
+                "x",
+                format!("input {i} is missing"),
+                "connect it, or give it as a parameter",
+            )
         })
     }
 
@@ -130,7 +142,7 @@ impl<'a> Cx<'a> {
     /// An axis in [−rank, rank), made positive.
     pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, OpError> {
         let place = if axis < 0 { axis + rank as i64 } else { axis };
-        if (0..rank.max(1) as i64).contains(&place) {
+        if (0..rank as i64).contains(&place) {
             return Ok(place as usize);
         }
         Err(self.args.error("axis", format!("is {axis}"), format!("there are {rank} dimensions")))
@@ -145,17 +157,26 @@ impl<'a> Cx<'a> {
     }
 
     /// A list of non-negative integers, or so many of `default`.
-    pub(crate) fn sizes(&self, name: &str, n: usize, default: usize) -> Result<Vec<usize>, OpError> {
+    pub(crate) fn sizes(
+        &self,
+        name: &str,
+        n: usize,
+        default: usize,
+    ) -> Result<Vec<usize>, OpError> {
         let Some(list) = self.args.ints_opt(name)? else { return Ok(vec![default; n]) };
-        let list: Option<Vec<usize>> =
-            list.into_iter().map(|v| usize::try_from(v).ok().filter(|v| *v <= u32::MAX as usize)).collect();
+        let list: Option<Vec<usize>> = list
+            .into_iter()
+            .map(|v| usize::try_from(v).ok().filter(|v| *v <= u32::MAX as usize))
+            .collect();
         match list {
             Some(list) if list.len() == n => Ok(list),
             Some(list) => {
                 let message = format!("has {} elements, {n} are needed", list.len());
                 Err(self.args.error(name, message, "one for each dimension"))
             }
-            None => Err(self.args.error(name, "has an impossible element", "give sizes of 0 or more")),
+            None => {
+                Err(self.args.error(name, "has an impossible element", "give sizes of 0 or more"))
+            }
         }
     }
 
@@ -177,6 +198,30 @@ impl<'a> Cx<'a> {
     /// A refusal of the whole op.
     pub(crate) fn other(message: impl Into<String>, help: impl Into<String>) -> OpError {
         OpError::Other { message: message.into(), help: help.into() }
+    }
+}
+
+/// The type that an operand of a widened op has in its body, see [`Halves`].
+pub(crate) fn computed(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::Bf16 => DType::F32,
+        DType::I8 | DType::I16 => DType::I32,
+        other => other,
+    }
+}
+
+/// Refuses operand `i` unless it is missing or has one of these numbers of elements and this type.
+pub(crate) fn expect_count(
+    cx: &Cx<'_>,
+    i: usize,
+    counts: &[usize],
+    dtype: DType,
+) -> Result<(), OpError> {
+    match cx.opt(i) {
+        Some(o) if o.ty.dtype != dtype || !counts.contains(&(o.ty.elements() as usize)) => {
+            Err(cx.refuse(i, format!("is {}", o.ty), format!("{dtype} of {counts:?} elements")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -255,7 +300,9 @@ impl Plan {
     pub(crate) fn float(dtype: DType, outs: Vec<TokenType>, body: impl FloatBody) -> Self {
         Self::lazy(outs, move || {
             Ok(match dtype {
-                DType::F64 => Box::new(Typed::<_, f64>(body, std::marker::PhantomData)) as Box<dyn Body>,
+                DType::F64 => {
+                    Box::new(Typed::<_, f64>(body, std::marker::PhantomData)) as Box<dyn Body>
+                }
                 _ => Box::new(Typed::<_, f32>(body, std::marker::PhantomData)),
             })
         })
@@ -362,7 +409,12 @@ impl Fire {
             Source::Port(port, bytes) => Place::Port(port, bytes),
             Source::Const(bytes, dtype) => Place::Const(Aligned::new(bytes, dtype)),
         };
-        Ok(Self { body, places: sources.into_iter().map(place).collect(), outs: outs.iter().map(|o| o.0).collect(), batches })
+        Ok(Self {
+            body,
+            places: sources.into_iter().map(place).collect(),
+            outs: outs.iter().map(|o| o.0).collect(),
+            batches,
+        })
     }
 }
 
@@ -379,7 +431,8 @@ impl Kernel for Fire {
             n => &mut io.scratch::<u8>()[..n],
         };
         for call in 0..calls {
-            let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
+            let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] =
+                std::array::from_fn(|_| Default::default());
             for (o, bytes) in self.outs.iter().enumerate() {
                 let rest = std::mem::take(&mut whole[o]);
                 let (now, later) = rest.split_at_mut(bytes * each);
@@ -436,7 +489,8 @@ impl<'a> Tensors<'a> {
 
     /// The elements of operand `i`, if it is there.
     pub(crate) fn opt<T: bytemuck::Pod>(&self, i: usize) -> Option<&'a [T]> {
-        self.try_bytes(i).map(|b| if b.is_empty() { Default::default() } else { bytemuck::cast_slice(b) })
+        self.try_bytes(i)
+            .map(|b| if b.is_empty() { Default::default() } else { bytemuck::cast_slice(b) })
     }
 
     /// The elements of wanted output `o`. Once a run.
@@ -588,7 +642,8 @@ impl Body for Halves {
     fn scratch_bytes(&self) -> usize {
         let ins = self.ins.iter().flatten().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n));
         let outs = self.outs.iter().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n));
-        4 * (ins.sum::<usize>() + outs.sum::<usize>()) + self.body.scratch_bytes().next_multiple_of(64)
+        4 * (ins.sum::<usize>() + outs.sum::<usize>())
+            + self.body.scratch_bytes().next_multiple_of(64)
     }
 }
 

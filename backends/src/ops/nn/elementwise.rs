@@ -198,8 +198,12 @@ fn map_plan<A: bytemuck::Pod, B: bytemuck::Pod>(
 pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Made {
     fn make<T: Num>(out: zbmd_ir::TokenType, name: &str) -> Made {
         Ok(match name {
-            "Abs" => map_plan(out, |v: T| if v < T::ZERO { T::ZERO.sub(v) } else { T::ZERO.add(v) }),
-            "Neg" => map_plan(out, |v: T| if T::FLOAT { v.mul(T::of(-1.0)) } else { T::ZERO.sub(v) }),
+            "Abs" => {
+                map_plan(out, |v: T| if v < T::ZERO { T::ZERO.sub(v) } else { T::ZERO.add(v) })
+            }
+            "Neg" => {
+                map_plan(out, |v: T| if T::FLOAT { v.mul(T::of(-1.0)) } else { T::ZERO.sub(v) })
+            }
             "Relu" => map_plan(out, |v: T| v.max(T::ZERO)),
             _ => map_plan(out, |v: T| {
                 if v > T::ZERO {
@@ -235,7 +239,11 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
     let (down, up) = (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?);
     fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Made {
         Ok(map_plan(out, move |v: T| {
-            u8::from(if nan { v.is_nan() } else { (v == T::LEAST && down) || (v == T::GREATEST && up) })
+            u8::from(if nan {
+                v.is_nan()
+            } else {
+                (v == T::LEAST && down) || (v == T::GREATEST && up)
+            })
         }))
     }
     cx.expect(0, &FLOATS)?;
@@ -324,7 +332,11 @@ fn same_dtypes(cx: &Cx<'_>, n: usize) -> Result<DType, OpError> {
         if let Some(other) = cx.opt(i)
             && other.ty.dtype != dtype
         {
-            return Err(cx.refuse(i, format!("is {}, the first input {dtype}", other.ty), "cast one of them"));
+            return Err(cx.refuse(
+                i,
+                format!("is {}, the first input {dtype}", other.ty),
+                "cast one of them",
+            ));
         }
     }
     Ok(dtype)
@@ -340,8 +352,12 @@ pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Made {
             "Div" => binary_plan(cx, dtype, T::div),
             "Max" => binary_plan(cx, dtype, T::max),
             "Min" => binary_plan(cx, dtype, T::min),
-            _ if T::FLOAT => binary_plan(cx, dtype, move |x: T, y: T| T::of(float_mod(x.f64(), y.f64(), fmod))),
-            _ => binary_plan(cx, dtype, move |x: T, y: T| T::of_i64(int_mod(x.i64(), y.i64(), fmod))),
+            _ if T::FLOAT => {
+                binary_plan(cx, dtype, move |x: T, y: T| T::of(float_mod(x.f64(), y.f64(), fmod)))
+            }
+            _ => {
+                binary_plan(cx, dtype, move |x: T, y: T| T::of_i64(int_mod(x.i64(), y.i64(), fmod)))
+            }
         }
     }
     let dtype = same_dtypes(cx, 2)?;
@@ -390,13 +406,17 @@ pub(super) fn compare(cx: &Cx<'_>, name: &str) -> Made {
 pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
     fn make<T: Num>(cx: &Cx<'_>, dtype: DType, name: &str, right: bool) -> Made {
         let bits = 8 * dtype.size_bytes() as i64;
-        let shift = move |x: i64, y: i64| {
-            match (right, (0..bits).contains(&y)) {
-                (true, true) => x >> y,
-                (true, false) => if x < 0 { -1 } else { 0 },
-                (false, true) => x << y,
-                (false, false) => 0,
+        let shift = move |x: i64, y: i64| match (right, (0..bits).contains(&y)) {
+            (true, true) => x >> y,
+            (true, false) => {
+                if x < 0 {
+                    -1
+                } else {
+                    0
+                }
             }
+            (false, true) => x << y,
+            (false, false) => 0,
         };
         match name {
             "BitwiseAnd" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() & y.i64())),
@@ -421,7 +441,7 @@ pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
 
 /// x to the power y; y may have a type of its own.
 pub(super) fn pow(cx: &Cx<'_>) -> Made {
-    let (dtype, other) = (cx.dtype(0)?, cx.dtype(1)?);
+    let (dtype, other) = (cx.dtype(0)?, super::cx::computed(cx.dtype(1)?));
     // Squares are what normalisations ask for: exact, and in vector code.
     if let Some(exponent) = cx.operand(1)?.floats().filter(|e| e.len() == 1)
         && dtype == DType::F32
@@ -504,7 +524,9 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
                     match (i, dense) {
                         (0, true) => y.copy_from_slice(&x[from..from + y.len()]),
                         (0, false) => y.fill(x[from]),
-                        (_, true) => y.iter_mut().zip(&x[from..]).for_each(|(y, &x)| *y = join(*y, x)),
+                        (_, true) => {
+                            y.iter_mut().zip(&x[from..]).for_each(|(y, &x)| *y = join(*y, x))
+                        }
                         _ => y.iter_mut().for_each(|y| *y = join(*y, x[from])),
                     }
                 });
@@ -525,7 +547,11 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
 pub(super) fn select(cx: &Cx<'_>) -> Made {
     cx.expect(0, &[DType::Bool])?;
     if cx.dtype(1)? != cx.dtype(2)? {
-        return Err(cx.refuse(2, format!("is {}", cx.operand(2)?.ty), format!("`{}` is {}", cx.operand(1)?.name, cx.operand(1)?.ty)));
+        return Err(cx.refuse(
+            2,
+            format!("is {}", cx.operand(2)?.ty),
+            format!("`{}` is {}", cx.operand(1)?.name, cx.operand(1)?.ty),
+        ));
     }
     let dtype = cx.dtype(1)?;
     let shapes = [cx.dims(0)?, cx.dims(1)?, cx.dims(2)?];
@@ -559,7 +585,8 @@ pub(super) fn select(cx: &Cx<'_>) -> Made {
 pub(super) fn clip(cx: &Cx<'_>) -> Made {
     fn make<T: Num>(out: zbmd_ir::TokenType) -> Made {
         Ok(Plan::new(vec![out], |t: &mut Tensors<'_>| {
-            let bound = |i: usize, none: T| t.opt::<T>(i).and_then(|s| s.first().copied()).unwrap_or(none);
+            let bound =
+                |i: usize, none: T| t.opt::<T>(i).and_then(|s| s.first().copied()).unwrap_or(none);
             let (low, high) = (bound(1, T::LEAST), bound(2, T::GREATEST));
             let (x, y) = (t.get::<T>(0), t.out::<T>(0));
             simd::map(x, y, |v: T| {
@@ -620,7 +647,11 @@ pub(super) fn prelu(cx: &Cx<'_>) -> Made {
     }
     let dtype = same_dtypes(cx, 2)?;
     if broadcast(&[&cx.dims(0)?, &cx.dims(1)?])? != cx.dims(0)? {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), "its shape must fit that of `x`"));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            "its shape must fit that of `x`",
+        ));
     }
     by_num!(dtype, make(cx, dtype))
 }
@@ -629,7 +660,11 @@ pub(super) fn prelu(cx: &Cx<'_>) -> Made {
 pub(super) fn swiglu(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     if cx.operand(0)?.ty != cx.operand(1)?.ty {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("the first input is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the first input is {}", cx.operand(0)?.ty),
+        ));
     }
     let alpha = cx.args.float_or("alpha", 1.0)?;
     let out = cx.operand(0)?.ty.clone();

@@ -107,14 +107,20 @@ pub(crate) fn gemm(
     if m == 0 || n == 0 {
         return;
     }
-    assert!(k == 0 || (m - 1) * a.row + (k - 1) * a.column < a.data.len(), "the left matrix is too small");
+    assert!(
+        k == 0 || (m - 1) * a.row + (k - 1) * a.column < a.data.len(),
+        "the left matrix is too small"
+    );
     assert!(b.len() >= packed_len(k, n), "the packed matrix is too small");
     assert!(stride >= n && (m - 1) * stride + n <= c.len(), "the result is too small");
     let product = Product { m, k, n, a, b, c, stride, extra };
     #[cfg(target_arch = "x86_64")]
     {
         let fma = std::arch::is_x86_feature_detected!("fma");
-        if fma && std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512dq") {
+        if fma
+            && std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512dq")
+        {
             // SAFETY: the processor has what the function is compiled for.
             return unsafe { x86::wide512(product) };
         }
@@ -170,7 +176,9 @@ impl Vector for Plain {
     }
     #[inline(always)]
     unsafe fn add_product(self, a: f32, b: Self) -> Self {
-        Self(std::array::from_fn(|l| crate::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a, b.0[l], self.0[l])))
+        Self(std::array::from_fn(|l| {
+            crate::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a, b.0[l], self.0[l])
+        }))
     }
 }
 
@@ -339,7 +347,7 @@ type Steps = (usize, usize, usize, usize);
 /// See [`nest`].
 #[inline(always)]
 unsafe fn row_tile<V: Vector>(left: usize, at: &At, width: usize, steps: Steps) -> usize {
-    // SAFETY of all: the caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         match (V::MANY, left) {
             (true, 12..) => panel_tiles::<V, 12, 2>(at, width, steps),
@@ -360,13 +368,17 @@ unsafe fn row_tile<V: Vector>(left: usize, at: &At, width: usize, steps: Steps) 
 /// # Safety
 /// See [`nest`].
 #[inline(always)]
-unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(at: &At, width: usize, steps: Steps) -> usize {
+unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
+    at: &At,
+    width: usize,
+    steps: Steps,
+) -> usize {
     let (_, _, panel, stride) = steps;
     let mut column = 0;
     while column < width {
         let b = at.b.wrapping_add(column / PANEL * panel);
         let c = at.c.wrapping_add(column);
-        // SAFETY of all: whole panels are written in place; the last, partial one through memory of its own.
+        // SAFETY: whole panels are written in place; the last, partial one through memory of its own.
         unsafe {
             if column + P * PANEL <= width {
                 tile::<V, R, P>(at, b, c, stride, steps);
@@ -398,6 +410,7 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(at: &At, width:
 /// # Safety
 /// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `c`.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
 unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     at: &At,
     b: *const f32,
@@ -405,7 +418,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     stride: usize,
     (row, column, panel, _): Steps,
 ) {
-    // SAFETY of all: the caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::zero(); P]; R];
         if !at.first {
@@ -449,7 +462,16 @@ mod tests {
 
     #[test]
     fn products_of_small_integers_are_exact_for_any_size() {
-        for (m, k, n) in [(1, 1, 1), (1, 300, 130), (2, 7, 17), (5, 3, 16), (13, 20, 33), (25, 513, 48), (100, 9, 5), (3, 0, 4)] {
+        for (m, k, n) in [
+            (1, 1, 1),
+            (1, 300, 130),
+            (2, 7, 17),
+            (5, 3, 16),
+            (13, 20, 33),
+            (25, 513, 48),
+            (100, 9, 5),
+            (3, 0, 4),
+        ] {
             let (a, b) = (matrix(m, k, 1), matrix(k, n, 2));
             let mut packed = vec![f32::NAN; packed_len(k, n)];
             pack(&b, k, n, n, 1, &mut packed);

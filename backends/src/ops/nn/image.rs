@@ -1,7 +1,5 @@
 //! Images: resizing, sampling at given places, grids of places.
 
-use zbmd_ir::DType;
-
 use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
 use super::num::Float;
 use super::reduce::around;
@@ -35,16 +33,28 @@ impl Rule<'_> {
     fn source(&self, i: f64, scale: f64, n: usize, out: usize, roi: (f64, f64)) -> Option<f64> {
         let (width, wide) = (n as f64, scale * n as f64);
         Some(match self.coordinates {
-            "align_corners" => if wide == 1.0 { 0.0 } else { i * (width - 1.0) / (wide - 1.0) },
+            "align_corners" => {
+                if wide == 1.0 {
+                    0.0
+                } else {
+                    i * (width - 1.0) / (wide - 1.0)
+                }
+            }
             "asymmetric" => i / scale,
             "tf_crop_and_resize" => {
                 let span = roi.1 - roi.0;
-                let at = if wide == 1.0 { span * (width - 1.0) / 2.0 } else { i * span * (width - 1.0) / (wide - 1.0) };
+                let at = if wide == 1.0 {
+                    span * (width - 1.0) / 2.0
+                } else {
+                    i * span * (width - 1.0) / (wide - 1.0)
+                };
                 let at = at + roi.0 * (width - 1.0);
                 return (0.0..=width - 1.0).contains(&at).then_some(at);
             }
             "pytorch_half_pixel" if wide == 1.0 => -0.5,
-            "half_pixel_symmetric" => width / 2.0 * (1.0 - out as f64 / wide) + (i + 0.5) / scale - 0.5,
+            "half_pixel_symmetric" => {
+                width / 2.0 * (1.0 - out as f64 / wide) + (i + 0.5) / scale - 0.5
+            }
             _ => (i + 0.5) / scale - 0.5,
         })
     }
@@ -55,7 +65,10 @@ impl Rule<'_> {
         let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
         let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
         let small = scale.min(1.0);
-        let normal = |w: Vec<f64>| { let sum: f64 = w.iter().sum(); w.into_iter().map(|v| v / sum).collect() };
+        let normal = |w: Vec<f64>| {
+            let sum: f64 = w.iter().sum();
+            w.into_iter().map(|v| v / sum).collect()
+        };
         match self.mode {
             "nearest" => {
                 let up = match self.nearest {
@@ -69,7 +82,11 @@ impl Rule<'_> {
             "linear" if self.antialias => {
                 let start = (-1.0 / small).floor() as i64 + 1;
                 let taps = 2 - 2 * start;
-                normal((start..start + taps).map(|k| (1.0 - ((k as f64 - ratio) * small).abs()).clamp(0.0, 1.0)).collect())
+                normal(
+                    (start..start + taps)
+                        .map(|k| (1.0 - ((k as f64 - ratio) * small).abs()).clamp(0.0, 1.0))
+                        .collect(),
+                )
             }
             "cubic" if self.antialias => {
                 let start = (-2.0 / small).floor() as i64 + 1;
@@ -86,7 +103,8 @@ impl Rule<'_> {
     }
 
     fn axis(&self, axis: usize, n: usize, out: usize, scale: f64, roi: (f64, f64)) -> Axis {
-        let mut built = Axis { axis, places: Vec::new(), weights: Vec::new(), taps: 0, outside: Vec::new() };
+        let mut built =
+            Axis { axis, places: Vec::new(), weights: Vec::new(), taps: 0, outside: Vec::new() };
         for i in 0..out {
             let at = self.source(i as f64, scale, n, out, roi);
             built.outside.push(at.is_none());
@@ -127,10 +145,15 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
     let roi = cx.floats(1)?.unwrap_or_default();
     let given = sizes.as_ref().map(Vec::len).or(scales.as_ref().map(Vec::len)).unwrap_or(0);
     if given != axes.len() || from.contains(&0) || (!roi.is_empty() && roi.len() < 2 * axes.len()) {
-        return Err(cx.refuse(0, format!("has {} axes to resize, {given} sizes or scales are given", axes.len()), "one for each axis"));
+        return Err(cx.refuse(
+            0,
+            format!("has {} axes to resize, {given} sizes or scales are given", axes.len()),
+            "one for each axis",
+        ));
     }
     if let Some(sizes) = &sizes {
-        let each: Vec<f64> = axes.iter().zip(sizes).map(|(&a, &s)| s.max(1) as f64 / from[a] as f64).collect();
+        let each: Vec<f64> =
+            axes.iter().zip(sizes).map(|(&a, &s)| s.max(1) as f64 / from[a] as f64).collect();
         let one = match cx.args.word_opt("keep_aspect_ratio_policy")? {
             Some("not_larger") => Some(each.iter().copied().fold(f64::INFINITY, f64::min)),
             Some("not_smaller") => Some(each.iter().copied().fold(0.0, f64::max)),
@@ -138,7 +161,11 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
         };
         for (i, &a) in axes.iter().enumerate() {
             scale[a] = one.unwrap_or(each[i]);
-            out[a] = if one.is_some() { (scale[a] * from[a] as f64 + 0.5).floor() as usize } else { sizes[i].max(1) as usize };
+            out[a] = if one.is_some() {
+                (scale[a] * from[a] as f64 + 0.5).floor() as usize
+            } else {
+                sizes[i].max(1) as usize
+            };
         }
     } else if let Some(scales) = &scales {
         for (i, &a) in axes.iter().enumerate() {
@@ -148,10 +175,22 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
         }
     }
     if scale.iter().any(|s| *s <= 0.0 || !s.is_finite()) || out.contains(&0) {
-        return Err(cx.refuse(2, format!("makes {out:?} of {from:?}"), "scales above 0 that leave at least one element"));
+        return Err(cx.refuse(
+            2,
+            format!("makes {out:?} of {from:?}"),
+            "scales above 0 that leave at least one element",
+        ));
     }
     if token(dtype, &out).bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES {
         return Err(cx.refuse(2, format!("makes {out:?}"), "it would be too large"));
+    }
+    let large = |v: &[usize]| axes.iter().any(|&a| v[a] > 1 << 22 && scale[a] != 1.0);
+    if large(&from) || large(&out) {
+        return Err(cx.refuse(
+            0,
+            format!("is {}, to be {out:?}", cx.operand(0)?.ty),
+            "sides of at most 4194304",
+        ));
     }
     let rule = Rule {
         mode: cx.args.word_opt("mode")?.unwrap_or("nearest"),
@@ -172,7 +211,11 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
     let flops = 8.0 * volume(&out) as f64 * passes.iter().map(|p| p.taps).sum::<usize>() as f64;
     if rule.mode == "nearest" || !FLOATS.contains(&dtype) {
         if !passes.iter().all(|p| p.outside.iter().all(|o| !o)) || rule.mode != "nearest" {
-            return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "cast to f32 to interpolate"));
+            return Err(cx.refuse(
+                0,
+                format!("is {}", cx.operand(0)?.ty),
+                "cast to f32 to interpolate",
+            ));
         }
         return nearest(cx, &from, &out, &passes);
     }
@@ -184,7 +227,12 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
         shapes.push(next);
     }
     let largest = shapes.iter().map(|s| volume(s)).max().unwrap_or(0);
-    let body = Resize { passes, shapes, largest, extrapolation: cx.args.float_or("extrapolation_value", 0.0)? };
+    let body = Resize {
+        passes,
+        shapes,
+        largest,
+        extrapolation: cx.args.float_or("extrapolation_value", 0.0)?,
+    };
     Ok(Plan::float(dtype, vec![ty], body).flops(flops))
 }
 
@@ -237,8 +285,11 @@ impl FloatBody for Resize {
             let count = p.outside.len();
             for (o, k) in (0..outer).flat_map(|o| (0..count).map(move |k| (o, k))) {
                 for i in 0..inner {
-                    let pairs = p.places[k * p.taps..].iter().zip(&p.weights[k * p.taps..]).take(p.taps);
-                    let sum = pairs.fold(F::ZERO, |s, (&at, &w)| s + F::of(w) * from[(o * n + at as usize) * inner + i]);
+                    let pairs =
+                        p.places[k * p.taps..].iter().zip(&p.weights[k * p.taps..]).take(p.taps);
+                    let sum = pairs.fold(F::ZERO, |s, (&at, &w)| {
+                        s + F::of(w) * from[(o * n + at as usize) * inner + i]
+                    });
                     to[(o * count + k) * inner + i] = sum;
                 }
             }
@@ -285,8 +336,18 @@ pub(super) fn grid_sample(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let (x, grid) = (cx.dims(0)?, cx.dims(1)?);
     let n = x.len().saturating_sub(2);
-    if !(2..=3).contains(&n) || grid.len() != n + 2 || grid[0] != x[0] || grid[n + 1] != n || cx.dtype(1)? != dtype || x.contains(&0) {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("`x` is {}", cx.operand(0)?.ty)));
+    if !(2..=3).contains(&n)
+        || grid.len() != n + 2
+        || grid[0] != x[0]
+        || grid[n + 1] != n
+        || cx.dtype(1)? != dtype
+        || x.contains(&0)
+    {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
     }
     let taps = match cx.args.word_opt("mode")?.unwrap_or("linear") {
         "nearest" => 1,
@@ -298,7 +359,13 @@ pub(super) fn grid_sample(cx: &Cx<'_>) -> Made {
         "zeros" => Border::Zeros,
         "border" => Border::Clamp,
         "reflection" => Border::Reflect,
-        other => return Err(cx.args.unknown_word("padding_mode", other, &["zeros", "border", "reflection"])),
+        other => {
+            return Err(cx.args.unknown_word(
+                "padding_mode",
+                other,
+                &["zeros", "border", "reflection"],
+            ));
+        }
     };
     let out = [&x[..2], &grid[1..=n]].concat();
     let body = Sample {
@@ -319,7 +386,13 @@ fn reflect(v: f64, low: f64, high: f64) -> f64 {
     if span <= 0.0 {
         return low;
     }
-    let over = if v < low { low - v } else if v > high { v - high } else { return v };
+    let over = if v < low {
+        low - v
+    } else if v > high {
+        v - high
+    } else {
+        return v;
+    };
     let (turns, rest) = ((over / span).trunc(), over % span);
     let from_low = (v < low) == (turns % 2.0 == 0.0);
     if from_low { low + rest } else { high - rest }
@@ -334,7 +407,8 @@ impl Sample {
     /// First place and weights along dimension d of a coordinate in [−1, 1].
     fn along(&self, d: usize, v: f64) -> (i64, [f64; 4]) {
         let n = self.dims[d] as f64;
-        let mut at = if self.corners { (v + 1.0) / 2.0 * (n - 1.0) } else { ((v + 1.0) * n - 1.0) / 2.0 };
+        let mut at =
+            if self.corners { (v + 1.0) / 2.0 * (n - 1.0) } else { ((v + 1.0) * n - 1.0) / 2.0 };
         // The reference rounds coordinates to f32; nearest elements depend on it.
         at = f64::from(at as f32);
         if self.taps == 1 {
@@ -392,10 +466,15 @@ impl FloatBody for Sample {
                 let x = &x[(b * self.channels + c) * plane..][..plane];
                 let mut sum = 0.0;
                 let depth = if rank == 3 { self.taps } else { 1 };
-                for (i, j, k) in (0..depth).flat_map(|i| (0..self.taps).flat_map(move |j| (0..self.taps).map(move |k| (i, j, k)))) {
+                for (i, j, k) in (0..depth).flat_map(|i| {
+                    (0..self.taps).flat_map(move |j| (0..self.taps).map(move |k| (i, j, k)))
+                }) {
                     let w = along[0].1[i] * along[1].1[j] * along[2].1[k];
                     let z = if rank == 3 { self.inside(0, along[0].0 + i as i64) } else { Some(0) };
-                    let (r, e) = (self.inside(rank - 2, along[1].0 + j as i64), self.inside(rank - 1, along[2].0 + k as i64));
+                    let (r, e) = (
+                        self.inside(rank - 2, along[1].0 + j as i64),
+                        self.inside(rank - 1, along[2].0 + k as i64),
+                    );
                     if let (Some(z), Some(r), Some(e)) = (z, r, e) {
                         sum += w * x[(z * self.dims[rank - 2] + r) * self.dims[rank - 1] + e].f64();
                     }
@@ -409,10 +488,15 @@ impl FloatBody for Sample {
 /// Places of an affine transformation, for [`grid_sample`].
 pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
-    let size: Vec<usize> = cx.ints(1)?.unwrap_or_default().iter().map(|&s| s.max(0) as usize).collect();
+    let size: Vec<usize> =
+        cx.ints(1)?.unwrap_or_default().iter().map(|&s| s.max(0) as usize).collect();
     let n = size.len().saturating_sub(2);
     if !(2..=3).contains(&n) || cx.dims(0)? != [size[0], n, n + 1] || size.contains(&0) {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, 2, 3] for four sizes, [n, 3, 4] for five"));
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "[n, 2, 3] for four sizes, [n, 3, 4] for five",
+        ));
     }
     struct Grid {
         dims: Vec<usize>,
@@ -429,7 +513,11 @@ pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
                 for (i, &d) in self.dims.iter().rev().enumerate() {
                     let k = (rest % d) as f64;
                     rest /= d;
-                    at[i] = if self.corners { if d > 1 { -1.0 + 2.0 * k / (d - 1) as f64 } else { 0.0 } } else { (2.0 * k + 1.0) / d as f64 - 1.0 };
+                    at[i] = if self.corners {
+                        if d > 1 { -1.0 + 2.0 * k / (d - 1) as f64 } else { 0.0 }
+                    } else {
+                        (2.0 * k + 1.0) / d as f64 - 1.0
+                    };
                 }
                 at[n] = 1.0;
                 for (r, y) in y.iter_mut().enumerate() {
@@ -441,6 +529,6 @@ pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
     }
     let out = [&size[..1], &size[2..], &[n]].concat();
     let body = Grid { dims: size[2..].to_vec(), corners: cx.flag("align_corners", false)? };
-    let _ = DType::F32;
+
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body))
 }

@@ -9,9 +9,9 @@ const MAX_WALK: usize = 20;
 
 /// Strides of a dense tensor, in elements.
 pub(crate) fn strides(dims: &[usize]) -> Vec<usize> {
-    let mut out = vec![1; dims.len()];
+    let mut out = vec![1_usize; dims.len()];
     for i in (1..dims.len()).rev() {
-        out[i - 1] = out[i] * dims[i];
+        out[i - 1] = out[i].saturating_mul(dims[i]);
     }
     out
 }
@@ -52,7 +52,11 @@ pub(crate) struct Walk<const K: usize> {
 
 impl<const K: usize> Walk<K> {
     /// A walk over `dims`, the operands having these strides (0 where they repeat).
-    pub(crate) fn new(dims: &[usize], strides: [Vec<isize>; K], start: [isize; K]) -> Result<Self, OpError> {
+    pub(crate) fn new(
+        dims: &[usize],
+        strides: [Vec<isize>; K],
+        start: [isize; K],
+    ) -> Result<Self, OpError> {
         let mut merged: Vec<(usize, [isize; K])> = Vec::new();
         for (i, &dim) in dims.iter().enumerate() {
             if dim == 1 {
@@ -60,8 +64,10 @@ impl<const K: usize> Walk<K> {
             }
             let step: [isize; K] = std::array::from_fn(|k| strides[k][i]);
             match merged.last_mut() {
-                Some((n, before)) if (0..K).all(|k| before[k] == step[k] * dim as isize) => {
-                    *n *= dim;
+                Some((n, before))
+                    if (0..K).all(|k| before[k] == step[k].saturating_mul(dim as isize)) =>
+                {
+                    *n = n.saturating_mul(dim);
                     *before = step;
                 }
                 _ => merged.push((dim, step)),
@@ -133,7 +139,12 @@ pub(crate) struct Strided {
 
 impl Strided {
     /// `out[i0, i1, …] = in[start + i0·strides[0] + …]`, elements of `size` bytes.
-    pub(crate) fn new(dims: &[usize], strides: Vec<isize>, start: isize, size: usize) -> Result<Self, OpError> {
+    pub(crate) fn new(
+        dims: &[usize],
+        strides: Vec<isize>,
+        start: isize,
+        size: usize,
+    ) -> Result<Self, OpError> {
         Ok(Self { walk: Walk::new(dims, [strides], [start])?, size })
     }
 
@@ -148,7 +159,9 @@ impl Strided {
 
     fn typed<T: bytemuck::Pod>(&self, x: &[u8], y: &mut [u8]) {
         // Complex elements are aligned to 4 bytes only, so 8-byte ones may not be cast.
-        let (Ok(x), Ok(y)) = (bytemuck::try_cast_slice::<u8, T>(x), bytemuck::try_cast_slice_mut::<u8, T>(y)) else {
+        let (Ok(x), Ok(y)) =
+            (bytemuck::try_cast_slice::<u8, T>(x), bytemuck::try_cast_slice_mut::<u8, T>(y))
+        else {
             return;
         };
         let Walk { inner, step: [step], .. } = self.walk;
@@ -157,7 +170,9 @@ impl Strided {
             && step > 1
             && inner >= 4
         {
-            self.walk.squares().each(|to, from| square(&x[from..], &mut y[to..], rows, inner, step as usize));
+            self.walk
+                .squares()
+                .each(|to, from| square(&x[from..], &mut y[to..], rows, inner, step as usize));
             return;
         }
         self.walk.each(|to, [from]| {
@@ -260,18 +275,30 @@ mod tests {
             walk.each(|to, [x, y]| {
                 for i in 0..walk.inner {
                     assert_eq!(seen.len(), to + i);
-                    seen.push((x as isize + walk.step[0] * i as isize, y as isize + walk.step[1] * i as isize));
+                    seen.push((
+                        x as isize + walk.step[0] * i as isize,
+                        y as isize + walk.step[1] * i as isize,
+                    ));
                 }
             });
             assert_eq!(seen.len(), out.iter().product::<usize>());
             let place = |shape: &[usize], index: &[usize]| -> isize {
                 let own = strides(shape);
                 let lead = index.len() - shape.len();
-                (0..shape.len()).map(|j| if shape[j] == 1 { 0 } else { own[j] * index[lead + j] }).sum::<usize>() as isize
+                (0..shape.len())
+                    .map(|j| if shape[j] == 1 { 0 } else { own[j] * index[lead + j] })
+                    .sum::<usize>() as isize
             };
             for (n, got) in seen.into_iter().enumerate() {
                 let mut rest = n;
-                let index: Vec<usize> = strides(&out).iter().map(|s| { let i = rest / s; rest %= s; i }).collect();
+                let index: Vec<usize> = strides(&out)
+                    .iter()
+                    .map(|s| {
+                        let i = rest / s;
+                        rest %= s;
+                        i
+                    })
+                    .collect();
                 assert_eq!(got, (place(&a, &index), place(&b, &index)));
             }
         }

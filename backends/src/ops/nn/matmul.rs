@@ -2,7 +2,9 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Body, Cx, FLOATS, Plan, Tensors, by_num, constant_f32, token, volume};
+use super::cx::{
+    Body, Cx, FLOATS, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
+};
 use super::gemm::{Act, Extra, Left, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
@@ -12,11 +14,16 @@ type Made = Result<Plan, OpError>;
 
 /// The activation that a pass has put into an op.
 pub(super) fn act(cx: &Cx<'_>) -> Result<Act, OpError> {
-    let bound = |name: &str, default: f64| -> Result<f32, OpError> { Ok(cx.args.float_or(name, default)? as f32) };
+    let bound = |name: &str, default: f64| -> Result<f32, OpError> {
+        Ok(cx.args.float_or(name, default)? as f32)
+    };
     Ok(match cx.args.word_opt("act")?.unwrap_or("none") {
         "none" => Act::None,
         "relu" => Act::Relu,
-        "clip" => Act::Clip(bound("act_min", f64::from(f32::MIN))?, bound("act_max", f64::from(f32::MAX))?),
+        "clip" => Act::Clip(
+            bound("act_min", f64::from(f32::MIN))?,
+            bound("act_max", f64::from(f32::MAX))?,
+        ),
         "sigmoid" => Act::Sigmoid,
         "tanh" => Act::Tanh,
         "silu" => Act::Silu,
@@ -39,6 +46,12 @@ struct Shape {
     walk: Walk<2>,
     batches: usize,
     out: Vec<usize>,
+}
+
+impl Shape {
+    fn flops(&self) -> f64 {
+        2.0 * self.batches as f64 * self.m as f64 * self.k as f64 * self.n as f64
+    }
 }
 
 fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
@@ -84,10 +97,14 @@ fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
 pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     let dtype = cx.dtype(0)?;
     if cx.dtype(1)? != dtype {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("the left matrix is {dtype}")));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the left matrix is {dtype}"),
+        ));
     }
     let s = shape(cx, 0, 1)?;
-    let flops = 2.0 * (s.batches * s.m * s.k * s.n) as f64;
+    let flops = s.flops();
     let out = vec![token(dtype, &s.out)];
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
         fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Made {
@@ -102,7 +119,11 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     if let Some(bias) = &bias
         && (bias.dims() != [s.n] || bias.data.is_none())
     {
-        return Err(cx.refuse(2, format!("is {}", bias.ty), format!("it is a constant of [{}]", s.n)));
+        return Err(cx.refuse(
+            2,
+            format!("is {}", bias.ty),
+            format!("it is a constant of [{}]", s.n),
+        ));
     }
     let right = cx.operand(1)?.clone();
     let fixed = right.data.is_some() && right.ty.elements() as usize == s.k * s.n;
@@ -192,23 +213,37 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
     let (m, k) = if ta { (a1, a0) } else { (a0, a1) };
     let (k2, n) = if tb { (b1, b0) } else { (b0, b1) };
     if k != k2 {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("the first is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the first is {}", cx.operand(0)?.ty),
+        ));
     }
     let (alpha, beta) = (cx.args.float_or("alpha", 1.0)?, cx.args.float_or("beta", 1.0)?);
     let added = match cx.opt(2) {
         None => None,
         Some(c) => {
             if broadcast(&[&c.dims(), &[m, n]])? != [m, n] {
-                return Err(cx.refuse(2, format!("is {}", c.ty), format!("it must fit [{m}, {n}]")));
+                return Err(cx.refuse(
+                    2,
+                    format!("is {}", c.ty),
+                    format!("it must fit [{m}, {n}]"),
+                ));
             }
             Some(Walk::broadcasting(&[m, n], [&c.dims()])?)
         }
     };
     let (left, right) = (if ta { (1, m) } else { (k, 1) }, if tb { (1, k) } else { (n, 1) });
     let out = vec![token(dtype, &[m, n])];
-    let flops = 2.0 * (m * n * k) as f64;
+    let flops = 2.0 * m as f64 * n as f64 * k as f64;
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
-        fn make<T: Num>(out: Vec<TokenType>, s: [(usize, usize); 2], mnk: [usize; 3], added: Option<Walk<1>>, scale: (f64, f64)) -> Made {
+        fn make<T: Num>(
+            out: Vec<TokenType>,
+            s: [(usize, usize); 2],
+            mnk: [usize; 3],
+            added: Option<Walk<1>>,
+            scale: (f64, f64),
+        ) -> Made {
             Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
                 let (x, y, z, out) = (t.get::<T>(0), t.get::<T>(1), t.get::<T>(2), t.out::<T>(0));
                 let [m, n, k] = mnk;
@@ -228,7 +263,8 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
                 }
             }))
         }
-        return Ok(by_num!(dtype, make(out, [left, right], [m, n, k], added, (alpha, beta)))?.flops(8.0 * flops));
+        return Ok(by_num!(dtype, make(out, [left, right], [m, n, k], added, (alpha, beta)))?
+            .flops(8.0 * flops));
     }
     let act = act(cx)?;
     let weights = cx.operand(1)?.clone();
@@ -239,7 +275,16 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             pack(&data, k, n, right.0, right.1, &mut packed);
             packed
         });
-        Ok(Box::new(Gemm { mkn: (m, k, n), left, right, packed, added, alpha: alpha as f32, beta: beta as f32, act }))
+        Ok(Box::new(Gemm {
+            mkn: (m, k, n),
+            left,
+            right,
+            packed,
+            added,
+            alpha: alpha as f32,
+            beta: beta as f32,
+            act,
+        }))
     })
     .flops(flops))
 }
@@ -278,7 +323,14 @@ impl Body for Gemm {
             }
         };
         let extra = Extra { accumulate: self.added.is_some(), act: self.act, ..Extra::default() };
-        gemm(self.mkn, Left { data: x, row: self.left.0, column: self.left.1 }, packed, y, n, extra);
+        gemm(
+            self.mkn,
+            Left { data: x, row: self.left.0, column: self.left.1 },
+            packed,
+            y,
+            n,
+            extra,
+        );
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -289,7 +341,8 @@ impl Body for Gemm {
 /// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
 pub(super) fn einsum(cx: &Cx<'_>) -> Made {
     let dtype = cx.dtype(0)?;
-    let equation: String = cx.args.word("equation")?.chars().filter(|c| !c.is_whitespace()).collect();
+    let equation: String =
+        cx.args.word("equation")?.chars().filter(|c| !c.is_whitespace()).collect();
     let (left, right) = match equation.split_once("->") {
         Some((l, r)) => (l.to_owned(), Some(r.to_owned())),
         None => (equation.clone(), None),
@@ -305,11 +358,18 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
     for (i, term) in terms.iter().enumerate() {
         let rank = cx.dims(i)?.len();
         let named = term.replace("...", "").chars().count();
-        let dots = if term.contains("...") { rank.checked_sub(named) } else { (rank == named).then_some(0) };
-        let dots = dots.ok_or_else(|| bad(format!("`{term}` does not name the {rank} dimensions of input {i}")))?;
+        let dots = if term.contains("...") {
+            rank.checked_sub(named)
+        } else {
+            (rank == named).then_some(0)
+        };
+        let dots = dots.ok_or_else(|| {
+            bad(format!("`{term}` does not name the {rank} dimensions of input {i}"))
+        })?;
         extra = extra.max(dots);
         // Dimensions of an ellipsis are digits, counted from the last.
-        let ellipsis: String = (0..dots).rev().filter_map(|d| char::from_digit(d as u32, 10)).collect();
+        let ellipsis: String =
+            (0..dots).rev().filter_map(|d| char::from_digit(d as u32, 10)).collect();
         labels.push(term.replace("...", &ellipsis).chars().collect());
     }
     for (i, label) in labels.iter().enumerate() {
@@ -322,7 +382,8 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
             }
         }
     }
-    let ellipsis: String = (0..extra).rev().filter_map(|d| char::from_digit(d as u32, 10)).collect();
+    let ellipsis: String =
+        (0..extra).rev().filter_map(|d| char::from_digit(d as u32, 10)).collect();
     let out: Vec<char> = match right {
         Some(right) => right.replace("...", &ellipsis).chars().collect(),
         None => {
@@ -334,16 +395,29 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
     if let Some(c) = out.iter().find(|c| !sizes.contains_key(c)) {
         return Err(bad(format!("`{c}` is in no term")));
     }
-    let order: Vec<char> = out.iter().copied().chain(sizes.keys().copied().filter(|c| !out.contains(c))).collect();
+    let order: Vec<char> =
+        out.iter().copied().chain(sizes.keys().copied().filter(|c| !out.contains(c))).collect();
     let outer: Vec<usize> = out.iter().map(|c| sizes[c]).collect();
     let dims: Vec<usize> = order.iter().map(|c| sizes[c]).collect();
     let mut steps = Vec::new();
     for (i, label) in labels.iter().enumerate() {
         let (own, shape) = (strides(&cx.dims(i)?), cx.dims(i)?);
-        let step = |c: &char| label.iter().enumerate().filter(|(_, l)| *l == c).map(|(j, _)| if shape[j] == 1 { 0 } else { own[j] }).sum();
+        let step = |c: &char| {
+            label
+                .iter()
+                .enumerate()
+                .filter(|(_, l)| *l == c)
+                .map(|(j, _)| if shape[j] == 1 { 0 } else { own[j] })
+                .sum()
+        };
         steps.push(order.iter().map(step).collect::<Vec<usize>>());
     }
-    fn make<T: Num>(out: Vec<TokenType>, outer: usize, dims: Vec<usize>, steps: Vec<Vec<usize>>) -> Made {
+    fn make<T: Num>(
+        out: Vec<TokenType>,
+        outer: usize,
+        dims: Vec<usize>,
+        steps: Vec<Vec<usize>>,
+    ) -> Made {
         let each = volume(&dims) / outer.max(1);
         let own = strides(&dims);
         Ok(Plan::new(out, move |t: &mut Tensors<'_>| {
@@ -385,7 +459,9 @@ pub(super) fn matmul_integer(cx: &Cx<'_>) -> Made {
     let bytes = [DType::I8, DType::U8];
     let (da, db) = (cx.expect(0, &bytes)?, cx.expect(1, &bytes)?);
     let s = shape(cx, 0, 1)?;
-    let flops = 4.0 * (s.batches * s.m * s.k * s.n) as f64;
+    expect_count(cx, 2, &[1, s.m], da)?;
+    expect_count(cx, 3, &[1, s.n], db)?;
+    let flops = 2.0 * s.flops();
     Ok(Plan::new(vec![token(DType::I32, &s.out)], move |t: &mut Tensors<'_>| {
         let y = t.out::<i32>(0);
         integers(t, &s, [(0, da, 2), (1, db, 3)], |i, v| y[i] = v);
@@ -394,21 +470,30 @@ pub(super) fn matmul_integer(cx: &Cx<'_>) -> Made {
 }
 
 /// Sums of products of operands with their zero points taken off; each as (operand, dtype, zero point).
-fn integers(t: &Tensors<'_>, s: &Shape, ops: [(usize, DType, usize); 2], mut put: impl FnMut(usize, i32)) {
+fn integers(
+    t: &Tensors<'_>,
+    s: &Shape,
+    ops: [(usize, DType, usize); 2],
+    mut put: impl FnMut(usize, i32),
+) {
     let Shape { m, k, n, .. } = *s;
     let [(a, da, za), (b, db, zb)] = ops;
     let (x, y) = (t.bytes(a), t.bytes(b));
     let wide = |v: u8, d: DType| if d == DType::I8 { i32::from(v as i8) } else { i32::from(v) };
     s.walk.each(|to, [from, right]| {
         for i in 0..s.walk.inner {
-            let (from, right) = (from + i * s.walk.step[0] as usize, right + i * s.walk.step[1] as usize);
+            let (from, right) =
+                (from + i * s.walk.step[0] as usize, right + i * s.walk.step[1] as usize);
             for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
                 let (zr, zc) = (zero_point(t, za, da, r), zero_point(t, zb, db, c));
                 let term = |j: usize| {
                     let (x, y) = (wide(x[from + r * k + j], da), wide(y[right + j * n + c], db));
                     (x - zr).wrapping_mul(y - zc)
                 };
-                put(((to + i) * m + r) * n + c, (0..k).fold(0_i32, |sum, j| sum.wrapping_add(term(j))));
+                put(
+                    ((to + i) * m + r) * n + c,
+                    (0..k).fold(0_i32, |sum, j| sum.wrapping_add(term(j))),
+                );
             }
         }
     });
@@ -420,7 +505,17 @@ pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
     let (da, db, dy) = (cx.expect(0, &bytes)?, cx.expect(3, &bytes)?, cx.expect(7, &bytes)?);
     let s = shape(cx, 0, 3)?;
     let scales = [cx.expect(1, &FLOATS)?, cx.expect(4, &FLOATS)?, cx.expect(6, &FLOATS)?];
-    let flops = 4.0 * (s.batches * s.m * s.k * s.n) as f64;
+    for (i, counts, dtype) in [
+        (1, [1, s.m], scales[0]),
+        (2, [1, s.m], da),
+        (4, [1, s.n], scales[1]),
+        (5, [1, s.n], db),
+        (6, [1, 1], scales[2]),
+        (7, [1, 1], dy),
+    ] {
+        expect_count(cx, i, &counts, dtype)?;
+    }
+    let flops = 2.0 * s.flops();
     let (m, n) = (s.m, s.n);
     Ok(Plan::new(vec![token(dy, &s.out)], move |t: &mut Tensors<'_>| {
         let y = t.out_bytes(0);
@@ -430,7 +525,8 @@ pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
         };
         let zero = f64::from(zero_point(t, 7, dy, 0));
         integers(t, &s, [(0, da, 2), (3, db, 5)], |i, v| {
-            let by = scale(1, scales[0], i / n % m) * scale(4, scales[1], i % n) / scale(6, scales[2], 0);
+            let by = scale(1, scales[0], i / n % m) * scale(4, scales[1], i % n)
+                / scale(6, scales[2], 0);
             y[i] = super::quant::saturate(f64::from(v) * by + zero, dy, zero);
         });
     })

@@ -118,12 +118,20 @@ fn entry(row: &'static table::Row) -> Entry {
         many: text.ends_with('*'),
     };
     let inputs: Vec<TensorInput> = row.inputs.split_whitespace().map(input).collect();
-    let outputs: Vec<&str> = row.outputs.split_whitespace().map(|o| o.trim_end_matches('*')).collect();
+    let outputs: Vec<&str> =
+        row.outputs.split_whitespace().map(|o| o.trim_end_matches('*')).collect();
     let params: Vec<&str> = row.params.split_whitespace().collect();
     let name: &'static str = format!("Nn{}", row.operator).leak();
     let mut docs: Vec<(&'static str, &'static str)> = Vec::new();
     for i in &inputs {
-        docs.push((i.name, if i.constant { "the operand, which must be a constant" } else { "the operand, where it is a constant" }));
+        docs.push((
+            i.name,
+            if i.constant {
+                "the operand, which must be a constant"
+            } else {
+                "the operand, where it is a constant"
+            },
+        ));
     }
     docs.extend(params.iter().map(|p| (*p, table::meaning(p))));
     docs.push(("outputs", "numbers of the outputs that are wanted (default [0])"));
@@ -146,9 +154,18 @@ fn entry(row: &'static table::Row) -> Entry {
         outs.join(", ")
     );
     let example = format!("{name}()");
-    let doc = OpDoc { summary: row.summary, params: docs.leak(), ports: ports.leak(), example: example.leak() };
+    let doc = OpDoc {
+        summary: row.summary,
+        params: docs.leak(),
+        ports: ports.leak(),
+        example: example.leak(),
+    };
     let many_outputs = row.outputs.ends_with('*');
-    Entry { spec: TensorOp { operator: row.operator, name, inputs, outputs, many_outputs, params }, doc, row }
+    Entry {
+        spec: TensorOp { operator: row.operator, name, inputs, outputs, many_outputs, params },
+        doc,
+        row,
+    }
 }
 
 /// Adds the tensor ops to a catalogue.
@@ -162,8 +179,12 @@ struct Nn(&'static Entry);
 impl Nn {
     fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
         let spec = &self.0.spec;
-        let plain: BTreeMap<String, Value> =
-            cx.params.iter().filter(|(k, _)| !self.is_operand(k)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let plain: BTreeMap<String, Value> = cx
+            .params
+            .iter()
+            .filter(|(k, _)| !self.is_operand(k))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
         let inner = ResolveCx { params: &plain, ..*cx };
         let known: Vec<&str> = spec.params.iter().copied().chain(COMMON).collect();
         let args = Args::new(&inner, &known)?;
@@ -171,15 +192,21 @@ impl Nn {
         let wanted = self.wanted(&args)?;
         let names: Option<Vec<String>> = wanted.iter().map(|&o| spec.output(o)).collect();
         let names = names.ok_or_else(|| {
-            args.error("outputs", format!("is {wanted:?}"), format!("there are {}", spec.outputs.join(", ")))
+            args.error(
+                "outputs",
+                format!("is {wanted:?}"),
+                format!("there are {}", spec.outputs.join(", ")),
+            )
         })?;
+        self.check_operands(&ins)?;
         let tensor = Cx { args, ins, wanted };
         let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
         let Cx { ins, .. } = tensor;
         if plan.outs.len() != names.len() {
             return Err(Cx::other("not all of these outputs exist", "ask for others in `outputs`"));
         }
-        if let Some(token) = plan.outs.iter().find(|t| t.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES) {
+        if let Some(token) = plan.outs.iter().find(|t| t.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES)
+        {
             return Err(Cx::other(format!("the result would be {token}"), "make it smaller"));
         }
         let plan = if self.0.row.wide { Halves::wrap(plan, &ins) } else { plan };
@@ -189,11 +216,67 @@ impl Nn {
         Ok(made)
     }
 
+    /// Refuses what kernels would stumble over: empty tensors where an element is needed, f64 beside f32.
+    fn check_operands(&self, ins: &[Option<Operand>]) -> Result<(), OpError> {
+        const EMPTY: [&str; 15] = [
+            "Concat",
+            "Slice",
+            "Reshape",
+            "Cast",
+            "Transpose",
+            "Squeeze",
+            "Unsqueeze",
+            "Expand",
+            "Split",
+            "Trilu",
+            "Identity",
+            "Flatten",
+            "Equal",
+            "Where",
+            "CenterCropPad",
+        ];
+        let spec = &self.0.spec;
+        let may = spec.operator.starts_with("Reduce") || EMPTY.contains(&spec.operator);
+        let wide = ins.first().and_then(|o| o.as_ref()).is_some_and(|o| o.ty.dtype == DType::F64);
+        let float = |d: DType| matches!(d, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
+        for (i, operand) in ins.iter().enumerate() {
+            let (Some(operand), Some((input, _))) = (operand, spec.input(i)) else { continue };
+            let (name, ty) = (operand.name.as_str(), &operand.ty);
+            if ty.elements() == 0 && !may && !input.constant {
+                return Err(input_error(
+                    name,
+                    format!("is {ty}, which is empty"),
+                    "give it elements",
+                ));
+            }
+            if ty.dtype == DType::C32 {
+                return Err(input_error(
+                    name,
+                    format!("is {ty}"),
+                    "split it into real and imaginary parts",
+                ));
+            }
+            let mixed =
+                self.0.row.wide && spec.operator != "Pow" && !input.constant && float(ty.dtype);
+            let first = ins.first().and_then(|o| o.as_ref()).is_some_and(|o| float(o.ty.dtype));
+            if mixed && first && (ty.dtype == DType::F64) != wide {
+                return Err(input_error(
+                    name,
+                    format!("is {ty}, the first input another kind of float"),
+                    "cast one of them",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn is_operand(&self, name: &str) -> bool {
         self.0.spec.inputs.iter().any(|i| {
             let number = name.strip_prefix(i.name);
             number == Some("") && !i.many
-                || i.many && number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+                || i.many
+                    && number
+                        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
         })
     }
 
@@ -203,7 +286,8 @@ impl Nn {
             _ => vec![0],
         };
         let Some(list) = args.ints_opt("outputs")? else { return Ok(default()) };
-        let wanted: Option<Vec<usize>> = list.iter().map(|&o| usize::try_from(o).ok().filter(|o| *o < 31)).collect();
+        let wanted: Option<Vec<usize>> =
+            list.iter().map(|&o| usize::try_from(o).ok().filter(|o| *o < 31)).collect();
         wanted.filter(|w| !w.is_empty() && w.is_sorted_by(|a, b| a < b)).ok_or_else(|| {
             args.error("outputs", format!("is {list:?}"), "numbers of outputs, rising from 0")
         })
@@ -229,7 +313,11 @@ impl Nn {
             }
             let (mut ty, data) = match (given, there) {
                 (Some(_), true) => {
-                    return Err(input_error(&name, "is a port and a parameter", "give one of them"));
+                    return Err(input_error(
+                        &name,
+                        "is a port and a parameter",
+                        "give one of them",
+                    ));
                 }
                 (Some(value), false) => {
                     let (ty, data) = operand_of(&args, &name, value, literal(&name, out.first()))?;
@@ -250,7 +338,11 @@ impl Nn {
                     continue;
                 }
                 (None, false) => {
-                    return Err(input_error(&name, "is missing", "connect it, or give it as a parameter"));
+                    return Err(input_error(
+                        &name,
+                        "is missing",
+                        "connect it, or give it as a parameter",
+                    ));
                 }
             };
             let port = ty.clone();
@@ -271,8 +363,22 @@ impl Nn {
 /// Dtype of an operand that is written out: integers where places or sizes are meant, else that of the first one.
 fn literal(name: &str, first: Option<&Option<Operand>>) -> DType {
     const WHOLE: [&str; 16] = [
-        "shape", "axes", "axis", "starts", "ends", "steps", "indices", "repeats", "split", "k", "pads", "sizes",
-        "positions", "lengths", "target", "size",
+        "shape",
+        "axes",
+        "axis",
+        "starts",
+        "ends",
+        "steps",
+        "indices",
+        "repeats",
+        "split",
+        "k",
+        "pads",
+        "sizes",
+        "positions",
+        "lengths",
+        "target",
+        "size",
     ];
     if WHOLE.contains(&name) {
         return DType::I64;
@@ -285,8 +391,15 @@ fn viewed(args: &Args<'_>, name: &str, ty: &TokenType, view: &Value) -> Result<T
     let dims: Option<Vec<u32>> = view
         .as_list()
         .and_then(|l| l.iter().map(|d| d.as_int().and_then(|d| u32::try_from(d).ok())).collect());
-    let as_seen = dims.map(|d| TokenType::new(ty.dtype, d)).filter(|v| v.elements() == ty.elements());
-    as_seen.ok_or_else(|| args.error("view", format!("does not fit `{name}`, which is {ty}"), "a shape of as many elements"))
+    let as_seen =
+        dims.map(|d| TokenType::new(ty.dtype, d)).filter(|v| v.elements() == ty.elements());
+    as_seen.ok_or_else(|| {
+        args.error(
+            "view",
+            format!("does not fit `{name}`, which is {ty}"),
+            "a shape of as many elements",
+        )
+    })
 }
 
 impl Op for Nn {
@@ -302,7 +415,11 @@ impl Op for Nn {
         self.made(cx).map(|made| made.signature)
     }
 
-    fn kernel(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
+    fn kernel(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         let made = self.made_for(actor, blobs)?;
         check_ports(actor, &made.signature)?;
         made.kernel()

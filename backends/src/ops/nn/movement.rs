@@ -35,7 +35,11 @@ fn signed(v: Vec<usize>) -> Vec<isize> {
 fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Made {
     let ty = &cx.operand(0)?.ty;
     if volume(&out) as u64 != ty.elements() {
-        return Err(cx.refuse(0, format!("is {ty}, which {out:?} cannot hold"), "shapes of equal size"));
+        return Err(cx.refuse(
+            0,
+            format!("is {ty}, which {out:?} cannot hold"),
+            "shapes of equal size",
+        ));
     }
     struct Copy;
     impl Body for Copy {
@@ -61,9 +65,12 @@ pub(super) fn reshape(cx: &Cx<'_>) -> Made {
     let mut out = Vec::new();
     for (i, &d) in wish.iter().enumerate() {
         out.push(match d {
-            0 if !zero => *from.get(i).ok_or_else(|| cx.refuse(1, "takes a dimension that `x` lacks", "give its size"))?,
+            0 if !zero => *from
+                .get(i)
+                .ok_or_else(|| cx.refuse(1, "takes a dimension that `x` lacks", "give its size"))?,
             -1 => usize::MAX,
-            d => usize::try_from(d).map_err(|_| cx.refuse(1, format!("has the dimension {d}"), "sizes, 0 or -1"))?,
+            d => usize::try_from(d)
+                .map_err(|_| cx.refuse(1, format!("has the dimension {d}"), "sizes, 0 or -1"))?,
         });
     }
     if let Some(open) = out.iter().position(|&d| d == usize::MAX) {
@@ -80,14 +87,17 @@ pub(super) fn reshape(cx: &Cx<'_>) -> Made {
 pub(super) fn flatten(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let axis = cx.args.int_or("axis", 1)?;
-    let at = if axis < 0 { axis + from.len() as i64 } else { axis }.clamp(0, from.len() as i64) as usize;
+    let at =
+        if axis < 0 { axis + from.len() as i64 } else { axis }.clamp(0, from.len() as i64) as usize;
     copied(cx, vec![volume(&from[..at]), volume(&from[at..])])
 }
 
 pub(super) fn squeeze(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let axes = match cx.ints(1)? {
-        Some(axes) => axes.iter().map(|&a| cx.axis(a, from.len())).collect::<Result<Vec<_>, _>>()?,
+        Some(axes) => {
+            axes.iter().map(|&a| cx.axis(a, from.len())).collect::<Result<Vec<_>, _>>()?
+        }
         None => (0..from.len()).filter(|&i| from[i] == 1).collect(),
     };
     copied(cx, (0..from.len()).filter(|i| !axes.contains(i)).map(|i| from[i]).collect())
@@ -99,13 +109,18 @@ pub(super) fn unsqueeze(cx: &Cx<'_>) -> Made {
     let rank = from.len() + axes.len();
     let axes = axes.iter().map(|&a| cx.axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
     let mut rest = from.into_iter();
-    copied(cx, (0..rank).map(|i| if axes.contains(&i) { 1 } else { rest.next().unwrap_or(1) }).collect())
+    copied(
+        cx,
+        (0..rank).map(|i| if axes.contains(&i) { 1 } else { rest.next().unwrap_or(1) }).collect(),
+    )
 }
 
 pub(super) fn transpose(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let perm = match cx.args.ints_opt("perm")? {
-        Some(perm) => perm.iter().map(|&p| cx.axis(p, from.len())).collect::<Result<Vec<_>, _>>()?,
+        Some(perm) => {
+            perm.iter().map(|&p| cx.axis(p, from.len())).collect::<Result<Vec<_>, _>>()?
+        }
         None => (0..from.len()).rev().collect(),
     };
     let mut sorted = perm.clone();
@@ -120,7 +135,8 @@ pub(super) fn transpose(cx: &Cx<'_>) -> Made {
 
 pub(super) fn expand(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
-    let wish: Vec<usize> = cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
+    let wish: Vec<usize> =
+        cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
     let out = super::index::broadcast(&[&from, &wish])?;
     let own = strides(&from);
     let lead = out.len() - from.len();
@@ -134,14 +150,19 @@ pub(super) fn expand(cx: &Cx<'_>) -> Made {
 
 pub(super) fn tile(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
-    let times: Vec<usize> = cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
+    let times: Vec<usize> =
+        cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
     if times.len() != from.len() {
-        return Err(cx.refuse(1, format!("has {} numbers", times.len()), format!("one for each of {} dimensions", from.len())));
+        return Err(cx.refuse(
+            1,
+            format!("has {} numbers", times.len()),
+            format!("one for each of {} dimensions", from.len()),
+        ));
     }
     let own = strides(&from);
     let shape: Vec<usize> = times.iter().zip(&from).flat_map(|(&t, &d)| [t, d]).collect();
     let steps: Vec<isize> = own.iter().flat_map(|&s| [0, s as isize]).collect();
-    let out: Vec<usize> = times.iter().zip(&from).map(|(t, d)| t * d).collect();
+    let out: Vec<usize> = times.iter().zip(&from).map(|(t, d)| t.saturating_mul(*d)).collect();
     strided(cx, &shape, &out, steps, 0)
 }
 
@@ -152,7 +173,11 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
     let axes = cx.ints(3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = cx.ints(4)?.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), axes.len(), steps.len()].iter().any(|&n| n != starts.len()) {
-        return Err(cx.refuse(1, "has another length than the ends, axes or steps", "one of each for each axis"));
+        return Err(cx.refuse(
+            1,
+            "has another length than the ends, axes or steps",
+            "one of each for each axis",
+        ));
     }
     let own = strides(&from);
     let (mut out, mut by, mut start) = (from.clone(), signed(own.clone()), 0_isize);
@@ -166,12 +191,12 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
         let first = place(starts[i]).clamp(if step > 0 { 0 } else { 0.min(n - 1) }, high);
         let end = if ends[i] < -n { low } else { place(ends[i]).clamp(low, high) };
-        let end = if step < 0 && ends[i] <= -n - 1 { -1 } else { end };
+        let end = if step < 0 && ends[i] < -n { -1 } else { end };
         let span = if step > 0 { end - first } else { first - end };
         let count = if span <= 0 { 0 } else { (span as u64).div_ceil(step.unsigned_abs()) };
         out[axis] = count as usize;
         start += first.max(0) as isize * own[axis] as isize;
-        by[axis] = own[axis] as isize * step as isize;
+        by[axis] = (own[axis] as isize).saturating_mul(step as isize);
     }
     strided(cx, &out, &out, by, start)
 }
@@ -183,12 +208,21 @@ pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Made {
     };
     let b = cx.args.uint("blocksize", 1, 1 << 16)? as usize;
     let crd = cx.args.word_opt("mode")? == Some("CRD");
-    let whole = if back { h.is_multiple_of(b) && w.is_multiple_of(b) } else { c.is_multiple_of(b * b) };
+    let whole =
+        if back { h.is_multiple_of(b) && w.is_multiple_of(b) } else { c.is_multiple_of(b * b) };
     if !whole {
-        return Err(cx.refuse(0, format!("is no multiple of blocks of {b}"), "choose another `blocksize`"));
+        return Err(cx.refuse(
+            0,
+            format!("is no multiple of blocks of {b}"),
+            "choose another `blocksize`",
+        ));
     }
     let (inner, order, out) = if back {
-        (vec![n, c, h / b, b, w / b, b], if crd { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] }, vec![n, c * b * b, h / b, w / b])
+        (
+            vec![n, c, h / b, b, w / b, b],
+            if crd { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] },
+            vec![n, c * b * b, h / b, w / b],
+        )
     } else if crd {
         (vec![n, c / (b * b), b, b, h, w], [0, 1, 4, 2, 5, 3], vec![n, c / (b * b), h * b, w * b])
     } else {
@@ -208,9 +242,14 @@ pub(super) fn concat(cx: &Cx<'_>) -> Made {
     let mut parts = Vec::new();
     for i in 0..cx.ins.len() {
         let dims = cx.dims(i)?;
-        let fits = dims.len() == first.len() && (0..dims.len()).all(|d| d == axis || dims[d] == first[d]);
+        let fits =
+            dims.len() == first.len() && (0..dims.len()).all(|d| d == axis || dims[d] == first[d]);
         if !fits || cx.dtype(i)? != cx.dtype(0)? {
-            return Err(cx.refuse(i, format!("is {}", cx.operand(i)?.ty), format!("the first is {}", cx.operand(0)?.ty)));
+            return Err(cx.refuse(
+                i,
+                format!("is {}", cx.operand(i)?.ty),
+                format!("the first is {}", cx.operand(0)?.ty),
+            ));
         }
         out[axis] += dims[axis];
         let (outer, n, inner) = around(&dims, axis);
@@ -244,8 +283,14 @@ pub(super) fn split(cx: &Cx<'_>) -> Made {
             (0..count).map(|i| each.min(n.saturating_sub(i * each))).collect()
         }
     };
-    if parts.iter().sum::<usize>() != n || cx.wanted.iter().any(|&w| w >= parts.len()) {
-        return Err(cx.refuse(1, format!("gives {parts:?} of {n} elements"), "the parts add up to the whole"));
+    if parts.iter().fold(0_usize, |s, &p| s.saturating_add(p)) != n
+        || cx.wanted.iter().any(|&w| w >= parts.len())
+    {
+        return Err(cx.refuse(
+            1,
+            format!("gives {parts:?} of {n} elements"),
+            "the parts add up to the whole",
+        ));
     }
     let mut places = Vec::new();
     let mut outs = Vec::new();
@@ -327,7 +372,11 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
     let pads = cx.ints(1)?.unwrap_or_default();
     let axes = cx.ints(3)?.unwrap_or_else(|| (0..from.len() as i64).collect());
     if pads.len() != 2 * axes.len() {
-        return Err(cx.refuse(1, format!("has {} numbers", pads.len()), format!("two for each of {} axes", axes.len())));
+        return Err(cx.refuse(
+            1,
+            format!("has {} numbers", pads.len()),
+            format!("two for each of {} axes", axes.len()),
+        ));
     }
     let mode = cx.args.word_opt("mode")?.unwrap_or("constant").to_owned();
     let mut before = vec![0_i64; from.len()];
@@ -336,15 +385,22 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
         let axis = cx.axis(axis, from.len())?;
         before[axis] = pads[i];
         let size = (from[axis] as i64).saturating_add(pads[i]).saturating_add(pads[i + axes.len()]);
-        out[axis] = usize::try_from(size).ok().filter(|s| *s <= u32::MAX as usize).ok_or_else(|| {
-            cx.refuse(1, format!("makes dimension {axis} {size} long"), "it removes or adds too much")
-        })?;
+        out[axis] =
+            usize::try_from(size).ok().filter(|s| *s <= u32::MAX as usize).ok_or_else(|| {
+                cx.refuse(
+                    1,
+                    format!("makes dimension {axis} {size} long"),
+                    "it removes or adds too much",
+                )
+            })?;
         if from[axis] == 0 && mode != "constant" {
             return Err(cx.refuse(0, "is empty along a padded axis", "use the mode `constant`"));
         }
     }
     let own = strides(&from);
-    let plain = mode == "constant" && before.iter().all(|&b| b >= 0) && out.iter().zip(&from).all(|(o, f)| o >= f);
+    let plain = mode == "constant"
+        && before.iter().all(|&b| b >= 0)
+        && out.iter().zip(&from).all(|(o, f)| o >= f);
     if plain {
         return pad_plain(cx, from, out, before);
     }
@@ -374,10 +430,14 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
 fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -> Made {
     let size = size_of_dtype(cx, 0)?;
     let to = strides(&out);
-    let start: usize = before.iter().zip(&to).map(|(&b, s)| b as usize * s).sum();
+    let start: usize = before
+        .iter()
+        .zip(&to)
+        .fold(0, |at, (&b, s)| at.saturating_add(s.saturating_mul(b as usize)));
     let row = from.last().copied().unwrap_or(1);
     let lines = &from[..from.len().saturating_sub(1)];
-    let walk = super::index::Walk::new(lines, [signed(to[..lines.len()].to_vec())], [start as isize])?;
+    let walk =
+        super::index::Walk::new(lines, [signed(to[..lines.len()].to_vec())], [start as isize])?;
     Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
         let (x, y) = (t.bytes(0), t.out_bytes(0));
         let fill = t.bytes(2);
@@ -401,7 +461,11 @@ pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Made {
     let shape = cx.ints(1)?.unwrap_or_default();
     let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| (0..from.len() as i64).collect());
     if axes.len() != shape.len() {
-        return Err(cx.refuse(1, format!("has {} numbers", shape.len()), format!("one for each of {} axes", axes.len())));
+        return Err(cx.refuse(
+            1,
+            format!("has {} numbers", shape.len()),
+            format!("one for each of {} axes", axes.len()),
+        ));
     }
     let mut out = from.clone();
     for (&a, &s) in axes.iter().zip(&shape) {
@@ -456,7 +520,8 @@ pub(super) fn gather(cx: &Cx<'_>) -> Made {
         for o in 0..outer {
             for i in 0..count {
                 let p = wrap(index_at(at, itype, i), n);
-                y[(o * count + i) * bytes..][..bytes].copy_from_slice(&x[(o * n + p) * bytes..][..bytes]);
+                y[(o * count + i) * bytes..][..bytes]
+                    .copy_from_slice(&x[(o * n + p) * bytes..][..bytes]);
             }
         }
     })
@@ -474,7 +539,11 @@ pub(super) fn gather_elements(cx: &Cx<'_>) -> Made {
     let (from, out) = (cx.dims(0)?, cx.dims(1)?);
     let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
     if out.len() != from.len() || (0..from.len()).any(|d| d != axis && out[d] > from[d]) {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("`x` is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
     }
     let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
     let (own, to, n) = (strides(&from), strides(&out), from[axis]);
@@ -499,8 +568,15 @@ pub(super) fn gather_nd(cx: &Cx<'_>) -> Made {
     let Some((&depth, lead)) = places.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
     };
-    if batch > lead.len() || batch + depth > from.len() || from[..batch.min(from.len())] != lead[..batch] {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("`x` is {}", cx.operand(0)?.ty)));
+    if batch > lead.len()
+        || batch + depth > from.len()
+        || from[..batch.min(from.len())] != lead[..batch]
+    {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
     }
     let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
     let own = strides(&from);
@@ -512,7 +588,10 @@ pub(super) fn gather_nd(cx: &Cx<'_>) -> Made {
         let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
         for (i, y) in y.chunks_exact_mut(block.max(1)).enumerate() {
             let start = i / per.max(1) * batch_step;
-            let place = sizes.iter().enumerate().map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s);
+            let place = sizes
+                .iter()
+                .enumerate()
+                .map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s);
             let from = (start + place.sum::<usize>()) * size;
             y.copy_from_slice(&x[from..][..block]);
         }
@@ -536,7 +615,13 @@ fn join_of(cx: &Cx<'_>) -> Result<Join, OpError> {
         "mul" => Join::Mul,
         "max" => Join::Max,
         "min" => Join::Min,
-        other => return Err(cx.args.unknown_word("reduction", other, &["none", "add", "mul", "max", "min"])),
+        other => {
+            return Err(cx.args.unknown_word(
+                "reduction",
+                other,
+                &["none", "add", "mul", "max", "min"],
+            ));
+        }
     })
 }
 
@@ -553,11 +638,16 @@ fn joined<T: super::num::Num>(join: Join, old: T, new: T) -> T {
 pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
     let (from, places) = (cx.dims(0)?, cx.dims(1)?);
     let axis = cx.axis(cx.args.int_or("axis", 0)?, from.len())?;
-    let fits = places.len() == from.len() && (0..from.len()).all(|d| d == axis || places[d] <= from[d]);
+    let fits =
+        places.len() == from.len() && (0..from.len()).all(|d| d == axis || places[d] <= from[d]);
     if !fits || cx.dims(2)? != places || cx.dtype(2)? != cx.dtype(0)? {
-        return Err(cx.refuse(2, format!("is {}", cx.operand(2)?.ty), "updates and indices have one shape within that of `x`"));
+        return Err(cx.refuse(
+            2,
+            format!("is {}", cx.operand(2)?.ty),
+            "updates and indices have one shape within that of `x`",
+        ));
     }
-    let (join, itype) = (join_of(cx)?, cx.dtype(1)?);
+    let (join, itype) = (join_of(cx)?, super::cx::computed(cx.dtype(1)?));
     let (own, to, n) = (strides(&from), strides(&places), from[axis]);
     fn make<T: super::num::Num>(
         out: TokenType,
@@ -580,7 +670,10 @@ pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
             }
         }))
     }
-    super::cx::by_num!(cx.dtype(0)?, make(cx.operand(0)?.ty.clone(), join, itype, (own, to, n, axis)))
+    super::cx::by_num!(
+        cx.dtype(0)?,
+        make(cx.operand(0)?.ty.clone(), join, itype, (own, to, n, axis))
+    )
 }
 
 pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
@@ -588,20 +681,40 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
     let Some((&depth, lead)) = places.split_last() else {
         return Err(cx.refuse(1, "is a scalar", "it takes lists of indices"));
     };
-    if depth > from.len() || cx.dims(2)? != [lead, &from[depth..]].concat() || cx.dtype(2)? != cx.dtype(0)? {
-        return Err(cx.refuse(2, format!("is {}", cx.operand(2)?.ty), "one block of `x` for each list of indices"));
+    if depth > from.len()
+        || cx.dims(2)? != [lead, &from[depth..]].concat()
+        || cx.dtype(2)? != cx.dtype(0)?
+    {
+        return Err(cx.refuse(
+            2,
+            format!("is {}", cx.operand(2)?.ty),
+            "one block of `x` for each list of indices",
+        ));
     }
-    let (join, itype, own) = (join_of(cx)?, cx.dtype(1)?, strides(&from));
+    let (join, itype, own) = (join_of(cx)?, super::cx::computed(cx.dtype(1)?), strides(&from));
     let block = volume(&from[depth..]);
     let sizes: Vec<(usize, usize)> = (0..depth).map(|d| (from[d], own[d])).collect();
-    fn make<T: super::num::Num>(out: TokenType, join: Join, itype: DType, sizes: Vec<(usize, usize)>, block: usize) -> Made {
+    fn make<T: super::num::Num>(
+        out: TokenType,
+        join: Join,
+        itype: DType,
+        sizes: Vec<(usize, usize)>,
+        block: usize,
+    ) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, at, u, y) = (t.get::<T>(0), t.bytes(1), t.get::<T>(2), t.out::<T>(0));
             y.copy_from_slice(x);
             let depth = sizes.len();
             for (i, u) in u.chunks_exact(block.max(1)).enumerate() {
-                let into: usize = sizes.iter().enumerate().map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s).sum();
-                y[into..into + block].iter_mut().zip(u).for_each(|(y, &u)| *y = joined(join, *y, u));
+                let into: usize = sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s)
+                    .sum();
+                y[into..into + block]
+                    .iter_mut()
+                    .zip(u)
+                    .for_each(|(y, &u)| *y = joined(join, *y, u));
             }
         }))
     }
@@ -612,12 +725,22 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
 pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
     let (from, update) = (cx.dims(0)?, cx.dims(1)?);
     let axis = cx.axis(cx.args.int_or("axis", -2)?, from.len())?;
-    let fits = update.len() == from.len() && axis > 0 && (0..from.len()).all(|d| if d == axis { update[d] <= from[d] } else { update[d] == from[d] });
+    let fits = update.len() == from.len()
+        && axis > 0
+        && (0..from.len())
+            .all(|d| if d == axis { update[d] <= from[d] } else { update[d] == from[d] });
     if !fits || cx.dtype(1)? != cx.dtype(0)? {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("the cache is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("the cache is {}", cx.operand(0)?.ty),
+        ));
     }
     let circular = cx.args.word_opt("mode")? == Some("circular");
     let itype = cx.opt(2).map_or(DType::I64, |o| o.ty.dtype);
+    if cx.opt(2).is_some() {
+        super::cx::expect_count(cx, 2, &[from[0]], itype)?;
+    }
     let (outer, n, inner) = around(&from, axis);
     let (count, per_batch) = (update[axis], outer / from[0].max(1));
     let bytes = inner * size_of_dtype(cx, 0)?;
@@ -628,8 +751,13 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
             let start = if at.is_empty() { 0 } else { index_at(at, itype, o / per_batch.max(1)) };
             for k in 0..count {
                 let place = start.saturating_add(k as i64);
-                let place = if circular { place.rem_euclid(n as i64) as usize } else { wrap(place.max(0), n) };
-                y[(o * n + place) * bytes..][..bytes].copy_from_slice(&u[(o * count + k) * bytes..][..bytes]);
+                let place = if circular {
+                    place.rem_euclid(n as i64) as usize
+                } else {
+                    wrap(place.max(0), n)
+                };
+                y[(o * n + place) * bytes..][..bytes]
+                    .copy_from_slice(&u[(o * count + k) * bytes..][..bytes]);
             }
         }
     }))
@@ -647,6 +775,7 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
     out.insert(axis, depth);
     let (outer, inner) = (volume(&at[..axis]), volume(&at[axis..]));
     let size = size_of_dtype(cx, 2)?;
+    super::cx::expect_count(cx, 2, &[2], cx.dtype(2)?)?;
     Ok(Plan::new(vec![token(cx.dtype(2)?, &out)], move |t: &mut Tensors<'_>| {
         let (at, values, y) = (t.bytes(0), t.bytes(2), t.out_bytes(0));
         y.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(&values[..size]));
@@ -666,7 +795,11 @@ pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
     let batch = cx.args.uint_or("batch_axis", 1, 0, 1)? as usize;
     let time = cx.args.uint_or("time_axis", 0, 0, 1)? as usize;
     if from.len() < 2 || batch == time || cx.dims(1)? != [from[batch]] {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), "one length for each batch; different axes"));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            "one length for each batch; different axes",
+        ));
     }
     let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
     let block = volume(&from[2..]) * size;
@@ -678,7 +811,8 @@ pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
             let len = index_at(at, itype, b).clamp(0, steps as i64) as usize;
             let k = if k < len { len - 1 - k } else { k };
             let (fr, fc) = if batch == 0 { (b, k) } else { (k, b) };
-            y[(r * columns + c) * block..][..block].copy_from_slice(&x[(fr * columns + fc) * block..][..block]);
+            y[(r * columns + c) * block..][..block]
+                .copy_from_slice(&x[(fr * columns + fc) * block..][..block]);
         }
     }))
 }
@@ -687,9 +821,14 @@ pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
 pub(super) fn col2im(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &super::cx::FLOATS)?;
     let from = cx.dims(0)?;
-    let usizes = |v: Option<Vec<i64>>| -> Vec<usize> { v.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect() };
+    let usizes = |v: Option<Vec<i64>>| -> Vec<usize> {
+        v.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect()
+    };
     let (image, block) = (usizes(cx.ints(1)?), usizes(cx.ints(2)?));
     let n = image.len();
+    if image.iter().chain(&block).any(|&d| d > 1 << 24) || n > 3 {
+        return Err(cx.refuse(1, format!("is {image:?}"), "up to three dimensions of a sane size"));
+    }
     let (steps, dilations) = (cx.sizes("strides", n, 1)?, cx.sizes("dilations", n, 1)?);
     let pads = cx.sizes("pads", 2 * n, 0)?;
     let cells = volume(&block).max(1);
@@ -699,8 +838,16 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
             ((image[d] + pads[d] + pads[n + d]).saturating_sub(reach)) / steps[d].max(1) + 1
         })
         .collect();
-    if from.len() != 3 || block.len() != n || volume(&spots) != from[2] || !from[1].is_multiple_of(cells) {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), format!("[n, channels · {cells}, {}]", volume(&spots))));
+    if from.len() != 3
+        || block.len() != n
+        || volume(&spots) != from[2]
+        || !from[1].is_multiple_of(cells)
+    {
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            format!("[n, channels · {cells}, {}]", volume(&spots)),
+        ));
     }
     let out = [&[from[0], from[1] / cells], image.as_slice()].concat();
     struct Col2Im {
@@ -716,13 +863,17 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
         fn run<F: super::num::Float>(&self, t: &mut Tensors<'_>) {
             let (x, y) = (t.get::<F>(0), t.out::<F>(0));
             y.fill(F::ZERO);
-            let (cells, spots, pixels) = (volume(&self.block), volume(&self.spots), volume(&self.image));
-            for (plane, cell, spot) in (0..self.planes).flat_map(|p| (0..cells).flat_map(move |c| (0..spots).map(move |s| (p, c, s)))) {
+            let (cells, spots, pixels) =
+                (volume(&self.block), volume(&self.spots), volume(&self.image));
+            for (plane, cell, spot) in (0..self.planes)
+                .flat_map(|p| (0..cells).flat_map(move |c| (0..spots).map(move |s| (p, c, s))))
+            {
                 let (mut c, mut s, mut at, mut scale, mut inside) = (cell, spot, 0, 1, true);
                 for d in (0..self.image.len()).rev() {
                     let (kc, ks) = (c % self.block[d], s % self.spots[d]);
                     (c, s) = (c / self.block[d], s / self.spots[d]);
-                    let place = (ks * self.steps[d] + kc * self.dilations[d]).checked_sub(self.pads[d]);
+                    let place =
+                        (ks * self.steps[d] + kc * self.dilations[d]).checked_sub(self.pads[d]);
                     match place.filter(|p| *p < self.image[d]) {
                         Some(p) => at += p * scale,
                         None => inside = false,
@@ -736,7 +887,11 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
         }
     }
     let planes = volume(&out[..2]);
-    Ok(Plan::float(dtype, vec![token(dtype, &out)], Col2Im { image, block, spots, steps, dilations, pads, planes }))
+    Ok(Plan::float(
+        dtype,
+        vec![token(dtype, &out)],
+        Col2Im { image, block, spots, steps, dilations, pads, planes },
+    ))
 }
 
 /// Ones on a diagonal.

@@ -11,9 +11,11 @@ type Made = Result<Plan, OpError>;
 /// Refuses an operand that is not one number for each of `n` channels.
 fn per_channel(cx: &Cx<'_>, i: usize, n: usize) -> Result<(), OpError> {
     match cx.opt(i) {
-        Some(o) if o.ty.elements() != n as u64 => {
-            Err(cx.refuse(i, format!("is {}", o.ty), format!("one number for each of {n} channels")))
-        }
+        Some(o) if o.ty.elements() != n as u64 => Err(cx.refuse(
+            i,
+            format!("is {}", o.ty),
+            format!("one number for each of {n} channels"),
+        )),
         _ => Ok(()),
     }
 }
@@ -39,11 +41,10 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
             let (x, scale, bias) = (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2));
             let (mean, var) = (t.get::<F>(3), t.get::<F>(4));
-            let mut next = 0;
             let mut outs: [&mut [F]; 3] = Default::default();
-            for (slot, _) in outs.iter_mut().zip(self.outs).filter(|(_, want)| *want) {
+            let wanted = outs.iter_mut().zip(self.outs).filter(|(_, want)| *want);
+            for (next, (slot, _)) in wanted.enumerate() {
                 *slot = t.out::<F>(next);
-                next += 1;
             }
             let [y, m, v] = outs;
             for c in 0..self.channels {
@@ -54,9 +55,15 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
                     let all = || planes().flat_map(|p| &x[p..p + self.plane]).map(|v| v.f64());
                     mu = all().sum::<f64>() / n;
                     sigma = all().map(|v| (v - mu) * (v - mu)).sum::<f64>() / n;
-                    let running = |old: F, new: f64| F::of(old.f64() * self.momentum + new * (1.0 - self.momentum));
-                    if let Some(m) = m.get_mut(c) { *m = running(mean[c], mu) }
-                    if let Some(v) = v.get_mut(c) { *v = running(var[c], sigma) }
+                    let running = |old: F, new: f64| {
+                        F::of(old.f64() * self.momentum + new * (1.0 - self.momentum))
+                    };
+                    if let Some(m) = m.get_mut(c) {
+                        *m = running(mean[c], mu)
+                    }
+                    if let Some(v) = v.get_mut(c) {
+                        *v = running(var[c], sigma)
+                    }
                 }
                 let a = scale[c] / F::of((sigma + self.epsilon).sqrt());
                 let b = bias[c] - a * F::of(mu);
@@ -71,10 +78,15 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
             }
         }
     }
-    let outs = cx.wanted.iter().map(|&o| if o == 0 { cx.operand(0).map(|x| x.ty.clone()) } else { Ok(token(dtype, &[channels])) });
+    let outs = cx.wanted.iter().map(|&o| {
+        if o == 0 { cx.operand(0).map(|x| x.ty.clone()) } else { Ok(token(dtype, &[channels])) }
+    });
     let training = cx.flag("training_mode", false)?;
     if !training && cx.wanted.iter().any(|&o| o > 0) {
-        return Err(Cx::other("only the first output exists outside of training", "leave the others out"));
+        return Err(Cx::other(
+            "only the first output exists outside of training",
+            "leave the others out",
+        ));
     }
     let body = Batch {
         channels,
@@ -98,14 +110,23 @@ pub(super) fn layer(cx: &Cx<'_>, rms: bool) -> Made {
         if let Some(o) = cx.opt(i)
             && super::index::broadcast(&[&o.dims(), &dims[axis..]])? != dims[axis..]
         {
-            return Err(cx.refuse(i, format!("is {}", o.ty), format!("it must fit {:?}", &dims[axis..])));
+            return Err(cx.refuse(
+                i,
+                format!("is {}", o.ty),
+                format!("it must fit {:?}", &dims[axis..]),
+            ));
         }
     }
     let walk = |i: usize| -> Result<_, OpError> {
         cx.opt(i).map(|o| super::index::Walk::broadcasting(&dims[axis..], [&o.dims()])).transpose()
     };
-    let stats: Vec<usize> = dims.iter().enumerate().map(|(i, &d)| if i < axis { d } else { 1 }).collect();
-    let outs = cx.wanted.iter().map(|&o| if o == 0 { token(dtype, &dims) } else { token(zbmd_ir::DType::F32, &stats) }).collect();
+    let stats: Vec<usize> =
+        dims.iter().enumerate().map(|(i, &d)| if i < axis { d } else { 1 }).collect();
+    let outs = cx
+        .wanted
+        .iter()
+        .map(|&o| if o == 0 { token(dtype, &dims) } else { token(zbmd_ir::DType::F32, &stats) })
+        .collect();
     let body = Layer {
         rows,
         n,
@@ -196,15 +217,24 @@ impl FloatBody for Layer {
         let (x, scale, bias) = (t.get::<F>(0), t.opt::<F>(1), t.opt::<F>(2));
         let y = if self.wants[0] { t.out::<F>(0) } else { &mut [] };
         let mut next = usize::from(self.wants[0]);
-        let means = if self.wants[1] { next += 1; t.out::<f32>(next - 1) } else { &mut [] };
+        let means = if self.wants[1] {
+            next += 1;
+            t.out::<f32>(next - 1)
+        } else {
+            &mut []
+        };
         let deviations = if self.wants[2] { t.out::<f32>(next) } else { &mut [] };
         // Parameters of the rows' own shape need no walk.
         let whole = |p: Option<&'_ [F]>| p.is_some_and(|p| p.len() == self.n);
         for r in 0..self.rows {
             let x = &x[r * self.n..][..self.n];
             let (mean, by) = simd::dispatch(Moments { x, rms: self.rms, epsilon: self.epsilon });
-            if let Some(m) = means.get_mut(r) { *m = mean as f32 }
-            if let Some(d) = deviations.get_mut(r) { *d = by as f32 }
+            if let Some(m) = means.get_mut(r) {
+                *m = mean as f32
+            }
+            if let Some(d) = deviations.get_mut(r) {
+                *d = by as f32
+            }
             let Some(y) = y.get_mut(r * self.n..(r + 1) * self.n) else { continue };
             simd::dispatch(Scaled {
                 x,
@@ -214,7 +244,9 @@ impl FloatBody for Layer {
                 scale: scale.filter(|p| whole(Some(p))),
                 bias: bias.filter(|p| whole(Some(p))),
             });
-            let mut spread = |walk: &Option<super::index::Walk<1>>, p: Option<&[F]>, f: fn(F, F) -> F| {
+            let mut spread = |walk: &Option<super::index::Walk<1>>,
+                              p: Option<&[F]>,
+                              f: fn(F, F) -> F| {
                 let (Some(walk), Some(p)) = (walk, p.filter(|p| !whole(Some(p)))) else { return };
                 walk.each(|to, [from]| {
                     for i in 0..walk.inner {
@@ -235,10 +267,18 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
     let channels = dims.get(1).copied().unwrap_or(0);
     let groups = if instance { channels } else { cx.args.uint("num_groups", 1, 1 << 30)? as usize };
     if channels == 0 || groups == 0 || !channels.is_multiple_of(groups) {
-        return Err(cx.refuse(0, format!("has {channels} channels"), format!("a multiple of {groups} groups")));
+        return Err(cx.refuse(
+            0,
+            format!("has {channels} channels"),
+            format!("a multiple of {groups} groups"),
+        ));
     }
     // Up to opset 20 there is one scale for each group.
-    let each = if cx.opt(1).is_some_and(|s| s.ty.elements() as usize == groups) { groups } else { channels };
+    let each = if cx.opt(1).is_some_and(|s| s.ty.elements() as usize == groups) {
+        groups
+    } else {
+        channels
+    };
     per_channel(cx, 1, each)?;
     per_channel(cx, 2, each)?;
     struct Group {
@@ -255,7 +295,9 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
             let size = per * self.plane;
             for (i, (x, y)) in x.chunks_exact(size).zip(y.chunks_exact_mut(size)).enumerate() {
                 let (mean, by) = simd::dispatch(Moments { x, rms: false, epsilon: self.epsilon });
-                for (c, (x, y)) in x.chunks_exact(self.plane).zip(y.chunks_exact_mut(self.plane)).enumerate() {
+                for (c, (x, y)) in
+                    x.chunks_exact(self.plane).zip(y.chunks_exact_mut(self.plane)).enumerate()
+                {
                     let c = (i % self.groups * per + c) * self.each / self.channels;
                     let a = F::of(by) * scale[c];
                     for (y, &x) in y.iter_mut().zip(x) {
@@ -265,7 +307,13 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
             }
         }
     }
-    let body = Group { channels, groups, plane: volume(&dims[2..]).max(1), each, epsilon: cx.args.float_or("epsilon", 1e-5)? };
+    let body = Group {
+        channels,
+        groups,
+        plane: volume(&dims[2..]).max(1),
+        each,
+        epsilon: cx.args.float_or("epsilon", 1e-5)?,
+    };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(8.0 * volume(&dims) as f64))
 }
 
@@ -319,7 +367,13 @@ pub(super) fn lrn(cx: &Cx<'_>) -> Made {
                 for k in c.saturating_sub(below)..=(c + above).min(channels - 1) {
                     y.iter_mut().zip(row(k)).for_each(|(y, &x)| *y += x * x);
                 }
-                simd::dispatch(Row { x: row(c), y, alpha, bias: F::of(self.bias), beta: F::of(self.beta) });
+                simd::dispatch(Row {
+                    x: row(c),
+                    y,
+                    alpha,
+                    bias: F::of(self.bias),
+                    beta: F::of(self.beta),
+                });
             }
         }
     }
@@ -348,10 +402,15 @@ pub(super) fn lp(cx: &Cx<'_>) -> Made {
             let (outer, n, inner) = self.shape;
             for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
                 let at = |k: usize| (o * n + k) * inner + i;
-                let term = |k: usize| { let v = x[at(k)].f64().abs(); if self.p == 1 { v } else { v * v } };
+                let term = |k: usize| {
+                    let v = x[at(k)].f64().abs();
+                    if self.p == 1 { v } else { v * v }
+                };
                 let sum: f64 = (0..n).map(term).sum();
                 let norm = if self.p == 1 { sum } else { sum.sqrt() };
-                (0..n).for_each(|k| y[at(k)] = if norm == 0.0 { F::ZERO } else { F::of(x[at(k)].f64() / norm) });
+                (0..n).for_each(|k| {
+                    y[at(k)] = if norm == 0.0 { F::ZERO } else { F::of(x[at(k)].f64() / norm) }
+                });
             }
         }
     }
@@ -364,7 +423,8 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
-    let axes: Vec<usize> = axes.iter().map(|&a| cx.axis(a, dims.len())).collect::<Result<_, _>>()?;
+    let axes: Vec<usize> =
+        axes.iter().map(|&a| cx.axis(a, dims.len())).collect::<Result<_, _>>()?;
     let own = super::index::strides(&dims);
     struct Mvn {
         kept: Vec<(usize, usize)>,
@@ -372,7 +432,14 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
     }
     /// Place of element n of dimensions given as (size, stride).
     fn place(mut n: usize, dims: &[(usize, usize)]) -> usize {
-        dims.iter().rev().map(|&(d, s)| { let at = n % d * s; n /= d; at }).sum()
+        dims.iter()
+            .rev()
+            .map(|&(d, s)| {
+                let at = n % d * s;
+                n /= d;
+                at
+            })
+            .sum()
     }
     impl FloatBody for Mvn {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
@@ -388,7 +455,9 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
             }
         }
     }
-    let pick = |inside: bool| (0..dims.len()).filter(|d| axes.contains(d) == inside).map(|d| (dims[d], own[d])).collect();
+    let pick = |inside: bool| {
+        (0..dims.len()).filter(|d| axes.contains(d) == inside).map(|d| (dims[d], own[d])).collect()
+    };
     let body = Mvn { kept: pick(false), over: pick(true) };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body))
 }
@@ -414,7 +483,10 @@ pub(super) fn det(cx: &Cx<'_>) -> Made {
                 let mut det = F::ONE;
                 for c in 0..n {
                     let pivot = (c..n).max_by(|&a, &b| {
-                        m[a * n + c].abs().partial_cmp(&m[b * n + c].abs()).unwrap_or(std::cmp::Ordering::Equal)
+                        m[a * n + c]
+                            .abs()
+                            .partial_cmp(&m[b * n + c].abs())
+                            .unwrap_or(std::cmp::Ordering::Equal)
                     });
                     let pivot = pivot.unwrap_or(c);
                     if m[pivot * n + c] == F::ZERO {

@@ -211,7 +211,14 @@ fn erf_f32<const FMA: bool>(x: f32) -> f32 {
     let c = if c < -4.0 { -4.0 } else { c };
     let z = c * c;
     let mut p = -2.726_142_3e-10_f32;
-    for a in [2.770_681_4e-8, -2.101_024e-6, -5.692_506_4e-5, -7.349_906_3e-4, -2.954_6e-3, -1.609_603_3e-2] {
+    for a in [
+        2.770_681_4e-8,
+        -2.101_024e-6,
+        -5.692_506_4e-5,
+        -7.349_906_3e-4,
+        -2.954_6e-3,
+        -1.609_603_3e-2,
+    ] {
         p = f(p, z, a);
     }
     let mut q = -1.456_607_2e-5_f32;
@@ -251,14 +258,20 @@ mod tests {
     #[test]
     fn the_error_function_keeps_its_precision() {
         // Known to 15 digits.
-        for (x, want) in [(0.5, 0.520_499_877_813_046_5), (2.0, 0.995_322_265_018_952_7), (3.0, 0.999_977_909_503_001_4)]
-        {
+        for (x, want) in [
+            (0.5, 0.520_499_877_813_046_5),
+            (2.0, 0.995_322_265_018_952_7),
+            (3.0, 0.999_977_909_503_001_4),
+        ] {
             assert!((erf_f64(x) - want).abs() < 1e-14 && (erf_f64(-x) + want).abs() < 1e-14);
         }
         for i in -60_000..60_000 {
             let x = i as f32 * 1e-4;
             let want = erf_f64(f64::from(x));
-            assert!((f64::from(erf_f32::<true>(x)) - want).abs() <= 5e-7 * want.abs() + 1e-30, "{x}");
+            assert!(
+                (f64::from(erf_f32::<true>(x)) - want).abs() <= 5e-7 * want.abs() + 1e-30,
+                "{x}"
+            );
         }
     }
 }

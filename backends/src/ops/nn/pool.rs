@@ -15,7 +15,11 @@ fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
         return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, channels, spatial…]"));
     }
     if cx.args.get("kernel_shape").is_none() {
-        return Err(cx.args.error("kernel_shape", "is missing", "one size for each spatial dimension"));
+        return Err(cx.args.error(
+            "kernel_shape",
+            "is missing",
+            "one size for each spatial dimension",
+        ));
     }
     let kernel = cx.sizes("kernel_shape", dims.len() - 2, 1)?;
     let window = Window::new(cx, &dims[2..], &kernel)?;
@@ -29,8 +33,13 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
     let columns = cx.args.int_or("storage_order", 0)? != 0;
     let outs: Vec<_> =
         cx.wanted.iter().map(|&o| token(if o == 0 { dtype } else { DType::I64 }, &out)).collect();
-    let flops = 3.0 * (volume(&out) * volume(&w.kernel)) as f64;
-    fn make<T: Num>(outs: Vec<zbmd_ir::TokenType>, w: Window, columns: bool, wants: [bool; 2]) -> Made {
+    let flops = 3.0 * volume(&out) as f64 * volume(&w.kernel) as f64;
+    fn make<T: Num>(
+        outs: Vec<zbmd_ir::TokenType>,
+        w: Window,
+        columns: bool,
+        wants: [bool; 2],
+    ) -> Made {
         Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
             let x = t.get::<T>(0);
             let y = if wants[0] { t.out::<T>(0) } else { &mut [] };
@@ -104,7 +113,7 @@ pub(super) fn mean_pool(cx: &Cx<'_>, norm: bool) -> Made {
         p: if norm { cx.args.int_or("p", 2)? as f64 } else { 0.0 },
         w,
     };
-    let flops = 3.0 * (volume(&out) * volume(&body.w.kernel)) as f64;
+    let flops = 3.0 * volume(&out) as f64 * volume(&body.w.kernel) as f64;
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(flops))
 }
 
@@ -160,7 +169,8 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
     if dims.len() < 2 {
         return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, channels, spatial…]"));
     }
-    let out: Vec<usize> = dims.iter().enumerate().map(|(i, &d)| if i < 2 { d } else { 1 }).collect();
+    let out: Vec<usize> =
+        dims.iter().enumerate().map(|(i, &d)| if i < 2 { d } else { 1 }).collect();
     struct Global {
         plane: usize,
         max: bool,
@@ -179,7 +189,11 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
                     sums[i % 8] += if self.p == 0.0 { v.f64() } else { v.f64().abs().powf(self.p) };
                 }
                 let sum: f64 = sums.iter().sum();
-                *y = F::of(if self.p == 0.0 { sum / x.len() as f64 } else { sum.powf(1.0 / self.p) });
+                *y = F::of(if self.p == 0.0 {
+                    sum / x.len() as f64
+                } else {
+                    sum.powf(1.0 / self.p)
+                });
             }
         }
     }
@@ -196,9 +210,16 @@ pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
     let kernel = cx.sizes("kernel_shape", n, 1)?;
     let (stride, pads) = (cx.sizes("strides", n, 1)?, cx.sizes("pads", 2 * n, 0)?);
     if n == 0 || cx.dims(1)? != dims || dims.contains(&0) {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("`x` is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
     }
-    let side = |d: usize| ((dims[2 + d] - 1) * stride[d] + kernel[d]).saturating_sub(pads[d] + pads[n + d]);
+    let side = |d: usize| {
+        ((dims[2 + d] - 1).saturating_mul(stride[d]).saturating_add(kernel[d]))
+            .saturating_sub(pads[d] + pads[n + d])
+    };
     let inferred: Vec<usize> = dims[..2].iter().copied().chain((0..n).map(side)).collect();
     let out: Vec<usize> = match cx.ints(2)? {
         Some(shape) => shape.iter().map(|&d| Ord::max(d, 0) as usize).collect(),
@@ -218,7 +239,9 @@ pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
             let (x, at, y) = (t.get::<F>(0), t.bytes(1), t.out::<F>(0));
             y.fill(F::ZERO);
             for (i, &x) in x.iter().enumerate() {
-                let Ok(mut place) = usize::try_from(super::cx::index_at(at, self.itype, i)) else { continue };
+                let Ok(mut place) = usize::try_from(super::cx::index_at(at, self.itype, i)) else {
+                    continue;
+                };
                 let mut to = 0;
                 for (d, s) in self.inferred.iter().zip(&self.to).rev() {
                     to += place % d * s;

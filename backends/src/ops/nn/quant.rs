@@ -2,7 +2,7 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, FLOATS, Plan, Tensors, dims, index_at, token};
+use super::cx::{Cx, FLOATS, Plan, Tensors, dims, expect_count, index_at, token};
 use super::elementwise::number_at;
 use super::num::Num;
 use super::reduce::around;
@@ -39,14 +39,22 @@ impl Scales {
         let (_, n, inner) = around(&x, axis);
         if block == 0 {
             if count != n {
-                return Err(cx.refuse(1, format!("is {}", scale.ty), format!("one scale for each of {n} places")));
+                return Err(cx.refuse(
+                    1,
+                    format!("is {}", scale.ty),
+                    format!("one scale for each of {n} places"),
+                ));
             }
             return Ok(Scales::Axis(inner, n));
         }
         let mut want = x.clone();
         want[axis] = n.div_ceil(block);
         if scale.dims() != want {
-            return Err(cx.refuse(1, format!("is {}", scale.ty), format!("{want:?} for blocks of {block}")));
+            return Err(cx.refuse(
+                1,
+                format!("is {}", scale.ty),
+                format!("{want:?} for blocks of {block}"),
+            ));
         }
         Ok(Scales::Block(inner, n, block, want[axis]))
     }
@@ -75,6 +83,7 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
     if !WHOLE.contains(&to) {
         return Err(Cx::other(format!("cannot quantise to {to}"), "to i8, u8 or i16"));
     }
+    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], to)?;
     let scales = Scales::of(cx)?;
     fn make<T: Num>(out: TokenType, dx: DType, ds: DType, to: DType, scales: Scales) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
@@ -83,7 +92,8 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
                 let at = scales.at(i);
                 let zero = if z.is_empty() { 0 } else { index_at(z, to, at) };
                 // In f32, as the operator is defined: a wider quotient would round some ties elsewhere.
-                let v = (number_at(x, dx, i) as f32 / number_at(s, ds, at) as f32).round_ties_even();
+                let v =
+                    (number_at(x, dx, i) as f32 / number_at(s, ds, at) as f32).round_ties_even();
                 let v = f64::from(v) + zero as f64;
                 *y = T::of(v.clamp(T::LEAST.f64(), T::GREATEST.f64()));
             }
@@ -96,6 +106,7 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
 pub(super) fn dequantize(cx: &Cx<'_>) -> Made {
     let dx = cx.expect(0, &WHOLE)?;
     let ds = cx.expect(1, &FLOATS)?;
+    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], dx)?;
     let scales = Scales::of(cx)?;
     fn make<T: Num>(out: TokenType, dx: DType, ds: DType, scales: Scales) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {

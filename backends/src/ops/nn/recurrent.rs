@@ -42,7 +42,13 @@ fn gate_of(cx: &Cx<'_>, name: &str) -> Result<Gate, OpError> {
         "relu" => Gate::Relu,
         "hardsigmoid" => Gate::HardSigmoid,
         "softsign" => Gate::Softsign,
-        other => return Err(cx.args.unknown_word("activations", other, &["Sigmoid", "Tanh", "Relu", "HardSigmoid", "Softsign"])),
+        other => {
+            return Err(cx.args.unknown_word(
+                "activations",
+                other,
+                &["Sigmoid", "Tanh", "Relu", "HardSigmoid", "Softsign"],
+            ));
+        }
     })
 }
 
@@ -70,19 +76,36 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
     let gates = cell.gates();
     let batchwise = cx.args.int_or("layout", 0)? != 0;
     let (x, w, r) = (cx.dims(0)?, cx.dims(1)?, cx.dims(2)?);
-    let (&[d0, d1, input], &[ways, rows, wi], &[_, _, hidden]) = (x.as_slice(), w.as_slice(), r.as_slice()) else {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), "input and matrices have three dimensions"));
+    let (&[d0, d1, input], &[ways, rows, wi], &[_, _, hidden]) =
+        (x.as_slice(), w.as_slice(), r.as_slice())
+    else {
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            "input and matrices have three dimensions",
+        ));
     };
     let (steps, batch) = if batchwise { (d1, d0) } else { (d0, d1) };
     let direction = cx.args.word_opt("direction")?.unwrap_or("forward");
     let both = direction == "bidirectional";
-    let fits = rows == gates * hidden && wi == input && ways == 1 + usize::from(both) && r == [ways, gates * hidden, hidden] && volume(&x) > 0 && hidden > 0;
+    let fits = rows == gates * hidden
+        && wi == input
+        && ways == 1 + usize::from(both)
+        && r == [ways, gates * hidden, hidden]
+        && volume(&x) > 0
+        && hidden > 0;
     if !fits {
         let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
         return Err(cx.refuse(1, message, format!("[directions, {gates} · hidden, {input}]")));
     }
     let state = if batchwise { vec![batch, ways, hidden] } else { vec![ways, batch, hidden] };
-    let expected = [(3, vec![ways, 2 * gates * hidden]), (4, vec![batch]), (5, state.clone()), (6, state.clone()), (7, vec![ways, 3 * hidden])];
+    let expected = [
+        (3, vec![ways, 2 * gates * hidden]),
+        (4, vec![batch]),
+        (5, state.clone()),
+        (6, state.clone()),
+        (7, vec![ways, 3 * hidden]),
+    ];
     for (i, want) in expected {
         if let Some(o) = cx.opt(i)
             && o.dims() != want
@@ -90,7 +113,8 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
             return Err(cx.refuse(i, format!("is {}", o.ty), format!("{want:?}")));
         }
     }
-    let mut names: Vec<String> = match cx.args.get("activations").and_then(zbmd_ir::Value::as_list) {
+    let mut names: Vec<String> = match cx.args.get("activations").and_then(zbmd_ir::Value::as_list)
+    {
         Some(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
         None => Vec::new(),
     };
@@ -108,10 +132,16 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
     }
     let activations = names.iter().map(|n| gate_of(cx, n)).collect::<Result<Vec<_>, _>>()?;
     if activations.len() < default.len() * ways {
-        return Err(cx.args.error("activations", format!("has {} names", activations.len()), format!("{} for each direction", default.len())));
+        return Err(cx.args.error(
+            "activations",
+            format!("has {} names", activations.len()),
+            format!("{} for each direction", default.len()),
+        ));
     }
-    let seq = if batchwise { vec![batch, steps, ways, hidden] } else { vec![steps, ways, batch, hidden] };
-    let outs = cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &seq } else { &state })).collect();
+    let seq =
+        if batchwise { vec![batch, steps, ways, hidden] } else { vec![steps, ways, batch, hidden] };
+    let outs =
+        cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &seq } else { &state })).collect();
     let flops = 2.0 * (steps * batch * ways * gates * hidden * (input + hidden)) as f64;
     let mut body = Recurrent {
         cell,
@@ -128,7 +158,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
         clip: cx.args.float_or("clip", 0.0)? as f32,
         wanted: cx.wanted.clone(),
         packed: None,
-        lengths: cx.opt(4).map(|o| o.ty.dtype),
+        lengths: cx.opt(4).map(|o| super::cx::computed(o.ty.dtype)),
     };
     let (wx, rx) = (cx.operand(1)?.clone(), cx.operand(2)?.clone());
     Ok(Plan::lazy(outs, move || {
@@ -187,8 +217,9 @@ impl Recurrent {
         if self.clip > 0.0 { v.clamp(-self.clip, self.clip) } else { v }
     }
 
-    /// Joins the gates of one batch: `g` from the input, `u` from the hidden state, biases in both.
-    fn join(&self, g: &[f32], u: &[f32], h: &mut [f32], c: &mut [f32], peep: &[f32], acts: &[Gate], r_new: Option<&[f32]>) {
+    /// Joins the gates of one batch; biases are in both parts.
+    fn join(&self, gates: &Gates<'_>, h: &mut [f32], c: &mut [f32]) {
+        let Gates { g, u, peep, acts, r_new } = *gates;
         let n = self.hidden;
         let p = |k: usize, i: usize| peep.get(k * n + i).copied().unwrap_or(0.0);
         for i in 0..n {
@@ -205,7 +236,11 @@ impl Recurrent {
                 }
                 Cell::Lstm => {
                     let input = apply(acts[0], self.bounded(sum(0) + p(0, i) * c[i]));
-                    let forget = if self.couple { 1.0 - input } else { apply(acts[0], self.bounded(sum(2) + p(2, i) * c[i])) };
+                    let forget = if self.couple {
+                        1.0 - input
+                    } else {
+                        apply(acts[0], self.bounded(sum(2) + p(2, i) * c[i]))
+                    };
                     let next = forget * c[i] + input * apply(acts[1], self.bounded(sum(3)));
                     let out = apply(acts[0], self.bounded(sum(1) + p(1, i) * next));
                     c[i] = next;
@@ -214,6 +249,17 @@ impl Recurrent {
             }
         }
     }
+}
+
+/// What meets in a step of one batch.
+struct Gates<'a> {
+    /// Gates from the input, and from the hidden state.
+    g: &'a [f32],
+    u: &'a [f32],
+    peep: &'a [f32],
+    acts: &'a [Gate],
+    /// The new gate from the hidden state behind the reset gate, where that acts first.
+    r_new: Option<&'a [f32]>,
 }
 
 impl Body for Recurrent {
@@ -227,7 +273,8 @@ impl Body for Recurrent {
         }
         let [y, last_h, last_c] = outs;
         let scratch = t.scratch::<f32>();
-        let (own, rest) = scratch.split_at_mut(if self.packed.is_some() { 0 } else { self.packed_len() });
+        let (own, rest) =
+            scratch.split_at_mut(if self.packed.is_some() { 0 } else { self.packed_len() });
         if self.packed.is_none() {
             self.pack(t.get(1), t.get(2), own);
         }
@@ -252,19 +299,38 @@ impl Body for Recurrent {
             let (wb, rb) = bias.split_at(bias.len() / 2);
             let acts = &self.activations[d * per..];
             let peep: &[f32] = peep.get(d * 3 * n..(d + 1) * 3 * n).unwrap_or_default();
-            let len = self.lengths.map_or(self.steps, |dt| super::cx::index_at(lengths, dt, b).clamp(0, self.steps as i64) as usize);
+            let len = self.lengths.map_or(self.steps, |dt| {
+                super::cx::index_at(lengths, dt, b).clamp(0, self.steps as i64) as usize
+            });
             let back = self.reverse || d == 1;
             for k in 0..self.steps {
                 let place = if back && k < len { len - 1 - k } else { k };
-                let at = if self.batchwise { (b * self.steps + place) * self.ways + d } else { (place * self.ways + d) * self.batch + b } * n;
+                let at = if self.batchwise {
+                    (b * self.steps + place) * self.ways + d
+                } else {
+                    (place * self.ways + d) * self.batch + b
+                } * n;
                 if k >= len {
-                    if let Some(y) = y.get_mut(at..at + n) { y.fill(0.0) }
+                    if let Some(y) = y.get_mut(at..at + n) {
+                        y.fill(0.0)
+                    }
                     continue;
                 }
-                let from = if self.batchwise { b * self.steps + place } else { place * self.batch + b } * self.input;
-                let extra = Extra { column_bias: Some(wb).filter(|b| !b.is_empty()), ..Extra::default() };
-                gemm((1, self.input, width), Left { data: &x[from..], row: self.input, column: 1 }, w, g, width, extra);
-                let extra = Extra { column_bias: Some(rb).filter(|b| !b.is_empty()), ..Extra::default() };
+                let from =
+                    if self.batchwise { b * self.steps + place } else { place * self.batch + b }
+                        * self.input;
+                let extra =
+                    Extra { column_bias: Some(wb).filter(|b| !b.is_empty()), ..Extra::default() };
+                gemm(
+                    (1, self.input, width),
+                    Left { data: &x[from..], row: self.input, column: 1 },
+                    w,
+                    g,
+                    width,
+                    extra,
+                );
+                let extra =
+                    Extra { column_bias: Some(rb).filter(|b| !b.is_empty()), ..Extra::default() };
                 gemm((1, n, width), Left { data: h, row: n, column: 1 }, r, u, width, extra);
                 let mut third = None;
                 if self.cell == Cell::Gru && !self.reset_after {
@@ -272,15 +338,31 @@ impl Body for Recurrent {
                     for i in 0..n {
                         rh[i] = apply(acts[0], self.bounded(g[n + i] + u[n + i])) * h[i];
                     }
-                    let extra = Extra { column_bias: Some(rb).filter(|b| !b.is_empty()), ..Extra::default() };
-                    gemm((1, n, width), Left { data: rh, row: n, column: 1 }, r, r_new, width, extra);
+                    let extra = Extra {
+                        column_bias: Some(rb).filter(|b| !b.is_empty()),
+                        ..Extra::default()
+                    };
+                    gemm(
+                        (1, n, width),
+                        Left { data: rh, row: n, column: 1 },
+                        r,
+                        r_new,
+                        width,
+                        extra,
+                    );
                     third = Some(&r_new[2 * n..3 * n]);
                 }
-                self.join(g, u, h, c, peep, acts, third);
-                if let Some(y) = y.get_mut(at..at + n) { y.copy_from_slice(h) }
+                self.join(&Gates { g, u, peep, acts, r_new: third }, h, c);
+                if let Some(y) = y.get_mut(at..at + n) {
+                    y.copy_from_slice(h)
+                }
             }
-            if let Some(to) = last_h.get_mut(state..state + n) { to.copy_from_slice(h) }
-            if let Some(to) = last_c.get_mut(state..state + n) { to.copy_from_slice(c) }
+            if let Some(to) = last_h.get_mut(state..state + n) {
+                to.copy_from_slice(h)
+            }
+            if let Some(to) = last_c.get_mut(state..state + n) {
+                to.copy_from_slice(c)
+            }
         }
     }
 

@@ -35,7 +35,10 @@ impl Fold {
     fn new(dims: &[usize], axes: &[usize], keep: bool) -> Result<Self, OpError> {
         let own: Vec<isize> = super::index::strides(dims).into_iter().map(|s| s as isize).collect();
         let pick = |inside: bool| -> (Vec<usize>, Vec<isize>) {
-            (0..dims.len()).filter(|d| axes.contains(d) == inside).map(|d| (dims[d], own[d])).unzip()
+            (0..dims.len())
+                .filter(|d| axes.contains(d) == inside)
+                .map(|d| (dims[d], own[d]))
+                .unzip()
         };
         let ((kept, ks), (over, os)) = (pick(false), pick(true));
         let out = (0..dims.len())
@@ -174,7 +177,12 @@ pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
     } else {
         out.remove(axis);
     }
-    fn make<T: Num>(out: zbmd_ir::TokenType, greatest: bool, last: bool, s: (usize, usize, usize)) -> Made {
+    fn make<T: Num>(
+        out: zbmd_ir::TokenType,
+        greatest: bool,
+        last: bool,
+        s: (usize, usize, usize),
+    ) -> Made {
         let (outer, n, inner) = s;
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
             let (x, y) = (t.get::<T>(0), t.out::<i64>(0));
@@ -183,7 +191,11 @@ pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
                     let at = |k: usize| x[(o * n + k) * inner + i];
                     let better = |a: T, b: T| if greatest { a > b } else { a < b };
                     let best = (1..n).fold(0, |best, k| {
-                        if better(at(k), at(best)) || (last && at(k) == at(best)) { k } else { best }
+                        if better(at(k), at(best)) || (last && at(k) == at(best)) {
+                            k
+                        } else {
+                            best
+                        }
                     });
                     y[o * inner + i] = best as i64;
                 }
@@ -335,7 +347,11 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
     let k = cx.ints(1)?.and_then(|k| k.first().copied()).unwrap_or(1);
     let (outer, n, inner) = around(&dims, axis);
     let k = usize::try_from(k).ok().filter(|k| *k <= n).ok_or_else(|| {
-        cx.refuse(1, format!("asks for {k} of {n} elements"), "ask for at most as many as there are")
+        cx.refuse(
+            1,
+            format!("asks for {k} of {n} elements"),
+            "ask for at most as many as there are",
+        )
     })?;
     let largest = cx.flag("largest", true)?;
     let mut out = dims.clone();
@@ -359,7 +375,12 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
             let x = t.get::<T>(0);
             let order = t.scratch::<u32>();
             let mut outs = 0;
-            let values = if self.wants[0] { outs += 1; t.out::<T>(0) } else { &mut [] };
+            let values = if self.wants[0] {
+                outs += 1;
+                t.out::<T>(0)
+            } else {
+                &mut []
+            };
             let places = if self.wants[1] { t.out::<i64>(outs) } else { &mut [] };
             for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
                 let at = |j: u32| x[(o * n + j as usize) * inner + i];
@@ -373,8 +394,12 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
                 });
                 for (j, &p) in order[..self.k].iter().enumerate() {
                     let to = (o * self.k + j) * inner + i;
-                    if let Some(v) = values.get_mut(to) { *v = at(p) }
-                    if let Some(v) = places.get_mut(to) { *v = i64::from(p) }
+                    if let Some(v) = values.get_mut(to) {
+                        *v = at(p)
+                    }
+                    if let Some(v) = places.get_mut(to) {
+                        *v = i64::from(p)
+                    }
                 }
             }
         }
@@ -382,7 +407,13 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
             4 * self.shape.1
         }
     }
-    fn make<T: Num>(outs: Vec<zbmd_ir::TokenType>, shape: (usize, usize, usize), k: usize, largest: bool, wants: [bool; 2]) -> Made {
+    fn make<T: Num>(
+        outs: Vec<zbmd_ir::TokenType>,
+        shape: (usize, usize, usize),
+        k: usize,
+        largest: bool,
+        wants: [bool; 2],
+    ) -> Made {
         Ok(Plan::new(outs, TopK::<T> { shape, k, largest, wants, of: std::marker::PhantomData }))
     }
     by_num!(dtype, make(outs, (outer, n, inner), k, largest, wants))

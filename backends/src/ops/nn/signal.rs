@@ -6,7 +6,7 @@ use num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, Plan, Tensors, dims, token, volume};
+use super::cx::{Body, Cx, Plan, Tensors, token, volume};
 use super::num::{Float, Num};
 use super::reduce::around;
 use crate::op::OpError;
@@ -18,8 +18,9 @@ const MAX_POINTS: usize = 1 << 26;
 
 fn points(cx: &Cx<'_>, i: usize, given: Option<i64>, default: usize) -> Result<usize, OpError> {
     let n = given.map_or(Some(default), |n| usize::try_from(n).ok());
-    n.filter(|n| (1..=MAX_POINTS).contains(n))
-        .ok_or_else(|| cx.refuse(i, format!("asks for {given:?} points"), format!("1 to {MAX_POINTS}")))
+    n.filter(|n| (1..=MAX_POINTS).contains(n)).ok_or_else(|| {
+        cx.refuse(i, format!("asks for {given:?} points"), format!("1 to {MAX_POINTS}"))
+    })
 }
 
 fn first(v: Option<Vec<i64>>) -> Option<i64> {
@@ -43,8 +44,14 @@ struct Dft {
 pub(super) fn dft(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16])?;
     let from = cx.dims(0)?;
-    let Some((&parts, lead)) = from.split_last().filter(|(p, l)| (1..=2).contains(*p) && !l.is_empty()) else {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "a last dimension of 1 or 2: real or complex"));
+    let Some((&parts, lead)) =
+        from.split_last().filter(|(p, l)| (1..=2).contains(*p) && !l.is_empty())
+    else {
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "a last dimension of 1 or 2: real or complex",
+        ));
     };
     let axis = cx.axis(first(cx.ints(2)?).unwrap_or(-2), from.len())?;
     if axis + 1 >= from.len() {
@@ -79,11 +86,16 @@ impl Body for Dft {
             for (k, v) in line.iter_mut().enumerate() {
                 let source = |k: usize| {
                     let at = ((o * n + k) * inner + i) * from;
-                    Complex::new(f64::from(x[at]), if from == 2 { f64::from(x[at + 1]) } else { 0.0 })
+                    Complex::new(
+                        f64::from(x[at]),
+                        if from == 2 { f64::from(x[at + 1]) } else { 0.0 },
+                    )
                 };
                 // The other half of a spectrum mirrors the given one.
                 *v = match () {
-                    () if self.half && k > self.points / 2 && self.points - k < n => source(self.points - k).conj(),
+                    () if self.half && k > self.points / 2 && self.points - k < n => {
+                        source(self.points - k).conj()
+                    }
                     () if k < n && !(self.half && k > self.points / 2) => source(k),
                     () => Complex::new(0.0, 0.0),
                 };
@@ -118,7 +130,11 @@ pub(super) fn stft(cx: &Cx<'_>) -> Made {
     let n = points(cx, 3, first(cx.ints(3)?), window.unwrap_or(len))?;
     let step = points(cx, 1, first(cx.ints(1)?), 1)?;
     if n > len || window.is_some_and(|w| w != n) {
-        return Err(cx.refuse(0, format!("has {len} elements, frames {n}, the window {window:?}"), "frames as long as the window, within the signal"));
+        return Err(cx.refuse(
+            0,
+            format!("has {len} elements, frames {n}, the window {window:?}"),
+            "frames as long as the window, within the signal",
+        ));
     }
     let onesided = cx.flag("onesided", true)? && parts == 1;
     let (frames, kept) = (1 + (len - n) / step, if onesided { n / 2 + 1 } else { n });
@@ -140,7 +156,8 @@ pub(super) fn stft(cx: &Cx<'_>) -> Made {
                     let w = window.map_or(1.0, |w| w[k]);
                     *v = Complex::new(x[at] * w, if parts == 2 { x[at + 1] * w } else { 0.0 });
                 }
-                self.fft.process_with_scratch(line, &mut work[..self.fft.get_inplace_scratch_len()]);
+                self.fft
+                    .process_with_scratch(line, &mut work[..self.fft.get_inplace_scratch_len()]);
                 let y = &mut y[(b * frames + f) * kept * 2..][..kept * 2];
                 for (y, v) in y.chunks_exact_mut(2).zip(line.iter()) {
                     (y[0], y[1]) = (v.re, v.im);
@@ -187,7 +204,9 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
     let bands = points(cx, 0, first(cx.ints(0)?), 1)?;
     let n = points(cx, 1, first(cx.ints(1)?), 1)?;
     let rate = Ord::max(first(cx.ints(2)?).unwrap_or(1), 1) as f64;
-    let edge = |i: usize| -> Result<f64, OpError> { Ok(cx.floats(i)?.and_then(|v| v.first().copied()).unwrap_or(0.0)) };
+    let edge = |i: usize| -> Result<f64, OpError> {
+        Ok(cx.floats(i)?.and_then(|v| v.first().copied()).unwrap_or(0.0))
+    };
     let mel = |f: f64| 2595.0 * (f / 700.0).ln_1p() / std::f64::consts::LN_10;
     let (low, high) = (mel(edge(3)?), mel(edge(4)?));
     let rows = n / 2 + 1;
@@ -196,6 +215,13 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
         let hertz = 700.0 * (at / 2595.0 * std::f64::consts::LN_10).exp_m1();
         ((n + 1) as f64 * hertz / rate).floor().max(0.0) as usize
     };
+    if rows.saturating_mul(bands) > 1 << 24 {
+        return Err(cx.refuse(
+            0,
+            format!("makes {rows} by {bands} weights"),
+            "fewer bands or points",
+        ));
+    }
     if bin(bands + 1) > rows {
         return Err(cx.refuse(4, "lies beyond half the sample rate", "lower the upper edge"));
     }
@@ -226,11 +252,17 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
 /// Numbers from a start to a limit, all constants.
 pub(super) fn range(cx: &Cx<'_>) -> Made {
     let dtype = cx.dtype(0)?;
-    let get = |i: usize| -> Result<f64, OpError> { Ok(cx.floats(i)?.and_then(|v| v.first().copied()).unwrap_or(0.0)) };
+    let get = |i: usize| -> Result<f64, OpError> {
+        Ok(cx.floats(i)?.and_then(|v| v.first().copied()).unwrap_or(0.0))
+    };
     let (start, limit, delta) = (get(0)?, get(1)?, get(2)?);
     let count = ((limit - start) / delta).ceil().max(0.0);
     if !count.is_finite() || count > f64::from(u32::MAX) {
-        return Err(cx.refuse(2, format!("is {delta}: the range never ends"), "a step towards the limit"));
+        return Err(cx.refuse(
+            2,
+            format!("is {delta}: the range never ends"),
+            "a step towards the limit",
+        ));
     }
     fn make<T: Num>(out: zbmd_ir::TokenType, start: f64, delta: f64) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
@@ -247,8 +279,13 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
     let dtype = cx.expect(0, &super::cx::FLOATS)?;
     let from = cx.dims(0)?;
     if from.len() < 2 || cx.dims(1)? != [&from[..1], &from[2..]].concat() {
-        return Err(cx.refuse(1, format!("is {}", cx.operand(1)?.ty), format!("`x` is {}", cx.operand(0)?.ty)));
+        return Err(cx.refuse(
+            1,
+            format!("is {}", cx.operand(1)?.ty),
+            format!("`x` is {}", cx.operand(0)?.ty),
+        ));
     }
+    super::cx::expect_count(cx, 2, &[from[1]], dtype)?;
     struct Loss {
         shape: (usize, usize, usize),
         target: DType,
@@ -283,16 +320,23 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
                     }
                 }
                 let class = super::cx::index_at(target, self.target, o * inner + i);
-                let place = usize::try_from(class).ok().filter(|k| *k < n && self.ignore != Some(class));
+                let place =
+                    usize::try_from(class).ok().filter(|k| *k < n && self.ignore != Some(class));
                 let w = place.map_or(0.0, |k| weight.map_or(1.0, |w| w[k].f64()));
                 let l = place.map_or(0.0, |k| -w * (x[at(k)].f64() - norm));
                 (sum, weights) = (sum + l, weights + w);
-                if let (Reduction::None, Some(cell)) = (&self.reduction, loss.get_mut(o * inner + i)) {
+                if let (Reduction::None, Some(cell)) =
+                    (&self.reduction, loss.get_mut(o * inner + i))
+                {
                     *cell = F::of(l);
                 }
             }
             if self.reduction != Reduction::None {
-                loss.fill(F::of(if self.reduction == Reduction::Mean { sum / weights } else { sum }));
+                loss.fill(F::of(if self.reduction == Reduction::Mean {
+                    sum / weights
+                } else {
+                    sum
+                }));
             }
         }
     }
@@ -303,10 +347,11 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
         other => return Err(cx.args.unknown_word("reduction", other, &["none", "sum", "mean"])),
     };
     let small = if reduction == Reduction::None { cx.dims(1)? } else { Vec::new() };
-    let outs = cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &small } else { &from })).collect();
+    let outs =
+        cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &small } else { &from })).collect();
     let body = Loss {
         shape: around(&from, 1),
-        target: cx.dtype(1)?,
+        target: super::cx::computed(cx.dtype(1)?),
         ignore: match cx.args.get("ignore_index") {
             Some(_) => Some(cx.args.int_or("ignore_index", 0)?),
             None => None,
@@ -315,6 +360,6 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
         softmax,
         wants: [cx.wants(0), cx.wants(1)],
     };
-    let _ = dims(&cx.operand(0)?.ty);
+
     Ok(Plan::float(dtype, outs, body).flops(20.0 * volume(&from) as f64))
 }

@@ -4,7 +4,10 @@
 //! where any number may follow.
 
 use super::cx::{Cx, Plan};
-use super::{attention, conv, elementwise, image, matmul, movement, norm, pool, quant, recurrent, reduce, signal};
+use super::{
+    attention, conv, elementwise, image, matmul, movement, norm, pool, quant, recurrent, reduce,
+    signal,
+};
 use crate::op::OpError;
 
 type Make = fn(&Cx<'_>, &str) -> Result<Plan, OpError>;
@@ -30,7 +33,9 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "auto_pad" => "NOTSET (default), VALID, SAME_UPPER or SAME_LOWER",
         "group" => "groups of channels that are convolved apart (default 1)",
         "kernel_shape" => "size of the window along each spatial dimension",
-        "act" => "activation of the result: none (default), relu, clip, sigmoid, tanh, silu, gelu, hardswish",
+        "act" => {
+            "activation of the result: none (default), relu, clip, sigmoid, tanh, silu, gelu, hardswish"
+        }
         "act_min" => "lower bound of the activation `clip`",
         "act_max" => "upper bound of the activation `clip`",
         "axis" => "the dimension; negative ones count from the last",

@@ -27,15 +27,23 @@ fn three(v: &[usize], fill: usize) -> [usize; 3] {
 }
 
 /// Most elements along a padded dimension.
-const MAX_SIDE: usize = 1 << 31;
+const MAX_SIDE: usize = 1 << 24;
 
 impl Window {
     /// The windows of a convolution or pool by its parameters `strides`, `dilations`, `pads`, `auto_pad`, `ceil_mode`.
     pub(crate) fn new(cx: &Cx<'_>, input: &[usize], kernel: &[usize]) -> Result<Self, OpError> {
         let rank = input.len();
-        if rank == 0 || rank > 3 || kernel.len() != rank || kernel.contains(&0) || input.contains(&0) {
+        if rank == 0
+            || rank > 3
+            || kernel.len() != rank
+            || kernel.contains(&0)
+            || input.contains(&0)
+        {
             let help = "1 to 3 spatial dimensions, and a kernel size of at least 1 for each";
-            return Err(Cx::other(format!("a kernel of {kernel:?} cannot slide over {input:?}"), help));
+            return Err(Cx::other(
+                format!("a kernel of {kernel:?} cannot slide over {input:?}"),
+                help,
+            ));
         }
         let stride = cx.sizes("strides", rank, 1)?;
         let dilation = cx.sizes("dilations", rank, 1)?;
@@ -43,9 +51,15 @@ impl Window {
             return Err(cx.args.error("strides", "or `dilations` holds 0", "at least 1"));
         }
         let mut pads = cx.sizes("pads", 2 * rank, 0)?;
-        let reach: Vec<usize> = (0..rank).map(|d| dilation[d].saturating_mul(kernel[d] - 1).saturating_add(1)).collect();
+        let reach: Vec<usize> = (0..rank)
+            .map(|d| dilation[d].saturating_mul(kernel[d] - 1).saturating_add(1))
+            .collect();
         if reach.iter().any(|&r| r > MAX_SIDE) || pads.iter().any(|&p| p > MAX_SIDE) {
-            return Err(cx.args.error("pads", "or the kernel is absurdly large", "smaller windows"));
+            return Err(cx.args.error(
+                "pads",
+                "or the kernel is absurdly large",
+                "smaller windows",
+            ));
         }
         let auto = cx.args.word_opt("auto_pad")?.unwrap_or("NOTSET");
         let ceil = cx.flag("ceil_mode", false)?;

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use zbmd_backends::op::Registry;
+use zbmd_compiler::onnx::{self, SetValue};
 use zbmd_compiler::{
     Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
     SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
     compile_str, machine, page,
 };
-use zbmd_compiler::onnx::{self, SetValue};
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
 use zbmd_ir::{Program, verify};
@@ -210,7 +210,10 @@ fn passes(compiled: &Compiled) -> String {
         out += &format!("{file}\n");
         for report in reports {
             let did = report.changes.map_or("left out".to_owned(), |n| format!("{n} places"));
-            out += &format!("  {:<12} {did:>12}  {:>5} actors  {}\n", report.name, report.actors, report.summary);
+            out += &format!(
+                "  {:<12} {did:>12}  {:>5} actors  {}\n",
+                report.name, report.actors, report.summary
+            );
         }
     }
     out
@@ -239,14 +242,22 @@ fn headline(compiled: &Compiled) -> String {
 /// Options for what is given to the model.
 fn given(given: &Given) -> Result<CompileOptions, Diagnostics> {
     let wrong = |what: String| lone(Code::E0807, what, "write NAME=VALUE");
-    let mut options = CompileOptions { params: given.params.iter().cloned().collect(), ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        params: given.params.iter().cloned().collect(),
+        ..CompileOptions::default()
+    };
     for (name, size) in &given.dims {
-        let size = size.parse().map_err(|_| wrong(format!("dimension `{name}` is given the size `{size}`")))?;
+        let size = size
+            .parse()
+            .map_err(|_| wrong(format!("dimension `{name}` is given the size `{size}`")))?;
         options.onnx.dims.insert(name.clone(), size);
     }
     for (name, value) in &given.sets {
-        let numbers: Result<Vec<f64>, _> = value.split(',').map(|v| v.trim().parse::<f64>()).collect();
-        let numbers = numbers.map_err(|_| wrong(format!("input `{name}` is set to `{value}`, which is no number")))?;
+        let numbers: Result<Vec<f64>, _> =
+            value.split(',').map(|v| v.trim().parse::<f64>()).collect();
+        let numbers = numbers.map_err(|_| {
+            wrong(format!("input `{name}` is set to `{value}`, which is no number"))
+        })?;
         options.onnx.set.insert(name.clone(), SetValue::Numbers(numbers));
     }
     options.onnx.state = given.states.iter().cloned().collect();
@@ -259,7 +270,8 @@ fn import(model: &Path, output: &Path, outside: &Given, voice: Voice) -> Exit {
     let name = store.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let made = given(outside).and_then(|options| {
         let text = onnx::to_text(model, &name, &options.registry, &options.onnx);
-        text.and_then(|t| Ok((onnx::store(&t)?, t))).map_err(|error| lone(error.code(), error.to_string(), &error.help()))
+        text.and_then(|t| Ok((onnx::store(&t)?, t)))
+            .map_err(|error| lone(error.code(), error.to_string(), &error.help()))
     });
     let (weights, text) = match made {
         Ok(made) => made,
@@ -268,11 +280,20 @@ fn import(model: &Path, output: &Path, outside: &Given, voice: Voice) -> Exit {
     for (path, bytes) in [(store.as_path(), weights.as_slice()), (output, text.model.as_bytes())] {
         if let Err(error) = std::fs::write(path, bytes) {
             let message = format!("cannot write `{}`: {error}", path.display());
-            return voice.report(&lone(Code::E0704, message, "check the folder and its permissions"));
+            return voice.report(&lone(
+                Code::E0704,
+                message,
+                "check the folder and its permissions",
+            ));
         }
     }
     if voice.format == MessageFormat::Text {
-        say(&format!("wrote {} and {}: {} tensors\n", output.display(), store.display(), text.tensors.len()));
+        say(&format!(
+            "wrote {} and {}: {} tensors\n",
+            output.display(),
+            store.display(),
+            text.tensors.len()
+        ));
     }
     Exit::Ok
 }
