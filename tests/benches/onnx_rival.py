@@ -25,8 +25,6 @@ for i, value in enumerate(session.get_inputs()):
     shape = [{"batch": 1, "sequence": 576}.get(d, d) for d in value.shape]
     if value.name == "sr":
         feed[value.name] = np.array(16000, dtype=np.int64)
-    elif value.name == "state":
-        feed[value.name] = np.zeros(shape, dtype=np.float32)
     else:
         n = int(np.prod(shape))
         feed[value.name] = (np.arange(n, dtype=types[value.type]) / np.float32(n)).reshape(shape)

@@ -1,7 +1,6 @@
 //! Example models around ONNX files: voice activity and digits, against their references and across a break.
 
 #[path = "../../graphs/vad/segments.rs"]
-#[expect(dead_code, reason = "the example uses more of it")]
 mod segments;
 
 use zbmd_backends::op::Registry;
@@ -54,7 +53,8 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
     let want = data::file("audio/speech16k.vad.npy").expect("it lies beside the audio");
     let want = read_npy(&std::fs::read(want).expect("readable").into()).expect("an array");
     let want = from_f32_bytes(&want.data);
-    let model = |devices: usize| compiled("vad/model.ron", devices, &[detector.clone()]);
+    let model =
+        |devices: usize| compiled("vad/model.ron", devices, std::slice::from_ref(&detector));
     let input: Streams = streams([("pcm", pcm.clone())]);
     let (whole, _) = replay(model(1), &registry(), &input, None, None);
     let got = from_f32_bytes(&whole["prob"]);
@@ -70,6 +70,12 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
             (begin.parse().expect("seconds"), end.parse().expect("seconds"));
         assert!(0.0 <= begin && begin < end && end <= 60.0, "{line}");
     }
+    // What is being said at the end comes out when silence follows.
+    let mut open = pcm[..1024 * 60].to_vec();
+    open.resize(open.len() + 2 * segments::silence(512 * 60, 512), 0);
+    let (ended, _) = replay(model(1), &registry(), &streams([("pcm", open)]), None, None);
+    let ended = segments::lines(&ended["segments"]);
+    assert!(ended.lines().count() > 0, "the recording begins with speech");
     // A break after 700 frames, and two devices behind it.
     let (first, rest) = pcm.split_at(700 * 1024);
     let part = |bytes: &[u8]| streams([("pcm", bytes.to_vec())]);
@@ -90,7 +96,7 @@ fn other_rates_are_resampled_in_the_graph() {
     };
     // Three samples for one: a crude 48 kHz, whose images the low pass takes away.
     let up: Vec<u8> = pcm[..1024 * 300].chunks_exact(2).flat_map(|s| [s, s, s].concat()).collect();
-    let any = compiled("vad/any.ron", 1, &[detector.clone()]);
+    let any = compiled("vad/any.ron", 1, std::slice::from_ref(&detector));
     let plain = compiled("vad/model.ron", 1, &[detector]);
     let (got, _) = replay(any, &registry(), &streams([("pcm", up)]), None, None);
     let (want, _) =
@@ -119,7 +125,7 @@ fn digits_are_read() {
     let digit = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("ten").0;
     let input = streams([("images", images)]);
     let (whole, _) = replay(
-        compiled("digits/model.ron", 1, &[network.clone()]),
+        compiled("digits/model.ron", 1, std::slice::from_ref(&network)),
         &registry(),
         &input,
         None,
@@ -132,7 +138,7 @@ fn digits_are_read() {
     assert_eq!(digits.len(), 8);
     assert!(digits.iter().all(|d| *d == digits[0]), "{digits:?}");
     println!("digit {} ({digit} for the exact image)", digits[0]);
-    let program = compiled("digits/model.ron", 1, &[network.clone()]).program;
+    let program = compiled("digits/model.ron", 1, std::slice::from_ref(&network)).program;
     let (oracle, _) = interpret_program(&program, &registry(), &input, None);
     assert!(oracle == whole, "the interpreter gives other bits");
     let (two, _) =

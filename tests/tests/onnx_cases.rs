@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use zbmd_backends::call::Call;
 use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, graph_of_onnx};
+use zbmd_ir::{DType, Role};
 use zbmd_tests::data;
 use zbmd_tests::onnx::{Ran, Tensor, difference, read_pb, run_once};
 
@@ -99,4 +102,82 @@ fn operator_cases_pass_or_are_refused_with_a_reason() {
         );
         insta::assert_snapshot!(refused);
     }
+}
+
+/// Random elements: floats within ±2, small integers that may be indices.
+fn random(rng: &mut fastrand::Rng, dtype: DType, bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes);
+    while out.len() < bytes {
+        let (v, i) = (rng.f32() * 4.0 - 2.0, rng.i8(0..3));
+        match dtype {
+            DType::F32 => out.extend(v.to_le_bytes()),
+            DType::F64 => out.extend(f64::from(v).to_le_bytes()),
+            DType::F16 => out.extend(half::f16::from_f32(v).to_le_bytes()),
+            DType::Bf16 => out.extend(half::bf16::from_f32(v).to_le_bytes()),
+            DType::I64 => out.extend(i64::from(i).to_le_bytes()),
+            DType::I32 => out.extend(i32::from(i).to_le_bytes()),
+            DType::I16 => out.extend(i16::from(i).to_le_bytes()),
+            DType::Bool => out.push(u8::from(i > 0)),
+            _ => out.push(i as u8),
+        }
+    }
+    out
+}
+
+#[test]
+fn bits_do_not_depend_on_how_firings_are_grouped() {
+    const FIRINGS: usize = 3;
+    let Some(dir) = data::file("onnx-node") else { return };
+    let registry = Registry::standard();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut actors = 0;
+    for case in cases(&dir) {
+        let model = std::fs::read(dir.join(&case.name).join("model.onnx")).expect("model.onnx");
+        // Cases whose operands must be constants are resolved with them elsewhere.
+        let Ok((graph, blobs)) = graph_of_onnx(&case.name, &model, &CompileOptions::default())
+        else {
+            continue;
+        };
+        for actor in graph.actors.iter().filter(|a| a.role == Role::Compute) {
+            let kernel = registry.kernel(actor, &blobs).expect("a kernel");
+            let scratch = kernel.scratch_bytes();
+            let mut whole = Call::new(actor, scratch, FIRINGS);
+            let mut parts: Vec<Call> = (0..FIRINGS).map(|_| Call::new(actor, scratch, 1)).collect();
+            for (i, port) in actor.inputs.iter().enumerate() {
+                let bytes = port.token.bytes() as usize;
+                let tokens = random(&mut rng, port.token.dtype, FIRINGS * bytes);
+                whole.input(i).copy_from_slice(&tokens);
+                parts
+                    .iter_mut()
+                    .zip(tokens.chunks_exact(bytes))
+                    .for_each(|(p, t)| p.input(i).copy_from_slice(t));
+            }
+            whole.run(&*kernel).expect("no fault");
+            parts.iter_mut().for_each(|p| p.run(&*kernel).expect("no fault"));
+            for (o, port) in actor.outputs.iter().enumerate() {
+                let each: Vec<u8> = parts.iter().flat_map(|p| p.output(o).to_vec()).collect();
+                let same = match port.token.dtype {
+                    // NaNs may differ in sign and payload.
+                    DType::F32 => bytes_as_f32(&each)
+                        .zip(bytes_as_f32(whole.output(o)))
+                        .all(|(a, b)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())),
+                    DType::F64 | DType::F16 | DType::Bf16 => {
+                        let wide = |b: &[u8]| zbmd_tests::onnx::to_f64(b, port.token.dtype);
+                        wide(&each)
+                            .iter()
+                            .zip(wide(whole.output(o)))
+                            .all(|(a, b)| *a == b || (a.is_nan() && b.is_nan()))
+                    }
+                    _ => each == whole.output(o),
+                };
+                assert!(same, "{}: output `{}` of {}", case.name, port.name, actor.op);
+            }
+            actors += 1;
+        }
+    }
+    assert!(actors > 300, "{actors} kernels were called");
+}
+
+fn bytes_as_f32(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]))
 }

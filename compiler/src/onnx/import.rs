@@ -18,6 +18,8 @@ use super::{ImportOptions, SetValue, normalise};
 
 /// Constants that are computed may be this large, or a few times as large as what they are made of.
 const MAX_FOLDED: u64 = 1 << 24;
+/// Scratch memory for computing a constant.
+const MAX_SCRATCH: usize = 1 << 28;
 /// Oldest opset of the default domain.
 const MIN_OPSET: i64 = 1;
 
@@ -702,6 +704,10 @@ pub(super) fn compute(
         state: Vec::new(),
     };
     let kernel = registry.kernel(&actor, &graph.blobs)?;
+    if kernel.scratch_bytes() > MAX_SCRATCH {
+        let message = format!("needs {} bytes of memory to be computed", kernel.scratch_bytes());
+        return Err(OpError::Other { message, help: "smaller windows or padding".to_owned() });
+    }
     let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
     let fault = |f: zbmd_backends::kernel::KernelFault| OpError::Other {
         message: f.to_string(),

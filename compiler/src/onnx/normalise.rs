@@ -75,7 +75,7 @@ impl Import<'_> {
     }
 
     /// Moves an attribute into the operand at `position`.
-    fn to_operand(&mut self, work: &mut Work, attribute: &str, position: usize) {
+    fn move_attribute(&mut self, work: &mut Work, attribute: &str, position: usize) {
         let Some(a) = work.attributes.remove(attribute) else { return };
         let dtype = work
             .inputs
@@ -131,11 +131,11 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
         "Dropout" => return dropout(im, work).map(Some),
         "Shape" | "Size" => return shape(im, work).map(Some),
         "Squeeze" | "Unsqueeze" => {
-            im.to_operand(work, "axes", 1);
+            im.move_attribute(work, "axes", 1);
             return im.view(work).map(Some);
         }
         "Reshape" => {
-            im.to_operand(work, "shape", 1);
+            im.move_attribute(work, "shape", 1);
             return im.view(work).map(Some);
         }
         "Flatten" => return im.view(work).map(Some),
@@ -152,7 +152,7 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
         "Scatter" => "ScatterElements".clone_into(&mut work.operator),
         "Upsample" => {
             "Resize".clone_into(&mut work.operator);
-            im.to_operand_floats(work, "scales");
+            im.move_floats(work, "scales");
             let scales = work.inputs.get(1).copied().flatten();
             work.inputs.truncate(1);
             work.inputs.extend([None, scales]);
@@ -168,19 +168,19 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
         }
         "Slice" => {
             for (i, name) in ["starts", "ends", "axes"].into_iter().enumerate() {
-                im.to_operand(work, name, i + 1);
+                im.move_attribute(work, name, i + 1);
             }
         }
         "Pad" => {
-            im.to_operand(work, "pads", 1);
-            im.to_operand(work, "value", 2);
+            im.move_attribute(work, "pads", 1);
+            im.move_attribute(work, "value", 2);
         }
         "Clip" => {
-            im.to_operand(work, "min", 1);
-            im.to_operand(work, "max", 2);
+            im.move_attribute(work, "min", 1);
+            im.move_attribute(work, "max", 2);
         }
         "Split" => {
-            im.to_operand(work, "split", 1);
+            im.move_attribute(work, "split", 1);
             if work.inputs.get(1).copied().flatten().is_none()
                 && !work.attributes.contains_key("num_outputs")
             {
@@ -188,10 +188,10 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
                 work.attributes.insert("num_outputs".into(), int("num_outputs", count));
             }
         }
-        "TopK" => im.to_operand(work, "k", 1),
-        "DFT" => im.to_operand(work, "axis", 2),
+        "TopK" => im.move_attribute(work, "k", 1),
+        "DFT" => im.move_attribute(work, "axis", 2),
         "OneHot" | "Tile" => {}
-        op if op.starts_with("Reduce") => im.to_operand(work, "axes", 1),
+        op if op.starts_with("Reduce") => im.move_attribute(work, "axes", 1),
         _ => {}
     }
     older(im, work);
@@ -222,7 +222,7 @@ fn older(im: &Import<'_>, work: &mut Work) {
 }
 
 impl Import<'_> {
-    fn to_operand_floats(&mut self, work: &mut Work, attribute: &str) {
+    fn move_floats(&mut self, work: &mut Work, attribute: &str) {
         let Some(a) = work.attributes.remove(attribute) else { return };
         let floats: Vec<f64> = a.floats.iter().map(|&f| f64::from(f)).collect();
         let ty = TokenType::new(DType::F32, [floats.len() as u32]);

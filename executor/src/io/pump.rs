@@ -83,8 +83,11 @@ pub fn fill(
 /// A sink's file, and how much has been written to it: shared by the pump and whoever makes it safe.
 #[derive(Clone)]
 pub struct SharedFile {
-    inner: Arc<Mutex<(Option<Box<dyn TokenWrite>>, u64)>>,
+    inner: Arc<Mutex<Written>>,
 }
+
+/// The file until it is finished, and the tokens in it.
+type Written = (Option<Box<dyn TokenWrite>>, u64);
 
 impl SharedFile {
     /// A file that holds `tokens` tokens.
@@ -92,7 +95,7 @@ impl SharedFile {
         Self { inner: Arc::new(Mutex::new((Some(file), tokens))) }
     }
 
-    fn locked(&self) -> MutexGuard<'_, (Option<Box<dyn TokenWrite>>, u64)> {
+    fn locked(&self) -> MutexGuard<'_, Written> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

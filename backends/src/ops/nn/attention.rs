@@ -143,7 +143,7 @@ pub(super) fn attention(cx: &Cx<'_>) -> Made {
         causal: cx.flag("is_causal", false)?,
         left: cx.args.int_or("left_window_size", -1)?,
         right: cx.args.int_or("right_window_size", -1)?,
-        lengths: cx.opt(6).map(|o| o.ty.dtype),
+        lengths: cx.opt(6).map(|o| super::cx::computed(o.ty.dtype)),
         mode: cx.args.int_or("qk_matmul_output_mode", 0)?,
         wanted: cx.wanted.clone(),
         pair: (cx.opt(4).is_some(), total),
@@ -169,7 +169,7 @@ pub(super) fn attention(cx: &Cx<'_>) -> Made {
         _ => vec![batch, q.heads, q.len, total],
     };
     let outs = cx.wanted.iter().map(|o| token(dtype, &shape(o))).collect();
-    let flops = 4.0 * (batch * q.heads * q.len * total * (q.size + v.size)) as f64;
+    let flops = 4.0 * (batch * q.heads) as f64 * (q.len * total) as f64 * (q.size + v.size) as f64;
     Ok(Plan::float(dtype, outs, body).flops(flops))
 }
 
@@ -276,7 +276,7 @@ impl FloatBody for Attention {
             let query = &q[self.q.at(b, h, i)..][..self.q.size];
             let place = ((b * self.q.heads + h) * self.q.len + i) * total;
             let mut seen = false;
-            for j in 0..total {
+            for (j, score) in scores.iter_mut().enumerate() {
                 let (new, at) = row(self.k, b, kh, j);
                 let key = &if new { k } else { pk }[at..][..self.k.size];
                 let dot = query
@@ -290,12 +290,12 @@ impl FloatBody for Attention {
                 } else {
                     dot
                 };
-                scores[j] = capped + bias;
+                *score = capped + bias;
                 if let Some(s) = shown.get_mut(place + j) {
                     *s = match self.mode {
                         0 => dot,
                         1 => capped,
-                        _ => scores[j],
+                        _ => *score,
                     };
                     if self.mode == 0 && self.softcap > 0.0 {
                         *s = capped
@@ -378,6 +378,11 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
             format!("[{}, {}, {}]", dims[0], x.len, turned / 2),
         ));
     }
+    if let Some(at) = cx.opt(3)
+        && at.dims() != [dims[0], x.len]
+    {
+        return Err(cx.refuse(3, format!("is {}", at.ty), format!("[{}, {}]", dims[0], x.len)));
+    }
     struct Rotary {
         batch: usize,
         x: Heads,
@@ -417,7 +422,7 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
         x,
         half: turned / 2,
         interleaved: cx.flag("interleaved", false)?,
-        positions: cx.opt(3).map(|o| (o.ty.dtype, cache[0])),
+        positions: cx.opt(3).map(|o| (super::cx::computed(o.ty.dtype), cache[0])),
     };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(4.0 * volume(&dims) as f64))
 }

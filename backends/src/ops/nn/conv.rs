@@ -7,7 +7,7 @@
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
-    Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, index_at, token, volume,
+    Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, expect_count, index_at, token, volume,
 };
 use super::gemm::{Act, Extra, Left, PANEL, gemm};
 use super::matmul::act;
@@ -52,8 +52,8 @@ impl Shape {
 
     fn flops(&self) -> f64 {
         let (_, out, kernel) = self.window.sizes();
-        2.0 * (self.batch * self.filters * out) as f64
-            * (kernel * self.channels / self.groups) as f64
+        let each = kernel as f64 * (self.channels / self.groups) as f64;
+        2.0 * self.batch as f64 * self.filters as f64 * out as f64 * each
     }
 }
 
@@ -326,20 +326,17 @@ impl Plane<'_> {
                 match w.stride[2] {
                     1 => {
                         let x = &self.x[at..at + PANEL];
-                        for l in 0..PANEL {
-                            sums[l] = fma::<FMA>(x[l], h, sums[l]);
-                        }
+                        sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
                     }
                     2 => {
-                        let x = &self.x[at..at + 2 * PANEL];
-                        for l in 0..PANEL {
-                            sums[l] = fma::<FMA>(x[2 * l], h, sums[l]);
-                        }
+                        let (pairs, _) = self.x[at..at + 2 * PANEL].as_chunks::<2>();
+                        sums.iter_mut()
+                            .zip(pairs)
+                            .for_each(|(sum, x)| *sum = fma::<FMA>(x[0], h, *sum));
                     }
                     step => {
-                        for l in 0..PANEL {
-                            sums[l] = fma::<FMA>(self.x[at + l * step], h, sums[l]);
-                        }
+                        let x = self.x[at..].iter().step_by(step);
+                        sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
                     }
                 }
             }
@@ -560,6 +557,8 @@ fn integer_sums(
 pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
     let (dx, dw) = (cx.expect(0, &BYTES)?, cx.expect(1, &BYTES)?);
     let s = Shape::of(cx, 0, 1)?;
+    expect_count(cx, 2, &[1], dx)?;
+    expect_count(cx, 3, &[1, s.filters], dw)?;
     let flops = 8.0 * s.flops();
     Ok(Plan::new(vec![s.out(DType::I32)], move |t: &mut Tensors<'_>| {
         let y = t.out::<i32>(0);
@@ -574,6 +573,17 @@ pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
         cx.expect(scale, &[DType::F32])?;
     }
     let s = Shape::of(cx, 0, 3)?;
+    for (i, counts, dtype) in [
+        (1, [1, 1], DType::F32),
+        (2, [1, 1], dx),
+        (4, [1, s.filters], DType::F32),
+        (5, [1, s.filters], dw),
+        (6, [1, 1], DType::F32),
+        (7, [1, 1], dy),
+        (8, [s.filters, s.filters], DType::I32),
+    ] {
+        expect_count(cx, i, &counts, dtype)?;
+    }
     let flops = 8.0 * s.flops();
     Ok(Plan::new(vec![s.out(dy)], move |t: &mut Tensors<'_>| {
         let y = t.out_bytes(0);

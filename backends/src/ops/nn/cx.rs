@@ -45,7 +45,7 @@ pub(crate) fn dims(ty: &TokenType) -> Vec<usize> {
 
 /// Elements of a shape.
 pub(crate) fn volume(dims: &[usize]) -> usize {
-    dims.iter().product()
+    dims.iter().fold(1, |n, &d| n.saturating_mul(d))
 }
 
 /// A type from dimensions as indices.
@@ -142,7 +142,7 @@ impl<'a> Cx<'a> {
     /// An axis in [−rank, rank), made positive.
     pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, OpError> {
         let place = if axis < 0 { axis + rank as i64 } else { axis };
-        if (0..rank.max(1) as i64).contains(&place) {
+        if (0..rank as i64).contains(&place) {
             return Ok(place as usize);
         }
         Err(self.args.error("axis", format!("is {axis}"), format!("there are {rank} dimensions")))
@@ -198,6 +198,30 @@ impl<'a> Cx<'a> {
     /// A refusal of the whole op.
     pub(crate) fn other(message: impl Into<String>, help: impl Into<String>) -> OpError {
         OpError::Other { message: message.into(), help: help.into() }
+    }
+}
+
+/// The type that an operand of a widened op has in its body, see [`Halves`].
+pub(crate) fn computed(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::Bf16 => DType::F32,
+        DType::I8 | DType::I16 => DType::I32,
+        other => other,
+    }
+}
+
+/// Refuses operand `i` unless it is missing or has one of these numbers of elements and this type.
+pub(crate) fn expect_count(
+    cx: &Cx<'_>,
+    i: usize,
+    counts: &[usize],
+    dtype: DType,
+) -> Result<(), OpError> {
+    match cx.opt(i) {
+        Some(o) if o.ty.dtype != dtype || !counts.contains(&(o.ty.elements() as usize)) => {
+            Err(cx.refuse(i, format!("is {}", o.ty), format!("{dtype} of {counts:?} elements")))
+        }
+        _ => Ok(()),
     }
 }
 

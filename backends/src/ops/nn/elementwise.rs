@@ -441,7 +441,7 @@ pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
 
 /// x to the power y; y may have a type of its own.
 pub(super) fn pow(cx: &Cx<'_>) -> Made {
-    let (dtype, other) = (cx.dtype(0)?, cx.dtype(1)?);
+    let (dtype, other) = (cx.dtype(0)?, super::cx::computed(cx.dtype(1)?));
     // Squares are what normalisations ask for: exact, and in vector code.
     if let Some(exponent) = cx.operand(1)?.floats().filter(|e| e.len() == 1)
         && dtype == DType::F32

@@ -347,7 +347,7 @@ type Steps = (usize, usize, usize, usize);
 /// See [`nest`].
 #[inline(always)]
 unsafe fn row_tile<V: Vector>(left: usize, at: &At, width: usize, steps: Steps) -> usize {
-    // SAFETY of all: the caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         match (V::MANY, left) {
             (true, 12..) => panel_tiles::<V, 12, 2>(at, width, steps),
@@ -378,7 +378,7 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
     while column < width {
         let b = at.b.wrapping_add(column / PANEL * panel);
         let c = at.c.wrapping_add(column);
-        // SAFETY of all: whole panels are written in place; the last, partial one through memory of its own.
+        // SAFETY: whole panels are written in place; the last, partial one through memory of its own.
         unsafe {
             if column + P * PANEL <= width {
                 tile::<V, R, P>(at, b, c, stride, steps);
@@ -410,6 +410,7 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
 /// # Safety
 /// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `c`.
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
 unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     at: &At,
     b: *const f32,
@@ -417,7 +418,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     stride: usize,
     (row, column, panel, _): Steps,
 ) {
-    // SAFETY of all: the caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[V::zero(); P]; R];
         if !at.first {

@@ -1,7 +1,5 @@
 //! Images: resizing, sampling at given places, grids of places.
 
-use zbmd_ir::DType;
-
 use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
 use super::num::Float;
 use super::reduce::around;
@@ -185,6 +183,14 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
     }
     if token(dtype, &out).bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES {
         return Err(cx.refuse(2, format!("makes {out:?}"), "it would be too large"));
+    }
+    let large = |v: &[usize]| axes.iter().any(|&a| v[a] > 1 << 22 && scale[a] != 1.0);
+    if large(&from) || large(&out) {
+        return Err(cx.refuse(
+            0,
+            format!("is {}, to be {out:?}", cx.operand(0)?.ty),
+            "sides of at most 4194304",
+        ));
     }
     let rule = Rule {
         mode: cx.args.word_opt("mode")?.unwrap_or("nearest"),
@@ -523,6 +529,6 @@ pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
     }
     let out = [&size[..1], &size[2..], &[n]].concat();
     let body = Grid { dims: size[2..].to_vec(), corners: cx.flag("align_corners", false)? };
-    let _ = DType::F32;
+
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body))
 }

@@ -9,9 +9,9 @@ const MAX_WALK: usize = 20;
 
 /// Strides of a dense tensor, in elements.
 pub(crate) fn strides(dims: &[usize]) -> Vec<usize> {
-    let mut out = vec![1; dims.len()];
+    let mut out = vec![1_usize; dims.len()];
     for i in (1..dims.len()).rev() {
-        out[i - 1] = out[i] * dims[i];
+        out[i - 1] = out[i].saturating_mul(dims[i]);
     }
     out
 }
@@ -64,8 +64,10 @@ impl<const K: usize> Walk<K> {
             }
             let step: [isize; K] = std::array::from_fn(|k| strides[k][i]);
             match merged.last_mut() {
-                Some((n, before)) if (0..K).all(|k| before[k] == step[k] * dim as isize) => {
-                    *n *= dim;
+                Some((n, before))
+                    if (0..K).all(|k| before[k] == step[k].saturating_mul(dim as isize)) =>
+                {
+                    *n = n.saturating_mul(dim);
                     *before = step;
                 }
                 _ => merged.push((dim, step)),

@@ -2,7 +2,9 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Body, Cx, FLOATS, Plan, Tensors, by_num, constant_f32, token, volume};
+use super::cx::{
+    Body, Cx, FLOATS, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
+};
 use super::gemm::{Act, Extra, Left, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
@@ -44,6 +46,12 @@ struct Shape {
     walk: Walk<2>,
     batches: usize,
     out: Vec<usize>,
+}
+
+impl Shape {
+    fn flops(&self) -> f64 {
+        2.0 * self.batches as f64 * self.m as f64 * self.k as f64 * self.n as f64
+    }
 }
 
 fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
@@ -96,7 +104,7 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
         ));
     }
     let s = shape(cx, 0, 1)?;
-    let flops = 2.0 * (s.batches * s.m * s.k * s.n) as f64;
+    let flops = s.flops();
     let out = vec![token(dtype, &s.out)];
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
         fn make<T: Num>(out: Vec<TokenType>, s: Shape) -> Made {
@@ -227,7 +235,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
     };
     let (left, right) = (if ta { (1, m) } else { (k, 1) }, if tb { (1, k) } else { (n, 1) });
     let out = vec![token(dtype, &[m, n])];
-    let flops = 2.0 * (m * n * k) as f64;
+    let flops = 2.0 * m as f64 * n as f64 * k as f64;
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
         fn make<T: Num>(
             out: Vec<TokenType>,
@@ -451,7 +459,9 @@ pub(super) fn matmul_integer(cx: &Cx<'_>) -> Made {
     let bytes = [DType::I8, DType::U8];
     let (da, db) = (cx.expect(0, &bytes)?, cx.expect(1, &bytes)?);
     let s = shape(cx, 0, 1)?;
-    let flops = 4.0 * (s.batches * s.m * s.k * s.n) as f64;
+    expect_count(cx, 2, &[1, s.m], da)?;
+    expect_count(cx, 3, &[1, s.n], db)?;
+    let flops = 2.0 * s.flops();
     Ok(Plan::new(vec![token(DType::I32, &s.out)], move |t: &mut Tensors<'_>| {
         let y = t.out::<i32>(0);
         integers(t, &s, [(0, da, 2), (1, db, 3)], |i, v| y[i] = v);
@@ -495,7 +505,17 @@ pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
     let (da, db, dy) = (cx.expect(0, &bytes)?, cx.expect(3, &bytes)?, cx.expect(7, &bytes)?);
     let s = shape(cx, 0, 3)?;
     let scales = [cx.expect(1, &FLOATS)?, cx.expect(4, &FLOATS)?, cx.expect(6, &FLOATS)?];
-    let flops = 4.0 * (s.batches * s.m * s.k * s.n) as f64;
+    for (i, counts, dtype) in [
+        (1, [1, s.m], scales[0]),
+        (2, [1, s.m], da),
+        (4, [1, s.n], scales[1]),
+        (5, [1, s.n], db),
+        (6, [1, 1], scales[2]),
+        (7, [1, 1], dy),
+    ] {
+        expect_count(cx, i, &counts, dtype)?;
+    }
+    let flops = 2.0 * s.flops();
     let (m, n) = (s.m, s.n);
     Ok(Plan::new(vec![token(dy, &s.out)], move |t: &mut Tensors<'_>| {
         let y = t.out_bytes(0);

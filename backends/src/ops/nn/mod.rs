@@ -198,6 +198,7 @@ impl Nn {
                 format!("there are {}", spec.outputs.join(", ")),
             )
         })?;
+        self.check_operands(&ins)?;
         let tensor = Cx { args, ins, wanted };
         let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
         let Cx { ins, .. } = tensor;
@@ -213,6 +214,60 @@ impl Nn {
         check_limits(&made.signature)?;
         check_connected(&made.signature, cx.connected)?;
         Ok(made)
+    }
+
+    /// Refuses what kernels would stumble over: empty tensors where an element is needed, f64 beside f32.
+    fn check_operands(&self, ins: &[Option<Operand>]) -> Result<(), OpError> {
+        const EMPTY: [&str; 15] = [
+            "Concat",
+            "Slice",
+            "Reshape",
+            "Cast",
+            "Transpose",
+            "Squeeze",
+            "Unsqueeze",
+            "Expand",
+            "Split",
+            "Trilu",
+            "Identity",
+            "Flatten",
+            "Equal",
+            "Where",
+            "CenterCropPad",
+        ];
+        let spec = &self.0.spec;
+        let may = spec.operator.starts_with("Reduce") || EMPTY.contains(&spec.operator);
+        let wide = ins.first().and_then(|o| o.as_ref()).is_some_and(|o| o.ty.dtype == DType::F64);
+        let float = |d: DType| matches!(d, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
+        for (i, operand) in ins.iter().enumerate() {
+            let (Some(operand), Some((input, _))) = (operand, spec.input(i)) else { continue };
+            let (name, ty) = (operand.name.as_str(), &operand.ty);
+            if ty.elements() == 0 && !may && !input.constant {
+                return Err(input_error(
+                    name,
+                    format!("is {ty}, which is empty"),
+                    "give it elements",
+                ));
+            }
+            if ty.dtype == DType::C32 {
+                return Err(input_error(
+                    name,
+                    format!("is {ty}"),
+                    "split it into real and imaginary parts",
+                ));
+            }
+            let mixed =
+                self.0.row.wide && spec.operator != "Pow" && !input.constant && float(ty.dtype);
+            let first = ins.first().and_then(|o| o.as_ref()).is_some_and(|o| float(o.ty.dtype));
+            if mixed && first && (ty.dtype == DType::F64) != wide {
+                return Err(input_error(
+                    name,
+                    format!("is {ty}, the first input another kind of float"),
+                    "cast one of them",
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn is_operand(&self, name: &str) -> bool {

@@ -162,7 +162,7 @@ pub(super) fn tile(cx: &Cx<'_>) -> Made {
     let own = strides(&from);
     let shape: Vec<usize> = times.iter().zip(&from).flat_map(|(&t, &d)| [t, d]).collect();
     let steps: Vec<isize> = own.iter().flat_map(|&s| [0, s as isize]).collect();
-    let out: Vec<usize> = times.iter().zip(&from).map(|(t, d)| t * d).collect();
+    let out: Vec<usize> = times.iter().zip(&from).map(|(t, d)| t.saturating_mul(*d)).collect();
     strided(cx, &shape, &out, steps, 0)
 }
 
@@ -191,12 +191,12 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
         let first = place(starts[i]).clamp(if step > 0 { 0 } else { 0.min(n - 1) }, high);
         let end = if ends[i] < -n { low } else { place(ends[i]).clamp(low, high) };
-        let end = if step < 0 && ends[i] <= -n - 1 { -1 } else { end };
+        let end = if step < 0 && ends[i] < -n { -1 } else { end };
         let span = if step > 0 { end - first } else { first - end };
         let count = if span <= 0 { 0 } else { (span as u64).div_ceil(step.unsigned_abs()) };
         out[axis] = count as usize;
         start += first.max(0) as isize * own[axis] as isize;
-        by[axis] = own[axis] as isize * step as isize;
+        by[axis] = (own[axis] as isize).saturating_mul(step as isize);
     }
     strided(cx, &out, &out, by, start)
 }
@@ -283,7 +283,9 @@ pub(super) fn split(cx: &Cx<'_>) -> Made {
             (0..count).map(|i| each.min(n.saturating_sub(i * each))).collect()
         }
     };
-    if parts.iter().sum::<usize>() != n || cx.wanted.iter().any(|&w| w >= parts.len()) {
+    if parts.iter().fold(0_usize, |s, &p| s.saturating_add(p)) != n
+        || cx.wanted.iter().any(|&w| w >= parts.len())
+    {
         return Err(cx.refuse(
             1,
             format!("gives {parts:?} of {n} elements"),
@@ -428,7 +430,10 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
 fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -> Made {
     let size = size_of_dtype(cx, 0)?;
     let to = strides(&out);
-    let start: usize = before.iter().zip(&to).map(|(&b, s)| b as usize * s).sum();
+    let start: usize = before
+        .iter()
+        .zip(&to)
+        .fold(0, |at, (&b, s)| at.saturating_add(s.saturating_mul(b as usize)));
     let row = from.last().copied().unwrap_or(1);
     let lines = &from[..from.len().saturating_sub(1)];
     let walk =
@@ -642,7 +647,7 @@ pub(super) fn scatter_elements(cx: &Cx<'_>) -> Made {
             "updates and indices have one shape within that of `x`",
         ));
     }
-    let (join, itype) = (join_of(cx)?, cx.dtype(1)?);
+    let (join, itype) = (join_of(cx)?, super::cx::computed(cx.dtype(1)?));
     let (own, to, n) = (strides(&from), strides(&places), from[axis]);
     fn make<T: super::num::Num>(
         out: TokenType,
@@ -686,7 +691,7 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
             "one block of `x` for each list of indices",
         ));
     }
-    let (join, itype, own) = (join_of(cx)?, cx.dtype(1)?, strides(&from));
+    let (join, itype, own) = (join_of(cx)?, super::cx::computed(cx.dtype(1)?), strides(&from));
     let block = volume(&from[depth..]);
     let sizes: Vec<(usize, usize)> = (0..depth).map(|d| (from[d], own[d])).collect();
     fn make<T: super::num::Num>(
@@ -733,6 +738,9 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
     }
     let circular = cx.args.word_opt("mode")? == Some("circular");
     let itype = cx.opt(2).map_or(DType::I64, |o| o.ty.dtype);
+    if cx.opt(2).is_some() {
+        super::cx::expect_count(cx, 2, &[from[0]], itype)?;
+    }
     let (outer, n, inner) = around(&from, axis);
     let (count, per_batch) = (update[axis], outer / from[0].max(1));
     let bytes = inner * size_of_dtype(cx, 0)?;
@@ -767,6 +775,7 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
     out.insert(axis, depth);
     let (outer, inner) = (volume(&at[..axis]), volume(&at[axis..]));
     let size = size_of_dtype(cx, 2)?;
+    super::cx::expect_count(cx, 2, &[2], cx.dtype(2)?)?;
     Ok(Plan::new(vec![token(cx.dtype(2)?, &out)], move |t: &mut Tensors<'_>| {
         let (at, values, y) = (t.bytes(0), t.bytes(2), t.out_bytes(0));
         y.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(&values[..size]));
@@ -817,6 +826,9 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
     };
     let (image, block) = (usizes(cx.ints(1)?), usizes(cx.ints(2)?));
     let n = image.len();
+    if image.iter().chain(&block).any(|&d| d > 1 << 24) || n > 3 {
+        return Err(cx.refuse(1, format!("is {image:?}"), "up to three dimensions of a sane size"));
+    }
     let (steps, dilations) = (cx.sizes("strides", n, 1)?, cx.sizes("dilations", n, 1)?);
     let pads = cx.sizes("pads", 2 * n, 0)?;
     let cells = volume(&block).max(1);

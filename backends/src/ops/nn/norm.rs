@@ -41,11 +41,10 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
             let (x, scale, bias) = (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2));
             let (mean, var) = (t.get::<F>(3), t.get::<F>(4));
-            let mut next = 0;
             let mut outs: [&mut [F]; 3] = Default::default();
-            for (slot, _) in outs.iter_mut().zip(self.outs).filter(|(_, want)| *want) {
+            let wanted = outs.iter_mut().zip(self.outs).filter(|(_, want)| *want);
+            for (next, (slot, _)) in wanted.enumerate() {
                 *slot = t.out::<F>(next);
-                next += 1;
             }
             let [y, m, v] = outs;
             for c in 0..self.channels {

@@ -33,7 +33,7 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
     let columns = cx.args.int_or("storage_order", 0)? != 0;
     let outs: Vec<_> =
         cx.wanted.iter().map(|&o| token(if o == 0 { dtype } else { DType::I64 }, &out)).collect();
-    let flops = 3.0 * (volume(&out) * volume(&w.kernel)) as f64;
+    let flops = 3.0 * volume(&out) as f64 * volume(&w.kernel) as f64;
     fn make<T: Num>(
         outs: Vec<zbmd_ir::TokenType>,
         w: Window,
@@ -113,7 +113,7 @@ pub(super) fn mean_pool(cx: &Cx<'_>, norm: bool) -> Made {
         p: if norm { cx.args.int_or("p", 2)? as f64 } else { 0.0 },
         w,
     };
-    let flops = 3.0 * (volume(&out) * volume(&body.w.kernel)) as f64;
+    let flops = 3.0 * volume(&out) as f64 * volume(&body.w.kernel) as f64;
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(flops))
 }
 
@@ -217,7 +217,8 @@ pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
         ));
     }
     let side = |d: usize| {
-        ((dims[2 + d] - 1) * stride[d] + kernel[d]).saturating_sub(pads[d] + pads[n + d])
+        ((dims[2 + d] - 1).saturating_mul(stride[d]).saturating_add(kernel[d]))
+            .saturating_sub(pads[d] + pads[n + d])
     };
     let inferred: Vec<usize> = dims[..2].iter().copied().chain((0..n).map(side)).collect();
     let out: Vec<usize> = match cx.ints(2)? {

@@ -2,7 +2,7 @@
 
 use zbmd_ir::{DType, TokenType};
 
-use super::cx::{Cx, FLOATS, Plan, Tensors, dims, index_at, token};
+use super::cx::{Cx, FLOATS, Plan, Tensors, dims, expect_count, index_at, token};
 use super::elementwise::number_at;
 use super::num::Num;
 use super::reduce::around;
@@ -83,6 +83,7 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
     if !WHOLE.contains(&to) {
         return Err(Cx::other(format!("cannot quantise to {to}"), "to i8, u8 or i16"));
     }
+    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], to)?;
     let scales = Scales::of(cx)?;
     fn make<T: Num>(out: TokenType, dx: DType, ds: DType, to: DType, scales: Scales) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
@@ -105,6 +106,7 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
 pub(super) fn dequantize(cx: &Cx<'_>) -> Made {
     let dx = cx.expect(0, &WHOLE)?;
     let ds = cx.expect(1, &FLOATS)?;
+    expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], dx)?;
     let scales = Scales::of(cx)?;
     fn make<T: Num>(out: TokenType, dx: DType, ds: DType, scales: Scales) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {

@@ -158,7 +158,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
         clip: cx.args.float_or("clip", 0.0)? as f32,
         wanted: cx.wanted.clone(),
         packed: None,
-        lengths: cx.opt(4).map(|o| o.ty.dtype),
+        lengths: cx.opt(4).map(|o| super::cx::computed(o.ty.dtype)),
     };
     let (wx, rx) = (cx.operand(1)?.clone(), cx.operand(2)?.clone());
     Ok(Plan::lazy(outs, move || {
@@ -217,17 +217,9 @@ impl Recurrent {
         if self.clip > 0.0 { v.clamp(-self.clip, self.clip) } else { v }
     }
 
-    /// Joins the gates of one batch: `g` from the input, `u` from the hidden state, biases in both.
-    fn join(
-        &self,
-        g: &[f32],
-        u: &[f32],
-        h: &mut [f32],
-        c: &mut [f32],
-        peep: &[f32],
-        acts: &[Gate],
-        r_new: Option<&[f32]>,
-    ) {
+    /// Joins the gates of one batch; biases are in both parts.
+    fn join(&self, gates: &Gates<'_>, h: &mut [f32], c: &mut [f32]) {
+        let Gates { g, u, peep, acts, r_new } = *gates;
         let n = self.hidden;
         let p = |k: usize, i: usize| peep.get(k * n + i).copied().unwrap_or(0.0);
         for i in 0..n {
@@ -257,6 +249,17 @@ impl Recurrent {
             }
         }
     }
+}
+
+/// What meets in a step of one batch.
+struct Gates<'a> {
+    /// Gates from the input, and from the hidden state.
+    g: &'a [f32],
+    u: &'a [f32],
+    peep: &'a [f32],
+    acts: &'a [Gate],
+    /// The new gate from the hidden state behind the reset gate, where that acts first.
+    r_new: Option<&'a [f32]>,
 }
 
 impl Body for Recurrent {
@@ -349,7 +352,7 @@ impl Body for Recurrent {
                     );
                     third = Some(&r_new[2 * n..3 * n]);
                 }
-                self.join(g, u, h, c, peep, acts, third);
+                self.join(&Gates { g, u, peep, acts, r_new: third }, h, c);
                 if let Some(y) = y.get_mut(at..at + n) {
                     y.copy_from_slice(h)
                 }

@@ -6,7 +6,7 @@ use num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, Plan, Tensors, dims, token, volume};
+use super::cx::{Body, Cx, Plan, Tensors, token, volume};
 use super::num::{Float, Num};
 use super::reduce::around;
 use crate::op::OpError;
@@ -215,6 +215,13 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
         let hertz = 700.0 * (at / 2595.0 * std::f64::consts::LN_10).exp_m1();
         ((n + 1) as f64 * hertz / rate).floor().max(0.0) as usize
     };
+    if rows.saturating_mul(bands) > 1 << 24 {
+        return Err(cx.refuse(
+            0,
+            format!("makes {rows} by {bands} weights"),
+            "fewer bands or points",
+        ));
+    }
     if bin(bands + 1) > rows {
         return Err(cx.refuse(4, "lies beyond half the sample rate", "lower the upper edge"));
     }
@@ -278,6 +285,7 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
             format!("`x` is {}", cx.operand(0)?.ty),
         ));
     }
+    super::cx::expect_count(cx, 2, &[from[1]], dtype)?;
     struct Loss {
         shape: (usize, usize, usize),
         target: DType,
@@ -343,7 +351,7 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
         cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &small } else { &from })).collect();
     let body = Loss {
         shape: around(&from, 1),
-        target: cx.dtype(1)?,
+        target: super::cx::computed(cx.dtype(1)?),
         ignore: match cx.args.get("ignore_index") {
             Some(_) => Some(cx.args.int_or("ignore_index", 0)?),
             None => None,
@@ -352,6 +360,6 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
         softmax,
         wants: [cx.wants(0), cx.wants(1)],
     };
-    let _ = dims(&cx.operand(0)?.ty);
+
     Ok(Plan::float(dtype, outs, body).flops(20.0 * volume(&from) as f64))
 }

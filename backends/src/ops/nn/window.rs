@@ -27,7 +27,7 @@ fn three(v: &[usize], fill: usize) -> [usize; 3] {
 }
 
 /// Most elements along a padded dimension.
-const MAX_SIDE: usize = 1 << 31;
+const MAX_SIDE: usize = 1 << 24;
 
 impl Window {
     /// The windows of a convolution or pool by its parameters `strides`, `dilations`, `pads`, `auto_pad`, `ceil_mode`.
