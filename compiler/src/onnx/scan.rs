@@ -21,14 +21,24 @@ enum Message {
     ValueInfo,
     Type,
     Sequence,
-    /// Messages that hold no others that matter here.
-    Leaf,
+    Tensor,
+    SparseTensor,
+}
+
+/// What lies in a field with a length.
+enum Field {
+    Message(Message),
+    /// Numbers in a row, of any length each. The parser never ends on one that is cut off.
+    Varints,
+    /// Numbers in a row, of so many bytes each; the same.
+    Words(u64),
+    /// Bytes, or what is not read.
+    Bytes,
 }
 
 impl Message {
-    /// The message in a field; `None` for plain bytes.
-    fn field(self, number: u64) -> Option<Message> {
-        Some(match (self, number) {
+    fn field(self, number: u64) -> Field {
+        Field::Message(match (self, number) {
             (Message::Model, 7) => Message::Graph,
             (Message::Graph, 1) => Message::Node,
             (Message::Graph, 11..=13) => Message::ValueInfo,
@@ -37,8 +47,14 @@ impl Message {
             (Message::ValueInfo, 2) => Message::Type,
             (Message::Type, 4) => Message::Sequence,
             (Message::Sequence, 1) => Message::Type,
-            (Message::Graph, 5) | (Message::Attribute, 5) => Message::Leaf,
-            _ => return None,
+            (Message::Graph, 5) | (Message::Attribute, 5 | 10) => Message::Tensor,
+            (Message::Graph, 15) | (Message::Attribute, 22 | 23) => Message::SparseTensor,
+            (Message::SparseTensor, 1 | 2) => Message::Tensor,
+            (Message::Tensor, 1 | 5 | 7 | 11) => return Field::Varints,
+            (Message::Attribute, 8) | (Message::SparseTensor, 3) => return Field::Varints,
+            (Message::Tensor, 4) | (Message::Attribute, 7) => return Field::Words(4),
+            (Message::Tensor, 10) => return Field::Words(8),
+            _ => return Field::Bytes,
         })
     }
 }
@@ -113,8 +129,19 @@ impl<R: Read + Seek> Scan<'_, R> {
                     let inner =
                         inner.ok_or_else(|| self.wrong("a field reaches beyond its message"))?;
                     match message.field(key >> 3) {
-                        Some(next) => self.message(next, inner, depth + 1)?,
-                        None => self.skip(len, end)?,
+                        Field::Message(next) => self.message(next, inner, depth + 1)?,
+                        Field::Words(bytes) if !len.is_multiple_of(bytes) => {
+                            return Err(self.wrong("a number is cut off"));
+                        }
+                        Field::Words(_) | Field::Bytes => self.skip(len, end)?,
+                        Field::Varints => {
+                            while self.at < inner {
+                                self.varint()?;
+                            }
+                            if self.at > inner {
+                                return Err(self.wrong("a number is cut off"));
+                            }
+                        }
                     }
                 }
                 _ => return Err(self.wrong("a field of an unknown kind")),
