@@ -103,7 +103,7 @@ pub(crate) struct Hit {
 }
 
 impl Injector {
-    /// Faults from a declaration, counted from [`Self::start`].
+    /// Faults from a declaration, counted from the start of the run.
     pub fn new(declaration: Declaration) -> Self {
         let left = declaration.count.unwrap_or(u64::MAX);
         let random = declaration.seed ^ 0x9e37_79b9_7f4a_7c15;

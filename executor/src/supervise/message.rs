@@ -135,7 +135,7 @@ pub enum Input {
         /// How.
         end: End,
     },
-    /// A look at a worker that has begun this epoch: [`super::detect`] says how often. The first look tells the
+    /// A look at a worker that has begun this epoch: [`super::DetectPolicy`] says how often. The first look tells the
     /// supervisor that the worker took up its role, so it must not be given before.
     Seen {
         /// The epoch.
