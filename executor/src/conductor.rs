@@ -20,6 +20,7 @@ use crate::report::{PlanReport, Report};
 use crate::ring::Spin;
 use crate::session::{Control, Inner, Outcome, RunOptions};
 use crate::summary;
+use crate::watchdog::Dog;
 
 /// How a run ended.
 pub(crate) type Finished = Result<Outcome, RunError>;
@@ -126,7 +127,7 @@ impl Conductor {
         }
         let mut active = first;
         loop {
-            self.launch(&mut active)?;
+            self.launch(&mut active, (&[], 0))?;
             let blocks = self.wait(&mut active)?;
             self.complete(&active, blocks);
             if !self.has_more() {
@@ -140,7 +141,7 @@ impl Conductor {
     fn wait(&mut self, active: &mut Active) -> Result<u64, RunError> {
         let mut wrong: Option<RunError> = None;
         while active.ends.iter().any(Option::is_none) {
-            let Some(news) = self.crew.next(None) else { break };
+            let Some(news) = self.crew.next(None, &mut []) else { break };
             match news {
                 News::Ready { .. } => {}
                 News::Ended { epoch, calendar, end, .. } => {
@@ -238,12 +239,16 @@ impl Conductor {
     }
 
     /// Lets the workers of an epoch begin.
-    pub(crate) fn launch(&mut self, active: &mut Active) -> Result<(), RunError> {
+    pub(crate) fn launch(
+        &mut self,
+        active: &mut Active,
+        watch: (&[Dog], u64),
+    ) -> Result<(), RunError> {
         let parts = std::mem::take(&mut active.parts);
         self.epochs += 1;
         let now_ns = Clock.now_ns();
         self.span_ns.get_or_insert((now_ns, now_ns));
-        Ok(self.crew.begin(&active.spec, &active.memory, parts)?)
+        Ok(self.crew.begin(&active.spec, &active.memory, parts, watch)?)
     }
 
     /// Takes over the state of an epoch that all workers have finished after `blocks` blocks.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::epoch::{EpochMemory, SessionMemory, Spec};
 use crate::error::EngineError;
 use crate::host::{self, End, HostOptions, Job, Prepared};
 use crate::session::Inner;
+use crate::watchdog::{self, Dog, Inbox, Teller};
 
 /// Where workers run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,8 +94,8 @@ pub(crate) struct Crew {
     members: BTreeMap<DeviceId, Member>,
     /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
     threads: Vec<JoinHandle<()>>,
-    news: mpsc::Receiver<News>,
-    told: mpsc::Sender<News>,
+    news: Inbox<News>,
+    told: Teller<News>,
     /// The bundle for worker processes, written when the first one starts.
     #[cfg(target_os = "linux")]
     bundle: Option<std::fs::File>,
@@ -108,7 +109,7 @@ impl Crew {
         options: HostOptions,
         isolation: Isolation,
     ) -> Self {
-        let (told, news) = mpsc::channel();
+        let (told, news) = watchdog::channel();
         #[cfg(not(target_os = "linux"))]
         drop(queues);
         Self {
@@ -136,8 +137,7 @@ impl Crew {
     }
 
     fn tell(&self, news: News) {
-        // The receiver lives as long as we do.
-        let _ = self.told.send(news);
+        self.told.tell(news);
     }
 
     fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> io::Result<()> {
@@ -193,7 +193,7 @@ impl Crew {
                         return;
                     }
                 };
-                let _ = told.send(news);
+                told.tell(news);
             });
             let farewell = match (unfit, ended.map(ending)) {
                 (Some(why), _) => Farewell::Unfit(why),
@@ -201,7 +201,7 @@ impl Crew {
                 (None, Ok(Err(signal))) => Farewell::Killed(signal),
                 (None, Err(error)) => Farewell::Unfit(error.to_string()),
             };
-            let _ = told.send(News::Gone { device, incarnation, farewell });
+            told.tell(News::Gone { device, incarnation, farewell });
         };
         let name = format!("zbmd listener {}", device.0);
         self.threads.push(std::thread::Builder::new().name(name).spawn(listen)?);
@@ -324,7 +324,7 @@ impl Crew {
         Ok(parts)
     }
 
-    /// Lets the workers of an epoch begin. News follow of each.
+    /// Lets the workers of an epoch begin, each with its watchdog if there are any. News follow of each.
     ///
     /// # Errors
     /// No thread; those that have begun are told to stop.
@@ -333,7 +333,9 @@ impl Crew {
         spec: &Arc<Spec>,
         epoch: &Arc<EpochMemory>,
         parts: Vec<Option<Prepared>>,
+        watch: (&[Dog], u64),
     ) -> Result<(), EngineError> {
+        let (dogs, lease_ns) = watch;
         self.threads.retain(|thread| !thread.is_finished());
         for (calendar, part) in parts.into_iter().enumerate() {
             let device = spec.devices[calendar];
@@ -343,15 +345,16 @@ impl Crew {
                     let name = format!("zbmd {}", self.engine.program.machine.devices[device].name);
                     let (engine, told) = (Arc::clone(&self.engine), self.told.clone());
                     let number = spec.epoch;
+                    let winder = dogs.get(calendar).and_then(|dog| dog.winder(lease_ns));
                     let work = move || {
-                        let run = AssertUnwindSafe(|| Box::new(prepared.run(&engine)));
+                        let run = AssertUnwindSafe(|| Box::new(prepared.run(&engine, winder)));
                         let news = match catch_unwind(run) {
                             Ok(end) => {
                                 News::Ended { device, incarnation, epoch: number, calendar, end }
                             }
                             Err(bug) => News::Bug(bug),
                         };
-                        let _ = told.send(news);
+                        told.tell(news);
                     };
                     match std::thread::Builder::new().name(name).spawn(work) {
                         Ok(thread) => self.threads.push(thread),
@@ -361,7 +364,10 @@ impl Crew {
                         }
                     }
                 }
-                None => self.begin_process(spec, epoch, device, calendar),
+                None => {
+                    let watch = (dogs.get(calendar), lease_ns);
+                    self.begin_process(spec, epoch, (device, calendar), watch);
+                }
             }
         }
         Ok(())
@@ -372,24 +378,36 @@ impl Crew {
         &mut self,
         spec: &Spec,
         epoch: &EpochMemory,
-        device: DeviceId,
-        calendar: usize,
+        (device, calendar): (DeviceId, usize),
+        watch: (Option<&Dog>, u64),
     ) {
         if let Some(Member { hand: Hand::Process(process), .. }) = self.members.get_mut(&device) {
-            process.begin(spec, calendar, epoch);
+            process.begin(spec, calendar, epoch, watch);
         }
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn begin_process(&mut self, _: &Spec, _: &EpochMemory, _: DeviceId, _: usize) {}
+    fn begin_process(
+        &mut self,
+        _: &Spec,
+        _: &EpochMemory,
+        _: (DeviceId, usize),
+        _: (Option<&Dog>, u64),
+    ) {
+    }
 
-    /// The next news; `None` if none comes within the time.
-    pub(crate) fn next(&self, within: Option<Duration>) -> Option<News> {
-        match within {
-            // We hold a sender, so it never says that nobody is left.
-            None => self.news.recv().ok(),
-            Some(time) => self.news.recv_timeout(time).ok(),
+    /// The next news; `None` if none comes within the time, or if a dog barks that had not.
+    pub(crate) fn next(&self, within: Option<Duration>, dogs: &mut [Dog]) -> Option<News> {
+        self.news.next(within, dogs)
+    }
+
+    /// A watchdog for each of so many workers, or none at all: then workers have to be looked at regularly.
+    pub(crate) fn dogs(&self, workers: usize, lease_ns: u64) -> Vec<Dog> {
+        if !self.news.hears_dogs() {
+            return Vec::new();
         }
+        let dogs: Option<Vec<Dog>> = (0..workers).map(|_| Dog::new(lease_ns)).collect();
+        dogs.unwrap_or_default()
     }
 
     /// Waits for the threads that were told to end.

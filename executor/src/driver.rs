@@ -13,7 +13,7 @@ use crate::error::RunError;
 use crate::host::How;
 use crate::inject::{Fault, Injector};
 use crate::measure::Clock;
-use crate::prepare::{self, StepTable};
+use crate::prepare::{self, StepTable, planned_ns};
 use crate::primitive::Ordering;
 use crate::session::Inner;
 use crate::summary::WrongKind;
@@ -22,9 +22,20 @@ use crate::supervise::{
     Supervisor, TreeSpec, Verdict, What,
 };
 use crate::system;
+use crate::watchdog::Dog;
 
-/// Looks are so many times rarer while every worker gets on.
+/// A watchdog runs out when its worker has not got on for so many looks; without watchdogs, looks are so many times rarer
+/// while every worker gets on.
 const CALM: u64 = 3;
+/// Looks after a watchdog ran out that must find all workers well: the first shows only where they are.
+const ALERT: u32 = 2;
+/// Workers that get on are looked at so rarely, to see their pace.
+const PACE_NS: u64 = 50_000_000;
+/// The part of an ended worker, which will never get on.
+const NEVER_NS: u64 = 3_600_000_000_000;
+
+/// Work is given to others if a period then is so many times shorter.
+const WORTH_IT: f64 = 1.1;
 
 /// How often workers that are not ready yet are looked at.
 const START_LOOK_NS: u64 = 5_000_000;
@@ -90,6 +101,18 @@ impl Plans for Book {
     fn gains(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
         self.period_ns(to) < self.period_ns(from)
     }
+
+    fn helps(&self, from: &[DeviceId], to: &[DeviceId], slow: DeviceId, times: f64) -> bool {
+        let (Some(plan), Some(other_ns)) = (self.plan(from), self.period_ns(to)) else {
+            return false;
+        };
+        let physical = self.engine.physical(plan, from);
+        let Some(at) = physical.iter().position(|d| *d == slow) else { return false };
+        let lanes = plan.calendars[at].lanes.iter().flat_map(|l| &l.entries);
+        let slowed_ns = lanes.map(planned_ns).sum::<u64>() as f64 * times;
+        // Going over costs a drained pipeline, and coming back another.
+        slowed_ns.max(plan.period_ns as f64) > WORTH_IT * other_ns as f64
+    }
 }
 
 /// The conductor at the supervisor's orders.
@@ -113,6 +136,12 @@ pub(crate) struct Driver<'c> {
     /// For each plan that ran, what each instruction of each calendar is.
     tables: BTreeMap<PlanId, Vec<StepTable>>,
     next_look_ns: u64,
+    /// A watchdog for each worker of the epoch at work, if there are watchdogs.
+    dogs: Vec<Dog>,
+    /// How many of them have run out.
+    barking: usize,
+    /// Looks until all may be well.
+    alert: u32,
     /// The supervisor knows that somebody wants to go over to another program.
     swap_told: bool,
     verdict: Option<Verdict>,
@@ -147,6 +176,9 @@ impl<'c> Driver<'c> {
             next_start_look_ns: 0,
             tables: BTreeMap::new(),
             next_look_ns: 0,
+            dogs: Vec::new(),
+            barking: 0,
+            alert: 0,
             swap_told: false,
             verdict: None,
             clock: Clock,
@@ -169,7 +201,8 @@ impl<'c> Driver<'c> {
             if self.conductor.control.stop.is_set() {
                 return Err(RunError::Abandoned);
             }
-            let news = self.conductor.crew.next(Some(self.patience()));
+            let patience = self.patience();
+            let news = self.conductor.crew.next(Some(patience), &mut self.dogs);
             if let Some(news) = news {
                 self.hear(news);
                 self.act();
@@ -207,11 +240,13 @@ impl<'c> Driver<'c> {
         if self.supervisor.deadline().is_some_and(|ns| ns <= now_ns) {
             self.tell(Input::Tick);
         }
+        let barking = self.dogs.iter().filter(|dog| dog.has_barked).count();
+        if barking > std::mem::replace(&mut self.barking, barking) {
+            self.alert = ALERT;
+            self.next_look_ns = now_ns;
+        }
         if self.active.is_some() && self.next_look_ns <= now_ns {
-            // Every look disturbs the workers: while all of them get on, it is done less often.
-            let look_ns = self.supervisor.settings().detect.look_ns;
-            let calm = if self.look() { 1 } else { CALM };
-            self.next_look_ns = now_ns + look_ns * calm;
+            self.watch(now_ns);
         }
         if !self.starting.is_empty() && self.next_start_look_ns <= now_ns {
             self.next_start_look_ns = now_ns + START_LOOK_NS;
@@ -339,7 +374,6 @@ impl<'c> Driver<'c> {
                 self.supervisor.plans_mut().phase = self.conductor.phase;
                 self.tell(Input::Completed { epoch, more });
             }
-            Action::Slow { .. } => {}
             Action::Stop(verdict) => self.verdict = Some(verdict),
             Action::Event(event) => self.announce(&event),
         }
@@ -363,16 +397,44 @@ impl<'c> Driver<'c> {
                 self.conductor.make(epoch.0, lost)?
             }
         };
-        self.conductor.launch(&mut active)?;
+        let lease_ns = self.lease_ns();
+        self.dogs = self.conductor.crew.dogs(active.spec.devices.len(), lease_ns);
+        (self.barking, self.alert) = (0, ALERT);
+        self.conductor.launch(&mut active, (&self.dogs, lease_ns))?;
         self.times.begun_ns = self.clock.now_ns();
         self.active = Some(active);
         self.next_look_ns = self.clock.now_ns();
         Ok(())
     }
 
-    /// Looks at every worker of the epoch; whether one had not moved, and so the system was asked about it.
-    fn look(&mut self) -> bool {
-        let Some(active) = &self.active else { return false };
+    /// How long a worker may not get on before anybody looks.
+    fn lease_ns(&self) -> u64 {
+        self.supervisor.settings().detect.look_ns * CALM
+    }
+
+    /// Looks at the workers, and decides when to look again: soon, while one may hang; else when a watchdog runs out.
+    /// Every look disturbs the workers.
+    fn watch(&mut self, now_ns: u64) {
+        let leases = self.look();
+        self.alert = self.alert.saturating_sub(1);
+        let look_ns = self.supervisor.settings().detect.look_ns;
+        self.next_look_ns = now_ns
+            + match leases {
+                Some(leases) if self.alert == 0 && !self.dogs.is_empty() => {
+                    let barking = self.dogs.iter_mut().zip(leases).filter(|(d, _)| d.has_barked);
+                    barking.for_each(|(dog, lease_ns)| dog.calm(lease_ns));
+                    self.barking = 0;
+                    PACE_NS
+                }
+                Some(_) if self.alert == 0 => self.lease_ns(),
+                _ => look_ns,
+            };
+    }
+
+    /// Looks at every worker of the epoch. How long each may be left alone; `None` if one may hang.
+    fn look(&mut self) -> Option<Vec<u64>> {
+        let lease_ns = self.lease_ns();
+        let active = self.active.as_ref()?;
         let (spec, memory) = (Arc::clone(&active.spec), Arc::clone(&active.memory));
         let engine = Arc::clone(&self.conductor.engine);
         let tables = self
@@ -381,7 +443,8 @@ impl<'c> Driver<'c> {
             .or_insert_with(|| prepare::step_tables(&engine, spec.plan, &memory));
         let now_ns = self.clock.now_ns();
         let mut seen = Vec::new();
-        let mut any_asked = false;
+        let mut all_well = true;
+        let mut leases = vec![lease_ns; memory.posts.len()];
         let mut first_output_ns = u64::MAX;
         for (calendar, post) in memory.posts.iter().enumerate() {
             let device = spec.devices[calendar];
@@ -391,7 +454,11 @@ impl<'c> Driver<'c> {
                 first_output_ns = first_output_ns.min(output_ns);
             }
             let thread = post.thread.load(Ordering::Acquire);
-            if thread == 0 || active.has_ended(calendar) {
+            if active.has_ended(calendar) {
+                leases[calendar] = NEVER_NS;
+                continue;
+            }
+            if thread == 0 {
                 continue;
             }
             let periods = post.periods.load(Ordering::Acquire);
@@ -399,9 +466,12 @@ impl<'c> Driver<'c> {
             let (planned_ns, waiting) = tables[calendar].of(pc);
             let step = periods << 32 | u64::from(pc);
             let asked = self.supervisor.wants_os(now_ns, device, step, waiting);
-            any_asked |= asked && !waiting;
             let process = self.conductor.crew.process_of(device).filter(|_| asked);
             let thread = process.and_then(|process| system::thread_state(process, thread));
+            let is_stopped = thread.is_some_and(|thread| thread.os == Os::Stopped);
+            all_well &= !is_stopped && (waiting || !asked);
+            // One that waits gets on when others do.
+            leases[calendar] = if waiting { 2 * lease_ns } else { lease_ns.max(planned_ns) };
             let sample = Sample { step, periods, planned_ns, waiting, thread };
             seen.push(Input::Seen { epoch: Epoch(spec.epoch), device, incarnation, sample });
         }
@@ -418,7 +488,7 @@ impl<'c> Driver<'c> {
             };
             self.announce(&Event { at_ns: first_output_ns, what });
         }
-        any_asked
+        all_well.then_some(leases)
     }
 
     /// A process that was stopped by a signal before it was ready would be waited for as long as a start may take.

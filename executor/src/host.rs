@@ -16,6 +16,7 @@ use crate::report::{LatencyReport, WorkerReport};
 use crate::ring::Spin;
 use crate::session::Inner;
 use crate::summary::{self, Wrong};
+use crate::watchdog::Winder;
 use crate::worker::{Failure, Feed, Gate, Periods, SinkEnd, SourceEnd, Worker};
 
 /// Latency paths measured by one worker; each takes some tens of kilobytes.
@@ -188,9 +189,9 @@ fn gate(engine: &Inner, spec: &Spec, session: &SessionMemory) -> Gate {
 }
 
 impl Prepared {
-    /// Runs it to its end. If it fails, whoever is told of that stops the epoch.
-    pub(crate) fn run(mut self, engine: &Inner) -> End {
-        let outcome = self.worker.run();
+    /// Runs it to its end, winding its watchdog up. If it fails, whoever is told of that stops the epoch.
+    pub(crate) fn run(mut self, engine: &Inner, winder: Option<Winder>) -> End {
+        let outcome = self.worker.run(winder);
         let program = &engine.program;
         let plan = &program.plans[self.plan];
         let calendar = &plan.calendars[self.worker.calendar];

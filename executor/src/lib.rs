@@ -28,6 +28,7 @@ mod stream;
 mod summary;
 pub mod supervise;
 mod system;
+mod watchdog;
 #[cfg(target_os = "linux")]
 mod wire;
 mod worker;

@@ -75,6 +75,11 @@ const MAX_TABLE: u64 = 1 << 18;
 /// How often a supervised run does a slot again whose kernel reports a fault.
 const RETRIES: u32 = 3;
 
+/// A worker says about so often that it gets on, in long periods too…
+const GOT_ON_NS: u64 = 1_000_000;
+/// …but not in loops whose body is as short as the saying.
+const SHORT_NS: u64 = 2_000;
+
 /// What the engine knows of a program before any run.
 pub(crate) struct Known<'a> {
     pub graph: &'a Graph,
@@ -267,6 +272,8 @@ struct Lowering<'a> {
     /// Start of the resets of the outermost loop at work.
     loop_resets: usize,
     depth: usize,
+    /// Planned time since the worker last said that it gets on.
+    since_ns: u64,
     sources: Vec<ActorId>,
     sinks: Vec<ActorId>,
     /// Channels whose tokens this device saves at borders, by the buffer that they are carried in.
@@ -300,6 +307,7 @@ pub(crate) fn lower(
         resets: Vec::new(),
         counters: BTreeMap::new(),
         loop_resets: 0,
+        since_ns: 0,
         depth: 0,
         sources: Vec::new(),
         sinks: Vec::new(),
@@ -314,6 +322,7 @@ pub(crate) fn lower(
         for entry in &lane.entries {
             lowering.entries(std::slice::from_ref(entry));
             lowering.save_states(at);
+            lowering.got_on(entry);
             at += 1;
         }
     }
@@ -368,6 +377,10 @@ impl Lowering<'_> {
         self.depth += 1;
         self.push(Instr::Loop { count, len: 0, resets: (0, 0) }, None);
         self.entries(body);
+        let body_ns = body.iter().map(planned_ns).sum::<u64>();
+        if body_ns >= SHORT_NS && body_ns.saturating_mul(count) >= GOT_ON_NS {
+            self.push(Instr::GotOn, None);
+        }
         self.depth -= 1;
         let len = (self.instrs.len() - head - 1) as u32;
         let resets = match self.depth {
@@ -381,6 +394,15 @@ impl Lowering<'_> {
         self.instrs.push(instr);
         self.stages.push(slot.map_or(0, |s| s.stage));
         self.slots.push(slot.cloned());
+    }
+
+    /// Lets the worker say that it gets on, after an entry, if it has not been able to for a while.
+    fn got_on(&mut self, entry: &Entry) {
+        self.since_ns = self.since_ns.saturating_add(planned_ns(entry));
+        if self.since_ns >= GOT_ON_NS {
+            self.since_ns = 0;
+            self.push(Instr::GotOn, None);
+        }
     }
 
     /// Finds out what this device saves at borders, and after which slots.
@@ -624,6 +646,16 @@ impl Lowering<'_> {
             self.ports.push(port);
         }
         actor.state.len() as u16
+    }
+}
+
+/// How long an entry is planned to take.
+pub(crate) fn planned_ns(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Slot(slot) => slot.duration_ns,
+        Entry::Loop { count, body } => {
+            body.iter().map(planned_ns).sum::<u64>().saturating_mul(*count)
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use zbmd_backends::op::Registry;
 use crate::epoch::{EpochMemory, Queues, SessionMemory, Spec};
 use crate::host::{self, End, HostOptions, Job};
 use crate::session::{Engine, Inner};
+use crate::watchdog::{Dog, Winder};
 use crate::wire;
 
 /// Set in the environment of a worker's process.
@@ -32,8 +33,8 @@ const MARK: &str = "ZBMD_WORKER";
 enum Order {
     /// Comes first, with the bundle and the session's memory.
     Open { queues: Queues, options: HostOptions },
-    /// Run a calendar of an epoch, whose memory comes with it.
-    Begin { spec: Spec, calendar: usize },
+    /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
+    Begin { spec: Spec, calendar: usize, lease_ns: u64 },
 }
 
 /// From a worker.
@@ -109,10 +110,17 @@ impl WorkerProcess {
     }
 
     /// Lets it begin its part of an epoch. If it is gone, the listener tells.
-    pub(crate) fn begin(&mut self, spec: &Spec, calendar: usize, epoch: &EpochMemory) {
-        let order = Order::Begin { spec: spec.clone(), calendar };
+    pub(crate) fn begin(
+        &mut self,
+        spec: &Spec,
+        calendar: usize,
+        epoch: &EpochMemory,
+        (dog, lease_ns): (Option<&Dog>, u64),
+    ) {
+        let order = Order::Begin { spec: spec.clone(), calendar, lease_ns };
         if let Some(memory) = epoch.arena().fd() {
-            let _ = wire::send(&mut self.socket, &order, &[memory]);
+            let files: Vec<_> = [memory].into_iter().chain(dog.and_then(Dog::fd)).collect();
+            let _ = wire::send(&mut self.socket, &order, &files);
         }
     }
 
@@ -190,7 +198,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 open = Some((engine.inner, Arc::new(session), options));
                 answer(&answers, &Answer::Ready)?;
             }
-            Order::Begin { spec, calendar } => {
+            Order::Begin { spec, calendar, lease_ns } => {
                 let (engine, session, options) = open.clone().ok_or(io::ErrorKind::InvalidData)?;
                 let program = &engine.program;
                 let plan = program.plans.get(spec.plan).ok_or(io::ErrorKind::InvalidData)?;
@@ -198,22 +206,23 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
                 let epoch = unsafe { EpochMemory::find(file()?, &program.graph, plan, &spec) }?;
                 let epoch = Arc::new(epoch);
+                let winder = files.next().and_then(|fd| Winder::from_fd(fd, lease_ns));
                 let job = Job { spec: Arc::new(spec), calendar, session, epoch, options };
                 let answers = Arc::clone(&answers);
                 let name = format!("zbmd calendar {calendar}");
                 std::thread::Builder::new()
                     .name(name)
-                    .spawn(move || run(&engine, job, &answers))?;
+                    .spawn(move || run(&engine, job, winder, &answers))?;
             }
         }
     }
     Ok(())
 }
 
-fn run(engine: &Inner, job: Job, answers: &Mutex<UnixStream>) {
+fn run(engine: &Inner, job: Job, winder: Option<Winder>, answers: &Mutex<UnixStream>) {
     let (epoch, calendar) = (job.spec.epoch, job.calendar);
     let end = match host::prepare(engine, job) {
-        Ok(prepared) => prepared.run(engine),
+        Ok(prepared) => prepared.run(engine, winder),
         Err(error) => End::without_memory(error),
     };
     // Nobody to tell: the main thread sees the closed socket, and ends the process.

@@ -20,6 +20,7 @@ use crate::epoch::{Area, EpochMemory, Post};
 use crate::measure::{Clock, Sample};
 use crate::primitive::Ordering;
 use crate::ring::{Peer, RingSync, Spin, Stop, Stopped};
+use crate::watchdog::Winder;
 use crate::worker::{SinkEnd, SourceEnd};
 
 /// No counter: the slot stands in no loop.
@@ -45,6 +46,8 @@ pub(crate) enum Instr {
     Carry { ports: u32 },
     /// Keeps what lies at port `ports` for the border after the block, if tokens are saved there.
     Save { ports: u32, channel: ChannelId },
+    /// Winds the watchdog up, in calendars whose periods are long.
+    GotOn,
     /// Runs the next `len` instructions `count` times. `resets` are the counters to set first, in an outermost loop.
     Loop { count: u64, len: u32, resets: (u32, u32) },
 }
@@ -142,6 +145,18 @@ pub(crate) struct Env<'a> {
     pub stop: &'a Stop,
     pub spin: Spin,
     pub clock: &'a Clock,
+    /// The watchdog, if somebody watches.
+    pub winder: Option<Winder>,
+}
+
+impl Env<'_> {
+    /// Winds the watchdog up.
+    #[inline]
+    pub(crate) fn got_on(&mut self) {
+        if let Some(winder) = &mut self.winder {
+            winder.got_on(self.clock.now_ns());
+        }
+    }
 }
 
 /// Why a period was not finished.
@@ -453,6 +468,10 @@ fn execute(
             // the area has a place of this size for the channel, which this worker alone writes, and which nobody
             // reads: see `wait_for_area`.
             unsafe { to.copy_from_nonoverlapping(from.ptr, bytes) };
+            Ok(())
+        }
+        Instr::GotOn => {
+            env.got_on();
             Ok(())
         }
         Instr::Fire { .. } | Instr::Loop { .. } => Ok(()),

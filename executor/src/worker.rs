@@ -19,6 +19,7 @@ use crate::measure::{Clock, Path, Stamps};
 use crate::primitive::{AtomicU64, Ordering, fence};
 use crate::replay::{Env, Halt, Replay};
 use crate::ring::{Spin, Stop, Stopped};
+use crate::watchdog::Winder;
 
 /// The worker's end of a source.
 pub(crate) struct SourceEnd {
@@ -240,10 +241,10 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Runs all periods; the number of blocks.
-    pub(crate) fn run(&mut self) -> Result<u64, Failure> {
+    pub(crate) fn run(&mut self, winder: Option<Winder>) -> Result<u64, Failure> {
         self.periods.pinned = pin(&self.cores);
         self.epoch.posts[self.calendar].thread.store(thread_number(), Ordering::Release);
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.periods()));
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.periods(winder)));
         match outcome {
             Ok(Ok(blocks)) => Ok(blocks),
             Ok(Err(Halt::Stopped)) => Err(Failure::Stopped),
@@ -255,14 +256,14 @@ impl Worker {
         }
     }
 
-    fn periods(&mut self) -> Result<u64, Halt> {
+    fn periods(&mut self, winder: Option<Winder>) -> Result<u64, Halt> {
         let Self { replay, sources, sinks, gate, epoch, stamps, spin, .. } = self;
         let epoch: &EpochMemory = epoch;
         let (stop, tickets) = (&epoch.common.stop, &epoch.common.tickets);
         let post: &Post = &epoch.posts[self.calendar];
         let (clock, spin) = (&Clock, *spin);
         let rings = &*epoch.rings;
-        let mut env = Env { epoch, rings, post, sources, sinks, stop, spin, clock };
+        let mut env = Env { epoch, rings, post, sources, sinks, stop, spin, clock, winder };
         let mut until_sample = self.sample_every;
         // Periods until the next border is passed.
         let mut until_border = epoch.borders().map_or(u64::MAX, |b| b.every() + self.stages - 1);
@@ -291,6 +292,7 @@ impl Worker {
             self.period += 1;
             post.periods.store(self.period, Ordering::Release);
             post.pc.store(Post::OUTSIDE, Ordering::Relaxed);
+            env.got_on();
             until_border -= 1;
             if until_border == 0 {
                 until_border = epoch.borders().map_or(u64::MAX, |b| b.every());

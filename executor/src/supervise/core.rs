@@ -30,6 +30,12 @@ pub trait Plans {
         let _ = (from, to);
         true
     }
+
+    /// Whether a plan without a device that is so many times slower than planned is faster than going on with it.
+    fn helps(&self, from: &[DeviceId], to: &[DeviceId], slow: DeviceId, times: f64) -> bool {
+        let _ = (from, to, slow, times);
+        false
+    }
 }
 
 /// How to supervise, besides the tree. Times in nanoseconds.
@@ -91,8 +97,6 @@ pub struct Supervisor<P> {
     reign: Reign,
     next_epoch: Epoch,
     begun_any: bool,
-    /// What the last epoch began with, to know whether a plan is the same.
-    last_lost: Option<Vec<DeviceId>>,
     /// Asked for and not yet done.
     wishes: Wishes,
     /// A verdict that waits for the fence.
@@ -158,7 +162,6 @@ impl<P: Plans> Supervisor<P> {
             reign: Reign::Between,
             next_epoch: settings.first_epoch,
             begun_any: false,
-            last_lost: None,
             wishes: Wishes::default(),
             stopping: None,
             last_cause: "none".to_owned(),
@@ -292,10 +295,15 @@ impl<P: Plans> Supervisor<P> {
                 self.tell(now_ns, what, out);
                 self.lose(now_ns, device, Cause::Hung { why }, false, out);
             }
-            Finding::Slow { times, phi, again } => {
-                let advice = if again { Advice::Replace } else { Advice::Retime };
+            Finding::Slow { times, phi, again: false } => {
+                member.detector.retime(times);
+                let advice = Advice::Retime;
                 self.tell(now_ns, What::Slow { device, times, phi, advice }, out);
-                out.push(Action::Slow { device, times, advice });
+            }
+            Finding::Slow { times, phi, again: true } => {
+                let advice = Advice::Replace;
+                self.tell(now_ns, What::Slow { device, times, phi, advice }, out);
+                self.set_aside(now_ns, device, times, out);
             }
             Finding::Pace => self.tell(now_ns, What::Pace { device }, out),
         }
@@ -580,14 +588,12 @@ impl<P: Plans> Supervisor<P> {
         self.begun_any = true;
         self.told_waiting = None;
         let uses = self.plans.uses(&lost);
-        let same_plan = self.last_lost.as_ref() == Some(&lost);
         let mut seats = BTreeMap::new();
         for device in uses {
             assert!(self.members[device].is_ready(), "{device} has a role and no worker");
-            self.members[device].detector.begin(same_plan);
+            self.members[device].detector.begin(&lost);
             seats.insert(device, Seat::default());
         }
-        self.last_lost = Some(lost.clone());
         out.push(Action::Begin { epoch, lost: lost.clone() });
         self.tell(now_ns, What::Begin { epoch, lost: lost.clone() }, out);
         self.reign = Reign::Running(Running { epoch, begun_ns: now_ns, lost, seats, quiet: false });
@@ -606,6 +612,8 @@ impl<P: Plans> Supervisor<P> {
             Quiet::Restart { devices: self.wishes.restart.iter().copied().collect() }
         } else if let Some(devices) = self.returned(&running.lost) {
             Quiet::Return { devices }
+        } else if let Some(devices) = self.to_replace(running) {
+            Quiet::Replace { devices }
         } else {
             return;
         };
@@ -614,6 +622,14 @@ impl<P: Plans> Supervisor<P> {
         }
         out.push(Action::Quiesce { epoch });
         self.tell(now_ns, What::Quiesce { epoch, why }, out);
+    }
+
+    /// Slow devices with a role that the others can do.
+    fn to_replace(&self, running: &Running) -> Option<Vec<DeviceId>> {
+        let is_aside = |d: &DeviceId| self.members[*d].aside_until_ns.is_some();
+        let devices: Vec<DeviceId> = running.seats.keys().copied().filter(is_aside).collect();
+        let can = !devices.is_empty() && self.plans.can_run(&self.lost(Member::is_available));
+        can.then_some(devices)
     }
 
     /// Devices that are back and would get a role in a better plan.

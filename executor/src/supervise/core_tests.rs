@@ -14,6 +14,10 @@ impl Plans for Borne {
     fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
         (0..self.0).map(DeviceId).filter(|d| !lost.contains(d)).collect()
     }
+
+    fn helps(&self, from: &[DeviceId], _: &[DeviceId], _: DeviceId, times: f64) -> bool {
+        from.is_empty() && times > 2.0
+    }
 }
 
 fn spec(devices: u32, losses: u32) -> TreeSpec {
@@ -86,7 +90,6 @@ fn said(out: &[Action]) -> String {
         Action::Complete { epoch, blocks, swap } => {
             Some(format!("complete {} at {blocks}{}", epoch.0, if *swap { " swap" } else { "" }))
         }
-        Action::Slow { device, advice, .. } => Some(format!("slow {}: {advice:?}", device.0)),
         Action::Stop(verdict) => Some(format!("stop: {verdict}")),
         Action::Event(_) => None,
     });
@@ -336,4 +339,45 @@ fn on_loss_restart_waits_though_there_is_a_plan() {
     s.tell(gone(1, 1), "fence 0, spawn 1#2");
     s.tell(fenced(0, 3), "");
     s.tell(ready(1, 2), "begin 1 without []");
+}
+
+/// Looks at worker 1 for so many milliseconds while its periods, of which `from` are done, take so long; what was done
+/// about it.
+fn watch(s: &mut Story, epoch: u64, from: u64, ms: u64, period_ms: u64) -> Vec<String> {
+    let mut done = Vec::new();
+    for n in 1..=ms {
+        s.now_ns += 1_000_000;
+        let periods = from + n / period_ms;
+        let (step, thread) = (s.now_ns, None);
+        let sample = Sample { step, periods, planned_ns: 1_000_000, waiting: false, thread };
+        let (epoch, device, incarnation) = (Epoch(epoch), DeviceId(1), Incarnation(1));
+        let mut out = Vec::new();
+        let input = Input::Seen { epoch, device, incarnation, sample };
+        s.supervisor.handle(s.now_ns, input, &mut out);
+        done.extend(Some(said(&out)).filter(|text| !text.is_empty()));
+    }
+    done
+}
+
+#[test]
+fn the_work_of_a_slow_device_is_given_to_others_and_given_back_to_try() {
+    let settings = Settings { join_ns: None, ..Settings::default() };
+    let mut s = Story::running(settings, spec(2, 10), &[&[1]]);
+    let none: [&str; 0] = [];
+    assert_eq!(watch(&mut s, 0, 0, 400, 2), none, "its pace is learned");
+    let bound_ns = s.supervisor.bound_ns(DeviceId(1), 1_000_000);
+    assert_eq!(watch(&mut s, 0, 200, 800, 8), ["quiesce 0"], "four times slower");
+    assert!(s.supervisor.bound_ns(DeviceId(1), 1_000_000) > 3 * bound_ns, "slow is not hung");
+    s.tell(ended(0, 0, 1, finished(5)), "");
+    s.tell(ended(0, 1, 1, finished(5)), "complete 0 at 5");
+    s.tell(Input::Completed { epoch: Epoch(0), more: true }, "begin 1 without [1]");
+    // It is alive, and may be needed.
+    s.tell(gone(0, 1), "fence 1, spawn 0#2");
+    s.tell(fenced(1, 0), "");
+    s.tell(ready(0, 2), "begin 2 without [1]");
+    // After a while it is tried again; its pace is that of before.
+    s.tick_after(6_000_000_000, "quiesce 2");
+    s.tell(ended(2, 0, 2, finished(5)), "complete 2 at 5");
+    s.tell(Input::Completed { epoch: Epoch(2), more: true }, "begin 3 without []");
+    assert_eq!(watch(&mut s, 3, 0, 800, 8), ["quiesce 3"], "still slow");
 }

@@ -10,12 +10,15 @@
 //! **Slow.** The time that a worker itself needs for a period, without waiting, is kept as Hayashibara et al. (*The phi
 //! accrual failure detector*, 2004) keep heartbeats, and phi = -log10 of the probability that a healthy worker needs
 //! so much. A worker is slow when it needs longer than it did by a ratio and phi is high, twice in a row. That is
-//! advice, never a verdict: first to take the pace as planned, and if it stays, to give the work to others.
+//! no verdict: first the pace is taken as planned, and if it stays, the work is given to others where that is faster.
 //!
-//! **Looking** wants little work: read step, bound and `waiting` from shared memory every [`DetectPolicy::look_ns`];
-//! ask the system about the thread only when [`Detector::wants_os`] says so, that is when the step has not changed.
+//! **Looking** wants little work: read step, bound and `waiting` from shared memory every [`DetectPolicy::look_ns`], or
+//! more rarely while a watchdog timer tells that the worker gets on; ask the system about the thread only when
+//! [`Detector::wants_os`] says so, that is when the step has not changed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+use zbmd_ir::DeviceId;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +119,7 @@ pub enum Finding {
         times: f64,
         /// How sure that is.
         phi: f64,
-        /// It has been slow for a window already.
+        /// It has been slow for a while already.
         again: bool,
     },
     /// It has its pace again.
@@ -136,6 +139,9 @@ pub struct Detector {
     steps: u64,
     last: Option<Last>,
     pace: Pace,
+    /// The losses of the plan at work, and the paces under other plans.
+    plan: Vec<DeviceId>,
+    paces: BTreeMap<Vec<DeviceId>, Pace>,
 }
 
 /// What the looks at the present step told.
@@ -157,14 +163,16 @@ impl Detector {
     /// Nothing is known yet.
     pub fn new(policy: DetectPolicy) -> Self {
         let (margin, floor_ns) = (policy.margin, policy.floor_ns);
-        let pace = Pace::default();
-        Self { policy, margin, floor_ns, doubt: 1, steps: 0, last: None, pace }
+        let (pace, plan, paces) = (Pace::default(), Vec::new(), BTreeMap::new());
+        Self { policy, margin, floor_ns, doubt: 1, steps: 0, last: None, pace, plan, paces }
     }
 
-    /// An epoch begins; with another plan, its periods take another time.
-    pub fn begin(&mut self, same_plan: bool) {
+    /// An epoch begins, with the plan for a loss (ascending): under another plan, periods take another time.
+    pub fn begin(&mut self, lost: &[DeviceId]) {
         self.last = None;
-        self.pace = if same_plan { self.pace.again() } else { Pace::default() };
+        let before = std::mem::replace(&mut self.plan, lost.to_vec());
+        self.paces.insert(before, std::mem::take(&mut self.pace));
+        self.pace = self.paces.remove(lost).unwrap_or_default().again();
     }
 
     /// Whether the system must be asked about the thread for a look at `now_ns` that finds this step.
@@ -188,14 +196,20 @@ impl Detector {
             self.pace.start(sample.periods);
             return Finding::Fine;
         };
-        let gap_ns = now_ns.saturating_sub(last.at_ns).min(self.policy.gap_ns);
+        let gap_ns = now_ns.saturating_sub(last.at_ns);
         let paced = self.pace.look(&self.policy, gap_ns, last.sample.waiting, sample.periods);
+        let gap_ns = gap_ns.min(self.policy.gap_ns);
         if sample.step != last.sample.step {
             self.learn(last.used_ns, last.sample.planned_ns);
             return paced;
         }
         let overdue = self.stay(now_ns, gap_ns, last, sample);
         if overdue == Finding::Fine { paced } else { overdue }
+    }
+
+    /// The worker is so many times slower than it was: its slots may take so much longer too.
+    pub fn retime(&mut self, times: f64) {
+        self.margin = self.margin.max((self.policy.margin * times).min(self.policy.margin_most));
     }
 
     /// A look that finds the worker where it was.
@@ -277,7 +291,7 @@ impl Pace {
     }
 
     fn again(&self) -> Self {
-        Self { own_ns: 0, looks: 0, periods: 0, ..self.clone() }
+        Self { own_ns: 0, looks: 0, periods: 0, slow: 0, ..self.clone() }
     }
 
     fn look(&mut self, policy: &DetectPolicy, gap_ns: u64, waited: bool, periods: u64) -> Finding {
@@ -310,7 +324,7 @@ impl Pace {
             return if std::mem::take(&mut self.slow) >= 2 { Finding::Pace } else { Finding::Fine };
         }
         self.slow = self.slow.saturating_add(1);
-        let again = self.slow as usize == 2 + policy.window;
+        let again = self.slow as usize == 2 + LEARNED;
         if self.slow == 2 || again {
             return Finding::Slow { times: took / mean.max(1.0), phi, again };
         }
@@ -416,7 +430,7 @@ mod tests {
         assert!(looker.overdue_after(false, |_| Os::Running).is_some());
         assert_eq!(looker.detector.bound_ns(3 * MS), 32 * MS, "it may have been a false alarm");
         // The worker is replaced; the slot did not end.
-        looker.detector.begin(true);
+        looker.detector.begin(&[]);
         for n in 0..=TRUSTED_STEPS {
             looker.look(3 + n, 0, false, Os::Running);
         }

@@ -68,6 +68,10 @@ pub enum What {
     Slow { device: DeviceId, times: f64, phi: f64, advice: Advice },
     /// A slow worker has its pace again.
     Pace { device: DeviceId },
+    /// A slow device has no role until then: others do its work faster.
+    SetAside { device: DeviceId, times: f64, until_ns: u64 },
+    /// A device that was set aside may have a role again, to see whether it has its pace.
+    TakenBack { device: DeviceId },
     /// An epoch begins without these devices.
     Begin { epoch: Epoch, lost: Vec<DeviceId> },
     /// The driver could not begin an epoch.

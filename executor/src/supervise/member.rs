@@ -64,6 +64,10 @@ pub(crate) struct Member {
     pub was_lost: bool,
     /// Faults survived since a border was committed.
     pub faults: u32,
+    /// It is well but slow, and has no role until then if others can do its work.
+    pub aside_until_ns: Option<u64>,
+    /// Times that it was set aside.
+    pub asides: u32,
 }
 
 impl Member {
@@ -78,6 +82,8 @@ impl Member {
             failed_starts: 0,
             was_lost: false,
             faults: 0,
+            aside_until_ns: None,
+            asides: 0,
         }
     }
 
@@ -88,7 +94,7 @@ impl Member {
 
     /// A worker that may have one.
     pub(crate) fn is_available(&self) -> bool {
-        self.is_ready() && self.breaker.is_closed()
+        self.is_ready() && self.breaker.is_closed() && self.aside_until_ns.is_none()
     }
 
     /// A worker that will be there without anybody's doing.
@@ -113,7 +119,10 @@ impl Member {
         match self.phase {
             Phase::Waiting { until_ns } => Some(until_ns),
             Phase::Starting { since_ns } => Some(since_ns + settings.start_ns),
-            Phase::Ready { probe_ns, .. } => probe_ns.map(|at| at + self.breaker.probe_ns()),
+            Phase::Ready { probe_ns, .. } => {
+                let probe = probe_ns.map(|at| at + self.breaker.probe_ns());
+                probe.into_iter().chain(self.aside_until_ns).min()
+            }
             Phase::Dying { since_ns, .. } => Some(since_ns + settings.kill_ns),
             Phase::Out { until_ns } => until_ns,
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use zbmd_ir::DeviceId;
 
 use super::detect::Sample;
-use super::event::{Advice, Event};
+use super::event::Event;
 
 /// The reign of one set of calendars; they follow one another without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -223,15 +223,6 @@ pub enum Action {
         /// Whether a new bundle is to be taken.
         swap: bool,
     },
-    /// A device is slow. The driver may make plans anew and ask for a [`Request::Swap`].
-    Slow {
-        /// The device.
-        device: DeviceId,
-        /// How many times slower than it was.
-        times: f64,
-        /// What to do about it.
-        advice: Advice,
-    },
     /// The run is over; everything committed stays. Kill all workers. No more actions come.
     Stop(Verdict),
     /// For whoever listens.
@@ -251,6 +242,8 @@ pub enum Quiet {
     Restart { devices: Vec<DeviceId> },
     /// Devices are back.
     Return { devices: Vec<DeviceId> },
+    /// Devices are slow, and the others do their work faster.
+    Replace { devices: Vec<DeviceId> },
 }
 
 /// How a run ended. Its text is the run's last word.

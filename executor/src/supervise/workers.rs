@@ -50,6 +50,7 @@ impl<P: Plans> Supervisor<P> {
             return self.stale(now_ns, device, of, &"ready", out);
         }
         let probe_ns = (!member.breaker.is_closed()).then_some(now_ns);
+        member.aside_until_ns = None;
         member.phase = Phase::Ready { since_ns: now_ns, probe_ns };
         let after_ns = now_ns - since_ns;
         self.tell(now_ns, What::Ready { device, incarnation: of, after_ns }, out);
@@ -181,6 +182,32 @@ impl<P: Plans> Supervisor<P> {
         Next::Wait { until_ns: now_ns + wait_ns }
     }
 
+    /// Gives the work of a slow worker to others at the next border, for a while, if that is faster.
+    pub(super) fn set_aside(
+        &mut self,
+        now_ns: u64,
+        device: DeviceId,
+        times: f64,
+        out: &mut Vec<Action>,
+    ) {
+        let Reign::Running(running) = &self.reign else { return };
+        let mut without = self.lost(Member::is_available);
+        if let Err(at) = without.binary_search(&device) {
+            without.insert(at, device);
+        }
+        let from = running.lost.clone();
+        if !self.plans.can_run(&without) || !self.plans.helps(&from, &without, device, times) {
+            return;
+        }
+        let policy = self.settings.breaker;
+        let member = &mut self.members[device];
+        let open_ns = policy.open_ns.saturating_mul(1 << member.asides.min(16));
+        let until_ns = now_ns + open_ns.min(policy.longest_ns);
+        member.asides += 1;
+        member.aside_until_ns = Some(until_ns);
+        self.tell(now_ns, What::SetAside { device, times, until_ns }, out);
+    }
+
     /// Counts a loss in the tree, restarts who is to be restarted with it, and stops if that is the last straw.
     fn count(&mut self, now_ns: u64, device: DeviceId, out: &mut Vec<Action>) {
         let found = self.tree.lose(now_ns, device);
@@ -267,6 +294,11 @@ impl<P: Plans> Supervisor<P> {
             Phase::Starting { since_ns } => {
                 let after_ns = now_ns - since_ns;
                 self.lose(now_ns, device, Cause::NotReady { after_ns }, false, out);
+            }
+            Phase::Ready { .. } if member.aside_until_ns.is_some_and(|ns| ns <= now_ns) => {
+                member.aside_until_ns = None;
+                self.tell(now_ns, What::TakenBack { device }, out);
+                self.member_again(now_ns, device, out);
             }
             Phase::Ready { since_ns, probe_ns: Some(_) } => {
                 let passed = match member.breaker.state() {

@@ -51,7 +51,6 @@ impl World {
             Action::Fence { epoch } => self.fence(epoch)?,
             Action::Quiesce { epoch } => self.quiesce(epoch)?,
             Action::Complete { epoch, blocks, swap } => self.complete(epoch, blocks, swap)?,
-            Action::Slow { .. } => {}
             Action::Stop(verdict) => self.over = Some(verdict),
             Action::Event(event) => {
                 self.summary.events += 1;

@@ -38,6 +38,10 @@ impl Plans for SimPlans {
         left.take(self.roles).collect()
     }
 
+    fn helps(&self, _: &[DeviceId], to: &[DeviceId], slow: DeviceId, times: f64) -> bool {
+        times > 2.0 && !self.uses(to).contains(&slow)
+    }
+
     fn gains(&self, from: &[DeviceId], to: &[DeviceId]) -> bool {
         self.uses(from) != self.uses(to)
     }
