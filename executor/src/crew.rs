@@ -93,7 +93,9 @@ pub(crate) struct Crew {
     isolation: Isolation,
     members: BTreeMap<DeviceId, Member>,
     /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<(DeviceId, JoinHandle<()>)>,
+    /// Threads of workers that were given up: they may never end.
+    left: Vec<JoinHandle<()>>,
     news: Inbox<News>,
     told: Teller<News>,
     /// The bundle for worker processes, written when the first one starts.
@@ -121,6 +123,7 @@ impl Crew {
             isolation,
             members: BTreeMap::new(),
             threads: Vec::new(),
+            left: Vec::new(),
             news,
             told,
             #[cfg(target_os = "linux")]
@@ -204,7 +207,7 @@ impl Crew {
             told.tell(News::Gone { device, incarnation, farewell });
         };
         let name = format!("zbmd listener {}", device.0);
-        self.threads.push(std::thread::Builder::new().name(name).spawn(listen)?);
+        self.threads.push((device, std::thread::Builder::new().name(name).spawn(listen)?));
         self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
         Ok(())
     }
@@ -252,6 +255,9 @@ impl Crew {
         let Some(member) = self.members.remove(&device) else { return };
         match member.hand {
             Hand::Thread => {
+                // What it is in the middle of cannot count any more, and its memory lives as long as it.
+                let its = self.threads.extract_if(.., |(of, _)| *of == device);
+                self.left.extend(its.map(|(_, thread)| thread));
                 let farewell = Farewell::Unfit("a thread that was left to itself".to_owned());
                 self.tell(News::Gone { device, incarnation, farewell });
             }
@@ -336,7 +342,8 @@ impl Crew {
         watch: (&[Dog], u64),
     ) -> Result<(), EngineError> {
         let (dogs, lease_ns) = watch;
-        self.threads.retain(|thread| !thread.is_finished());
+        self.threads.retain(|(_, thread)| !thread.is_finished());
+        self.left.retain(|thread| !thread.is_finished());
         for (calendar, part) in parts.into_iter().enumerate() {
             let device = spec.devices[calendar];
             let incarnation = self.members.get(&device).map_or(0, |m| m.incarnation);
@@ -357,7 +364,7 @@ impl Crew {
                         told.tell(news);
                     };
                     match std::thread::Builder::new().name(name).spawn(work) {
-                        Ok(thread) => self.threads.push(thread),
+                        Ok(thread) => self.threads.push((device, thread)),
                         Err(error) => {
                             epoch.stop();
                             return Err(EngineError::Thread(error));
@@ -410,7 +417,7 @@ impl Crew {
         dogs.unwrap_or_default()
     }
 
-    /// Waits for the threads that were told to end.
+    /// Waits for the threads that were told to end, but not for those that were given up: they may hang in a kernel.
     pub(crate) fn dismiss(mut self) {
         let devices: Vec<(DeviceId, u32)> =
             self.members.iter().map(|(d, m)| (*d, m.incarnation)).collect();
@@ -418,8 +425,11 @@ impl Crew {
         if !threads_alone {
             devices.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
         }
-        for thread in self.threads.drain(..) {
+        for (_, thread) in self.threads.drain(..) {
             // A panic has been told as news.
+            let _ = thread.join();
+        }
+        for thread in self.left.drain(..).filter(JoinHandle::is_finished) {
             let _ = thread.join();
         }
     }

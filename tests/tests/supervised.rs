@@ -25,7 +25,7 @@ fn main() {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::collections::BTreeSet;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::time::Duration;
 
     use zbmd_backends::kernel::{Io, Kernel, KernelFault};
@@ -73,6 +73,8 @@ mod linux {
     struct Spinning;
 
     const SPUN: &str = "ZBMD_TEST_SPUN";
+    /// Lets a thread go that was given up: it would keep a core from the tests that follow.
+    static SPUN_ENOUGH: AtomicBool = AtomicBool::new(false);
 
     impl Kernel for Spinning {
         fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
@@ -81,7 +83,7 @@ mod linux {
                 && let Some(path) = std::env::var_os(SPUN)
                 && std::fs::File::create_new(path).is_ok()
             {
-                loop {
+                while !SPUN_ENOUGH.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             }
@@ -264,8 +266,14 @@ mod linux {
         Engine::new(compiled.program, &registry).expect("an engine")
     }
 
-    /// A kernel that never ends is found by its own CPU time, and its process replaced.
+    /// A kernel that never ends is found by its own CPU time, and its process replaced, or its thread given up.
     fn spinning() {
+        for isolation in [PROCESSES, Isolation::Threads] {
+            spinning_in(isolation);
+        }
+    }
+
+    fn spinning_in(isolation: Isolation) {
         let engine = with_actor("spinning");
         let feed = Feed { seed: 10, iterations: 2_000_000, per_s: None };
         let plain = undisturbed(&engine, feed);
@@ -275,9 +283,12 @@ mod linux {
         unsafe {
             std::env::set_var(SPUN, &folder);
         }
-        let mut options = options(PROCESSES);
+        let mut options = options(isolation);
         options.supervised = Some(supervised(&engine, HARDY, None));
+        CALLS.store(0, Ordering::Relaxed);
+        SPUN_ENOUGH.store(false, Ordering::Relaxed);
         let told = live(&engine, feed, options);
+        SPUN_ENOUGH.store(true, Ordering::Relaxed);
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "as above")]
         unsafe {
