@@ -470,8 +470,9 @@ impl<'c> Driver<'c> {
             let thread = process.and_then(|process| system::thread_state(process, thread));
             let is_stopped = thread.is_some_and(|thread| thread.os == Os::Stopped);
             all_well &= !is_stopped && (waiting || !asked);
-            // One that waits gets on when others do.
-            leases[calendar] = if waiting { 2 * lease_ns } else { lease_ns.max(planned_ns) };
+            if !waiting {
+                leases[calendar] = lease_ns.max(planned_ns);
+            }
             let sample = Sample { step, periods, planned_ns, waiting, thread };
             seen.push(Input::Seen { epoch: Epoch(spec.epoch), device, incarnation, sample });
         }
