@@ -6,6 +6,7 @@
 //! cargo bench -p zbmd-tests --bench recovery -- hang 200           detection of stopped workers
 //! cargo bench -p zbmd-tests --bench recovery -- calm 600           false alarms beside two busy loops, 10 minutes
 //! cargo bench -p zbmd-tests --bench recovery -- cost               supervised against not, processes against threads
+//!                                                                  (or of one model: `cost 25 fm`)
 //! cargo bench -p zbmd-tests --bench recovery -- soak kill 600      a worker killed every 50 to 500 ms, 10 minutes
 //!                                                                  for each model, or one: `soak stop 600 fm`
 //! ```
@@ -64,13 +65,13 @@ mod linux {
             Some("kills") => kills(number(1, 1000)),
             Some("hang") => hang(number(1, 200)),
             Some("calm") => calm(number(1, 600)),
-            Some("cost") => cost(number(1, 15)),
+            Some("cost") => cost(number(1, 15), args.get(2).map_or("", String::as_str)),
             Some("soak") => {
                 let kind = args.get(1).map_or("kill", String::as_str);
                 soak(kind, number(2, 600), args.get(3).map_or("", String::as_str));
             }
             _ => {
-                cost(7);
+                cost(7, "");
                 kills(200);
                 hang(50);
                 calm(20);
@@ -243,13 +244,16 @@ mod linux {
     }
 
     /// The same run in four ways, in turns; medians of the ratios to the first.
-    fn cost(rounds: u64) {
-        println!("median time against threads without supervision, {rounds} rounds in turns");
+    fn cost(rounds: u64, only: &str) {
         println!(
-            "{:<18} {:>12} {:>12} {:>14} {:>12}",
+            "time against threads without supervision, {rounds} rounds in turns: median (fastest to fastest)"
+        );
+        println!(
+            "{:<18} {:>15} {:>15} {:>15} {:>15}",
             "", "supervised", "processes", "both", "checksums"
         );
-        for (model, devices) in MODELS.into_iter().flat_map(|m| [(m, 1), (m, 2)]) {
+        let models = MODELS.into_iter().filter(|m| m.contains(only));
+        for (model, devices) in models.flat_map(|m| [(m, 1), (m, 2)]) {
             let engine = engine_on(devices, model, &registry(), Losses::Single);
             let iterations = (pace(&engine) * 1.0) as u64;
             let run = |processes: bool, supervise: bool, checksums: bool| {
@@ -270,20 +274,24 @@ mod linux {
                 (true, true, false),
                 (true, true, true),
             ];
-            let mut ratios = [(); 4].map(|()| Vec::new());
+            let mut plains = Vec::new();
+            let mut times = [(); 4].map(|()| Vec::new());
             for _ in 0..rounds {
-                let plain = run(false, false, false);
-                for (ratios, (processes, supervise, checksums)) in ratios.iter_mut().zip(ways) {
-                    ratios.push(run(processes, supervise, checksums) / plain);
+                plains.push(run(false, false, false));
+                for (times, (processes, supervise, checksums)) in times.iter_mut().zip(ways) {
+                    times.push(run(processes, supervise, checksums));
                 }
             }
-            let medians = ratios.map(|mut r| {
-                r.sort_by(f64::total_cmp);
-                r[r.len() / 2]
+            let fastest = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
+            let ratios = times.map(|times| {
+                let mut ratios: Vec<f64> = times.iter().zip(&plains).map(|(t, p)| t / p).collect();
+                ratios.sort_by(f64::total_cmp);
+                let median = ratios[ratios.len() / 2];
+                format!("{median:.3} ({:.3})", fastest(&times) / fastest(&plains))
             });
+            let [supervised, processes, both, checksums] = ratios;
             println!(
-                "{model:<17}{devices} {:>12.3} {:>12.3} {:>14.3} {:>12.3}",
-                medians[0], medians[1], medians[2], medians[3]
+                "{model:<17}{devices} {supervised:>15} {processes:>15} {both:>15} {checksums:>15}"
             );
         }
     }
