@@ -670,7 +670,8 @@ pub(super) fn cast(cx: &Cx<'_>) -> Made {
     let read = by_float(from)?.0;
     Ok(match (to, whole(from) && whole(to)) {
         (DType::Bool, _) => {
-            let truth: simd::Write<f64> = |x, to| simd::write::<u8, _>(x, to, |v| (v != 0.0).into());
+            let truth: simd::Write<f64> =
+                |x, to| simd::write::<u8, _>(x, to, |v| (v != 0.0).into());
             staged_plan(out, (a, b), read, truth)
         }
         (_, true) => staged_plan(out, (a, b), by_whole(from).0, by_whole(to).1),
