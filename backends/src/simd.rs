@@ -343,6 +343,38 @@ pub(crate) fn map<A: Copy, B>(x: &[A], y: &mut [B], f: impl Fn(A) -> B) {
     dispatch(Map(x, y, f));
 }
 
+/// Elements of a type as elements of one that holds them, for all of `to`.
+pub(crate) type Read<M> = fn(&[u8], &mut [M]);
+/// The way back.
+pub(crate) type Write<M> = fn(&[M], &mut [u8]);
+
+/// A [`Read`] of elements of A.
+pub(crate) fn read<A: bytemuck::Pod, M>(x: &[u8], to: &mut [M], f: impl Fn(A) -> M) {
+    map(bytemuck::cast_slice(x), to, f);
+}
+
+/// A [`Write`] of elements of B.
+pub(crate) fn write<B: bytemuck::Pod, M: Copy>(x: &[M], to: &mut [u8], f: impl Fn(M) -> B) {
+    map(x, bytemuck::cast_slice_mut(to), f);
+}
+
+/// Converts elements by way of M, block by block: so many loops as there are types, not as there are pairs of them.
+/// Elements come with their size in bytes.
+pub(crate) fn staged<M: bytemuck::Pod>(
+    (x, a): (&[u8], usize),
+    (y, b): (&mut [u8], usize),
+    read: Read<M>,
+    write: Write<M>,
+) {
+    const BLOCK: usize = 256;
+    let mut block = [M::zeroed(); BLOCK];
+    for (x, y) in x.chunks(a * BLOCK).zip(y.chunks_mut(b * BLOCK)) {
+        let block = &mut block[..x.len() / a];
+        read(x, block);
+        write(block, y);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

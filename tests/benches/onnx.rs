@@ -1,20 +1,26 @@
 //! ONNX models by calendar beside ONNX Runtime: one table, microseconds for one call.
 //!
-//! `cargo bench -p zbmd-tests --bench onnx [FILTER]`. With `ZBMD_ORT` naming a Python that has the package
-//! `onnxruntime`, the rival runs on the same computer in the same run, with as many threads, and its outputs are
-//! compared; without it its columns stay empty. Models come from the shared data folder.
+//! `cargo bench -p zbmd-tests --bench onnx [FILTER] [THREADS]`. With `ZBMD_ORT` naming a Python that has the package
+//! `onnxruntime`, the rival runs on the same computer in the same run, with as many threads, by turns; its outputs
+//! are compared. The ratio is the median of the turns' ratios, the times are the turns' medians. Without it its
+//! columns stay empty. Models come from the shared data folder.
+//!
+//! Memory is what a process that only loads and runs the compiled bundle has at its peak, less what an empty one
+//! has; of the rival, what its process grows by from before the model is loaded to after the last call.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::SetValue;
-use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, read_npy};
+use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, read_npy};
 use zbmd_executor::{Engine, RunOptions};
-use zbmd_ir::Graph;
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{Graph, Program};
 use zbmd_tests::data;
 use zbmd_tests::onnx::{relative_error, to_f64};
 
@@ -30,8 +36,9 @@ const MODELS: [&str; 10] = [
     "light_zfnet512",
     "light_resnet50",
 ];
-/// Seconds of measuring for each model and number of threads.
-const BUDGET: f64 = 2.0;
+/// Seconds of one turn, and turns for each model and number of threads.
+const BUDGET: f64 = 0.4;
+const TURNS: usize = 7;
 
 fn options(name: &str, devices: usize) -> CompileOptions {
     let mut options = CompileOptions {
@@ -62,8 +69,8 @@ fn inputs(dir: &Path, name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// Seconds of one call: many in one run, so that starting it does not count.
-fn seconds(compiled: &Compiled, inputs: &BTreeMap<String, Vec<u8>>, calls: u64) -> f64 {
-    let engine = Engine::new(compiled.program.clone(), &Registry::standard()).expect("known ops");
+fn run(program: &Verified<Program>, inputs: &BTreeMap<String, Vec<u8>>, calls: u64) -> f64 {
+    let engine = Engine::new(program.clone(), &Registry::standard()).expect("known ops");
     let options = RunOptions { sample_every: 0, iterations: Some(calls), ..RunOptions::default() };
     let mut session = engine.start(options).expect("memory and threads");
     std::thread::scope(|scope| {
@@ -76,17 +83,81 @@ fn seconds(compiled: &Compiled, inputs: &BTreeMap<String, Vec<u8>>, calls: u64) 
     })
 }
 
-/// What the rival says of one model: seconds of a call, and its outputs in a folder.
-fn rival(python: &Path, dir: &Path, name: &str, threads: usize, to: &Path) -> Option<f64> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/onnx_rival.py");
-    let model = dir.join(format!("{name}.onnx"));
-    let run = Command::new(python).arg(script).arg(model).arg(threads.to_string()).arg(to).output();
-    let output = run.expect("ZBMD_ORT can be run");
-    if !output.status.success() {
-        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
-        return None;
+/// The rival, loaded with one model.
+struct Rival {
+    child: Child,
+    ask: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Rival {
+    fn new(python: &Path, dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/onnx_rival.py");
+        let mut command = Command::new(python);
+        command.arg(script).arg(dir.join(format!("{name}.onnx"))).arg(threads.to_string()).arg(to);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ZBMD_ORT can be run");
+        let (ask, answers) = (child.stdin.take(), child.stdout.take().map(BufReader::new)?);
+        let mut rival = Self { child, ask, answers };
+        (rival.answer() == "ready").then_some(rival)
     }
-    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.answers.read_line(&mut line);
+        line.trim().to_owned()
+    }
+
+    /// Seconds of one of so many calls.
+    fn seconds(&mut self, calls: u64) -> Option<f64> {
+        writeln!(self.ask.as_mut()?, "{calls}").ok()?;
+        self.answer().parse().ok()
+    }
+
+    /// Ends it; KiB that it has taken.
+    fn memory(mut self) -> Option<u64> {
+        self.ask = None;
+        let kib = self.answer().parse().ok();
+        let _ = self.child.wait();
+        kib
+    }
+}
+
+/// The peak of this process's resident memory, in KiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// KiB at the peak of a process that runs this bundle, or none.
+fn memory(bundle: Option<&Path>) -> u64 {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.env("ZBMD_ONNX_BUNDLE", bundle.map_or("", |b| b.to_str().unwrap_or("")));
+    let output = command.output().expect("this program runs");
+    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0)
+}
+
+/// What the process of [`memory`] does.
+fn only_run(bundle: &str) {
+    if !bundle.is_empty() {
+        let program = zbmd_ir::bundle::open(Path::new(bundle)).expect("a sound bundle");
+        let graph = &program.graph;
+        let zeros = |(_, s): (_, &zbmd_ir::Actor)| {
+            (s.name.clone(), vec![0; s.outputs[0].token.bytes() as usize])
+        };
+        let inputs: BTreeMap<String, Vec<u8>> = graph.sources().map(zeros).collect();
+        let _ = run(&program, &inputs, 20);
+    }
+    println!("{}", peak());
+}
+
+fn median(mut of: Vec<f64>) -> Option<f64> {
+    of.sort_by(f64::total_cmp);
+    of.get(of.len() / 2).copied()
 }
 
 fn agreement(graph: &Graph, outputs: &BTreeMap<String, Vec<u8>>, from: &Path) -> f64 {
@@ -103,50 +174,80 @@ fn agreement(graph: &Graph, outputs: &BTreeMap<String, Vec<u8>>, from: &Path) ->
 }
 
 fn main() {
-    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    if let Ok(bundle) = std::env::var("ZBMD_ONNX_BUNDLE") {
+        return only_run(&bundle);
+    }
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wanted = |name: &&str| words.first().is_none_or(|w| name.contains(w.as_str()));
+    let threads: Vec<usize> = match words.get(1).and_then(|w| w.parse().ok()) {
+        Some(n) => vec![n],
+        None => vec![1, 2],
+    };
     let Some(dir) = data::file("models") else { return };
-    let python = std::env::var_os("ZBMD_ORT").map(PathBuf::from);
     println!(
-        "{:<20} {:>7} {:>10} {:>10} {:>7} {:>9} {:>10} {:>9}",
-        "model", "threads", "ours us", "ort us", "ratio", "agrees", "compile ms", "arena KiB"
+        "{:<20} {:>7} {:>10} {:>10} {:>7} {:>8} {:>10} {:>9} {:>9} {:>9}",
+        "model",
+        "threads",
+        "ours us",
+        "ort us",
+        "ratio",
+        "agrees",
+        "compile ms",
+        "arena KiB",
+        "ours KiB",
+        "ort KiB"
     );
-    for name in
-        MODELS.into_iter().filter(|n| filter.as_ref().is_none_or(|f| n.contains(f.as_str())))
-    {
-        for threads in [1, 2] {
-            let start = Instant::now();
-            let compiled = compile_file(dir.join(format!("{name}.onnx")), &options(name, threads))
-                .expect(name);
-            let compile_ms = start.elapsed().as_secs_f64() * 1e3;
-            let inputs = inputs(&dir, name, &compiled.program.graph);
-            let once = seconds(&compiled, &inputs, 3);
-            let calls = ((BUDGET / once) as u64).clamp(5, 50_000);
-            let ours = seconds(&compiled, &inputs, calls);
-            let folder = std::env::temp_dir().join(format!("zbmd-onnx-{}", std::process::id()));
-            let _ = std::fs::create_dir_all(&folder);
-            let theirs = python.as_ref().and_then(|p| rival(p, &dir, name, threads, &folder));
-            let program = &compiled.program;
-            let agrees = theirs.map(|_| {
-                let registry = Registry::standard();
-                let mut interpreter =
-                    Interpreter::new(&program.graph, &program.blobs, &registry).expect("kernels");
-                let outcome = interpreter.run(&inputs, Some(1)).expect("a run");
-                agreement(&program.graph, &outcome.outputs, &folder)
-            });
-            let _ = std::fs::remove_dir_all(&folder);
-            let arena: u64 =
-                program.plans[zbmd_ir::PlanId(0)].calendars.iter().map(|c| c.arena_bytes).sum();
-            let text = |v: Option<f64>, scale: f64, digits: usize| {
-                v.map_or(String::from("-"), |v| format!("{:.digits$}", v * scale))
-            };
-            println!(
-                "{name:<20} {threads:>7} {:>10.1} {:>10} {:>7} {:>9} {compile_ms:>10.0} {:>9}",
-                ours * 1e6,
-                text(theirs, 1e6, 1),
-                text(theirs.map(|t| ours / t), 1.0, 2),
-                agrees.map_or(String::from("-"), |e| format!("{e:.0e}")),
-                arena / 1024
-            );
+    let nothing = memory(None);
+    for name in MODELS.into_iter().filter(wanted) {
+        for &threads in &threads {
+            row(&dir, name, threads, nothing);
         }
     }
+}
+
+/// Measures one model with so many threads, and prints its row.
+fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
+    let start = Instant::now();
+    let compiled =
+        compile_file(dir.join(format!("{name}.onnx")), &options(name, threads)).expect(name);
+    let compile_ms = start.elapsed().as_secs_f64() * 1e3;
+    let program = &compiled.program;
+    let inputs = inputs(dir, name, &program.graph);
+    let folder = std::env::temp_dir().join(format!("zbmd-onnx-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for the rival's outputs");
+    let python = std::env::var_os("ZBMD_ORT").map(PathBuf::from);
+    let mut rival = python.and_then(|p| Rival::new(&p, dir, name, threads, &folder));
+    let calls = ((BUDGET / run(program, &inputs, 5)) as u64).clamp(3, 20_000);
+    let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        ours.push(run(program, &inputs, calls));
+        if let Some(seconds) = rival.as_mut().and_then(|r| r.seconds(calls)) {
+            theirs.push(seconds);
+            ratios.push(ours[ours.len() - 1] / seconds);
+        }
+    }
+    let agrees = rival.is_some().then(|| {
+        let registry = Registry::standard();
+        let made = Interpreter::new(&program.graph, &program.blobs, &registry);
+        let outcome = made.expect("kernels").run(&inputs, Some(1)).expect("a run");
+        agreement(&program.graph, &outcome.outputs, &folder)
+    });
+    let bundle = folder.join("model.zbmd");
+    zbmd_ir::bundle::write(&bundle, program).expect("a bundle can be written");
+    let own = memory(Some(&bundle)).saturating_sub(nothing);
+    let other = rival.and_then(Rival::memory);
+    let _ = std::fs::remove_dir_all(&folder);
+    let plan = &program.plans[zbmd_ir::PlanId(0)];
+    let arena: u64 = plan.calendars.iter().map(|c| c.arena_bytes).sum();
+    let text =
+        |v: Option<f64>, digits: usize| v.map_or(String::from("-"), |v| format!("{v:.digits$}"));
+    println!(
+        "{name:<20} {threads:>7} {:>10} {:>10} {:>7} {:>8} {compile_ms:>10.0} {:>9} {own:>9} {:>9}",
+        text(median(ours).map(|s| s * 1e6), 1),
+        text(median(theirs).map(|s| s * 1e6), 1),
+        text(median(ratios), 2),
+        agrees.map_or(String::from("-"), |e| format!("{e:.0e}")),
+        arena / 1024,
+        text(other.map(|k| k as f64), 0),
+    );
 }

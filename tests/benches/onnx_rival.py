@@ -1,8 +1,10 @@
-"""Seconds of one call of an ONNX model by ONNX Runtime: onnx_rival.py MODEL THREADS FOLDER.
+"""Times an ONNX model by ONNX Runtime: onnx_rival.py MODEL THREADS FOLDER.
 
-The outputs of one call go to FOLDER as 0.npy, 1.npy, ...
+The outputs of one call go to FOLDER as 0.npy, 1.npy, ... Then each line of the standard input is a number of calls;
+the answer is the seconds of one of them. In the end, the peak of the resident memory in KiB.
 """
 import os
+import resource
 import sys
 import time
 
@@ -11,8 +13,18 @@ import onnxruntime as ort
 
 path, threads, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 options = ort.SessionOptions()
+options.log_severity_level = 3
 options.intra_op_num_threads = threads
 options.inter_op_num_threads = 1
+
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize() // 1024
+
+
+# The interpreter and its packages are not the rival's memory; the library itself is left out too.
+before = resident()
 session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 stem = path[: -len(".onnx")]
 types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
@@ -30,10 +42,11 @@ for i, value in enumerate(session.get_inputs()):
         feed[value.name] = (np.arange(n, dtype=types[value.type]) / np.float32(n)).reshape(shape)
 for i, out in enumerate(session.run(None, feed)):
     np.save(os.path.join(folder, f"{i}.npy"), np.ascontiguousarray(out))
-for _ in range(3):
-    session.run(None, feed)
-calls, start = 0, time.perf_counter()
-while time.perf_counter() - start < 2.0 or calls < 10:
-    session.run(None, feed)
-    calls += 1
-print((time.perf_counter() - start) / calls)
+print("ready", flush=True)
+for line in sys.stdin:
+    calls = int(line)
+    start = time.perf_counter()
+    for _ in range(calls):
+        session.run(None, feed)
+    print((time.perf_counter() - start) / calls, flush=True)
+print(resident() - before)

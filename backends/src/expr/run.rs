@@ -144,8 +144,9 @@ struct Columns<'e, 'a, const FMA: bool> {
 }
 
 impl<const FMA: bool> Columns<'_, '_, FMA> {
-    /// Where the instruction's result goes, and the columns that it may read.
-    #[inline(always)]
+    /// Where the instruction's result goes, and the columns that it may read. Once for each type, not for each
+    /// instruction: inlined into all of them, this and [`Reader::arg`] are most of the code of this file.
+    #[inline(never)]
     fn split<R: Lane>(&mut self, dst: u16) -> (&[u64], &mut [R]) {
         let (read, write) = self.scratch.split_at_mut(usize::from(dst) * self.chunk);
         if self.program.is_last(dst) {
@@ -169,7 +170,7 @@ struct Reader<'e, 'a> {
 }
 
 impl Reader<'_, '_> {
-    #[inline(always)]
+    #[inline(never)]
     fn arg<'s, T: Lane>(&'s self, columns: &'s [u64], src: Src) -> Arg<'s, T> {
         match src {
             Src::Slot(slot) => {

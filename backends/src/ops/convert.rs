@@ -230,57 +230,53 @@ whole!(i8 u8 i16 i32 i64);
 
 impl Kernel for Cast {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        match self.from {
-            DType::F32 => real_from::<f32>(io, self.to),
-            DType::F64 => real_from::<f64>(io, self.to),
-            DType::F16 => real_from::<f16>(io, self.to),
-            DType::Bf16 => real_from::<bf16>(io, self.to),
-            DType::I8 => whole_from::<i8>(io, self.to),
-            DType::U8 => whole_from::<u8>(io, self.to),
-            DType::I16 => whole_from::<i16>(io, self.to),
-            DType::I32 => whole_from::<i32>(io, self.to),
-            DType::I64 => whole_from::<i64>(io, self.to),
-            DType::Bool => whole_from::<u8>(io, self.to),
-            DType::C32 => io.output::<Complex32>(0).copy_from_slice(io.input::<Complex32>(0)),
+        const WHOLE: [DType; 6] =
+            [DType::Bool, DType::I8, DType::U8, DType::I16, DType::I32, DType::I64];
+        let Cast { from, to } = *self;
+        let (a, b) = (from.size_bytes() as usize, to.size_bytes() as usize);
+        let (x, y) = (io.input_bytes(0), io.output_bytes(0));
+        if from == to {
+            y.copy_from_slice(x);
+        } else if WHOLE.contains(&from) && WHOLE.contains(&to) && to != DType::Bool {
+            simd::staged((x, a), (y, b), wholes(from).0, wholes(to).1);
+        } else {
+            simd::staged((x, a), (y, b), reals(from).0, reals(to).1);
         }
         Ok(())
     }
 }
 
-fn real_from<A: Real>(io: &mut Io<'_>, to: DType) {
-    fn each<A: Real, B: Real>(io: &mut Io<'_>) {
-        simd::map(io.input::<A>(0), io.output::<B>(0), |v| B::narrow(v.wide()));
+fn reals(dtype: DType) -> (simd::Read<f64>, simd::Write<f64>) {
+    fn of<T: Real>() -> (simd::Read<f64>, simd::Write<f64>) {
+        (|x, to| simd::read(x, to, T::wide), |x, to| simd::write(x, to, T::narrow))
     }
-    match to {
-        DType::F32 => each::<A, f32>(io),
-        DType::F64 => each::<A, f64>(io),
-        DType::F16 => each::<A, f16>(io),
-        DType::Bf16 => each::<A, bf16>(io),
-        DType::I8 => each::<A, i8>(io),
-        DType::U8 => each::<A, u8>(io),
-        DType::I16 => each::<A, i16>(io),
-        DType::I32 => each::<A, i32>(io),
-        DType::I64 => each::<A, i64>(io),
-        DType::Bool => {
-            simd::map(io.input::<A>(0), io.output::<u8>(0), |v| u8::from(v.wide() != 0.0))
-        }
-        DType::C32 => {
-            let y = io.output::<Complex32>(0);
-            simd::map(io.input::<A>(0), y, |v| Complex32::new(v.wide() as f32, 0.0));
-        }
+    match dtype {
+        DType::F32 => of::<f32>(),
+        DType::F64 => of::<f64>(),
+        DType::F16 => of::<f16>(),
+        DType::Bf16 => of::<bf16>(),
+        DType::I8 => of::<i8>(),
+        DType::U8 => of::<u8>(),
+        DType::I16 => of::<i16>(),
+        DType::I32 => of::<i32>(),
+        DType::I64 => of::<i64>(),
+        DType::Bool => (of::<u8>().0, |x, to| simd::write(x, to, |v| u8::from(v != 0.0))),
+        DType::C32 => (
+            |x, to| simd::read(x, to, |v: Complex32| f64::from(v.re)),
+            |x, to| simd::write(x, to, |v| Complex32::new(v as f32, 0.0)),
+        ),
     }
 }
 
-fn whole_from<A: Real + Whole>(io: &mut Io<'_>, to: DType) {
-    fn each<A: Whole, B: Whole>(io: &mut Io<'_>) {
-        simd::map(io.input::<A>(0), io.output::<B>(0), |v| B::narrow(v.wide()));
+fn wholes(dtype: DType) -> (simd::Read<i64>, simd::Write<i64>) {
+    fn of<T: Whole>() -> (simd::Read<i64>, simd::Write<i64>) {
+        (|x, to| simd::read(x, to, T::wide), |x, to| simd::write(x, to, T::narrow))
     }
-    match to {
-        DType::I8 => each::<A, i8>(io),
-        DType::U8 => each::<A, u8>(io),
-        DType::I16 => each::<A, i16>(io),
-        DType::I32 => each::<A, i32>(io),
-        DType::I64 => each::<A, i64>(io),
-        _ => real_from::<A>(io, to),
+    match dtype {
+        DType::I8 => of::<i8>(),
+        DType::U8 | DType::Bool => of::<u8>(),
+        DType::I16 => of::<i16>(),
+        DType::I32 => of::<i32>(),
+        _ => of::<i64>(),
     }
 }

@@ -394,7 +394,9 @@ impl Import<'_> {
 
     /// A node as a tensor op: its outputs by position.
     pub(super) fn lower(&mut self, work: &mut Work) -> Result<Vec<Option<ValueId>>, OnnxError> {
-        let Some(op) = TensorOp::find(&work.operator) else { return Err(normalise::unknown(work)) };
+        // What passes make is no operator of a file.
+        let op = TensorOp::find(&work.operator).filter(|o| !o.operator.ends_with("ChannelsLast"));
+        let Some(op) = op else { return Err(normalise::unknown(work)) };
         while work.inputs.last() == Some(&None) {
             work.inputs.pop();
         }

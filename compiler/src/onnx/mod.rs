@@ -8,6 +8,7 @@ mod emit;
 mod error;
 mod graph;
 mod import;
+mod layout;
 mod normalise;
 mod passes;
 mod proto;

@@ -58,6 +58,11 @@ pub(crate) const PASSES: &[Pass] = &[
         summary: "an activation goes into the convolution or product before it",
         run: activation,
     },
+    Pass {
+        name: "channels-last",
+        summary: "images between convolutions lie with their channels last",
+        run: super::layout::channels_last,
+    },
 ];
 
 /// Runs all passes but those in `skip`.

@@ -117,13 +117,18 @@ struct Padded {
     any: bool,
 }
 
+/// Dimensions of an input with its padding, and whether there is any.
+pub(super) fn padded_dims(w: &Window) -> ([usize; 3], bool) {
+    // As far as the last window reaches, and at least the input itself.
+    let need = |d: usize| (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] + 1;
+    let dims: [usize; 3] = std::array::from_fn(|d| need(d).max(w.input[d] + w.before[d]));
+    (dims, dims != w.input)
+}
+
 impl Padded {
     fn new(w: &Window) -> Self {
-        // As far as the last window reaches, and at least the input itself.
-        let need =
-            |d: usize| (w.output[d] - 1) * w.stride[d] + (w.kernel[d] - 1) * w.dilation[d] + 1;
-        let dims: [usize; 3] = std::array::from_fn(|d| need(d).max(w.input[d] + w.before[d]));
-        Self { dims, plane: volume(&dims), any: dims != w.input }
+        let (dims, any) = padded_dims(w);
+        Self { dims, plane: volume(&dims), any }
     }
 
     /// Copies planes of the input, zeros around them.

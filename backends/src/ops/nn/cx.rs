@@ -274,17 +274,31 @@ impl<B: FloatBody, F: Float> Body for Typed<B, F> {
 
 type MakeBody = Box<dyn FnOnce() -> Result<Box<dyn Body>, OpError>>;
 
+enum Make {
+    Ready(Box<dyn Body>),
+    Lazy(MakeBody),
+}
+
+impl Make {
+    fn body(self) -> Result<Box<dyn Body>, OpError> {
+        match self {
+            Make::Ready(body) => Ok(body),
+            Make::Lazy(make) => make(),
+        }
+    }
+}
+
 /// A tensor op for given operands: its outputs and how its body is made.
 pub(crate) struct Plan {
     pub(crate) outs: Vec<TokenType>,
-    make: MakeBody,
+    make: Make,
     flops: f64,
 }
 
 impl Plan {
     /// Outputs (those wanted, in order) and a body that is cheap to make.
     pub(crate) fn new(outs: Vec<TokenType>, body: impl Body + 'static) -> Self {
-        Self::lazy(outs, move || Ok(Box::new(body) as Box<dyn Body>))
+        Self::with(outs, Make::Ready(Box::new(body)))
     }
 
     /// Outputs, and a body that is made only where it will run.
@@ -292,8 +306,13 @@ impl Plan {
         outs: Vec<TokenType>,
         make: impl FnOnce() -> Result<Box<dyn Body>, OpError> + 'static,
     ) -> Self {
+        Self::with(outs, Make::Lazy(Box::new(make)))
+    }
+
+    /// Not generic: there are hundreds of bodies.
+    fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        Self { outs, make: Box::new(make), flops }
+        Self { outs, make, flops }
     }
 
     /// A body for floats: computes in f64 where operand 0 is f64, in f32 otherwise.
@@ -335,7 +354,7 @@ impl Plan {
             self.outs.iter().map(|t| (t.bytes() as usize, t.dtype)).collect();
         let make = self.make;
         let flops = self.flops;
-        Made::new(ports, outs, move || Fire::new(make()?, sources, types)).flops(flops)
+        Made::new(ports, outs, move || Fire::new(make.body()?, sources, types)).flops(flops)
     }
 }
 
@@ -553,7 +572,7 @@ impl Halves {
             if ins.len() > MAX_CONVERTED || outs.len() > MAX_CONVERTED {
                 return Err(Cx::other("too many operands of a narrow type", "cast them first"));
             }
-            Ok(Box::new(Halves { body: make()?, ins, outs }))
+            Ok(Box::new(Halves { body: make.body()?, ins, outs }))
         })
         .flops(flops)
     }

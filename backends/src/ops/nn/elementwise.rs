@@ -11,15 +11,26 @@ use crate::simd::{self, Isa, Loop};
 
 type Made = Result<Plan, OpError>;
 
+/// Runs `$f::<T>($args)` for the type that an integer dtype is computed in.
+macro_rules! by_integer {
+    ($dtype:expr, $f:ident ( $($arg:expr),* $(,)? )) => {
+        match $dtype {
+            DType::U8 | DType::Bool => $f::<u8>($($arg),*),
+            DType::I64 => $f::<i64>($($arg),*),
+            _ => $f::<i32>($($arg),*),
+        }
+    };
+}
+
 /// A function of one f32 or f64 element; `a` and `b` are the op's parameters.
-trait Unary: Copy + Send + Sync + 'static {
+trait Unary: Copy + Default + Send + Sync + 'static {
     fn of<F: Float, const FMA: bool>(self, x: F, a: F, b: F) -> F;
 }
 
 /// Declares unary functions of floats.
 macro_rules! unary {
     ($($name:ident: |$x:ident, $a:ident, $b:ident| $body:expr;)*) => { $(
-        #[derive(Clone, Copy)]
+        #[derive(Clone, Copy, Default)]
         struct $name;
         impl Unary for $name {
             #[inline(always)]
@@ -87,40 +98,53 @@ fn softplus<F: Float>(x: F) -> F {
     x.max(F::ZERO) + via((-x.abs()).exp(), f64::ln_1p)
 }
 
-struct UnaryLoop<'a, F, U> {
-    x: &'a [F],
-    y: &'a mut [F],
-    a: F,
-    b: F,
+struct UnaryLoop<'a, U> {
+    x: &'a [f32],
+    y: &'a mut [f32],
+    a: f32,
+    b: f32,
     f: U,
 }
 
-impl<F: Float, U: Unary> Loop for UnaryLoop<'_, F, U> {
+impl<U: Unary> Loop for UnaryLoop<'_, U> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
         for (y, &x) in self.y.iter_mut().zip(self.x) {
-            *y = self.f.of::<F, FMA>(x, self.a, self.b);
+            *y = self.f.of::<f32, FMA>(x, self.a, self.b);
         }
     }
 }
 
 struct UnaryBody<U> {
-    dtype: DType,
-    a: f64,
-    b: f64,
+    a: f32,
+    b: f32,
     f: U,
 }
 
 impl<U: Unary> Body for UnaryBody<U> {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (a, b) = (self.a, self.b);
-        if self.dtype == DType::F64 {
-            let (x, y) = (t.get::<f64>(0), t.out::<f64>(0));
-            simd::dispatch(UnaryLoop { x, y, a, b, f: self.f });
-        } else {
-            let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-            simd::dispatch(UnaryLoop { x, y, a: a as f32, b: b as f32, f: self.f });
+        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
+        simd::dispatch(UnaryLoop { x, y, a: self.a, b: self.b, f: self.f });
+    }
+
+    fn batches(&self) -> bool {
+        true
+    }
+}
+
+/// f64: no loop of its own for each function.
+struct WideUnary {
+    a: f64,
+    b: f64,
+    f: fn(f64, f64, f64) -> f64,
+}
+
+impl Body for WideUnary {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (x, y) = (t.get::<f64>(0), t.out::<f64>(0));
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = (self.f)(x, self.a, self.b);
         }
     }
 
@@ -129,11 +153,19 @@ impl<U: Unary> Body for UnaryBody<U> {
     }
 }
 
+fn in_f64<U: Unary>(x: f64, a: f64, b: f64) -> f64 {
+    U::default().of::<f64, false>(x, a, b)
+}
+
 fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let out = cx.operand(0)?.ty.clone();
     let flops = 8.0 * out.elements() as f64;
-    Ok(Plan::new(vec![out], UnaryBody { dtype, a, b, f }).flops(flops))
+    let plan = match dtype {
+        DType::F64 => Plan::new(vec![out], WideUnary { a, b, f: in_f64::<U> }),
+        _ => Plan::new(vec![out], UnaryBody { a: a as f32, b: b as f32, f }),
+    };
+    Ok(plan.flops(flops))
 }
 
 /// Unary functions by the name of their operator.
@@ -184,13 +216,17 @@ pub(super) fn unary(cx: &Cx<'_>, name: &str) -> Made {
 }
 
 /// Elementwise of one type into another.
-fn map_plan<A: bytemuck::Pod, B: bytemuck::Pod>(
+fn map_plan<A: Num, B: bytemuck::Pod>(
     out: zbmd_ir::TokenType,
     f: impl Fn(A) -> B + Send + Sync + Copy + 'static,
 ) -> Plan {
     Plan::new(vec![out], move |t: &mut Tensors<'_>| {
         let (x, y) = (t.get::<A>(0), t.out::<B>(0));
-        simd::map(x, y, f);
+        if A::WIDE {
+            simd::map(x, y, f);
+        } else {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x));
+        }
     })
 }
 
@@ -234,7 +270,7 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
             Ok(map_plan(out, |v: T| T::of_i64(!v.i64())))
         }
         cx.expect(0, &INTS)?;
-        return by_num!(ty.dtype, make(ty.clone()));
+        return by_integer!(ty.dtype, make(ty.clone()));
     }
     let (down, up) = (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?);
     fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Made {
@@ -246,8 +282,10 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
             })
         }))
     }
-    cx.expect(0, &FLOATS)?;
-    by_num!(ty.dtype, make(out, name == "IsNaN", down, up))
+    match cx.expect(0, &FLOATS)? {
+        DType::F64 => make::<f64>(out, name == "IsNaN", down, up),
+        _ => make::<f32>(out, name == "IsNaN", down, up),
+    }
 }
 
 const INTS: [DType; 5] = [DType::I8, DType::U8, DType::I16, DType::I32, DType::I64];
@@ -301,21 +339,27 @@ impl<A: Copy, B, F: Fn(A, A) -> B> Loop for Row<'_, A, B, F> {
 
 impl<A, B, F> Body for Binary<A, B, F>
 where
-    A: bytemuck::Pod,
+    A: Num,
     B: bytemuck::Pod,
     F: Fn(A, A) -> B + Copy + Send + Sync,
 {
     fn run(&self, t: &mut Tensors<'_>) {
         let (x, y, z) = (t.get::<A>(0), t.get::<A>(1), t.out::<B>(0));
-        let inner = self.walk.inner;
+        let (inner, step) = (self.walk.inner, self.walk.step);
         self.walk.each(|to, [a, b]| {
-            let z = &mut z[to..to + inner];
-            simd::dispatch(Row { x: &x[a..], y: &y[b..], z, step: self.walk.step, f: self.f });
+            let (x, y, z) = (&x[a..], &y[b..], &mut z[to..to + inner]);
+            if A::WIDE {
+                simd::dispatch(Row { x, y, z, step, f: self.f });
+            } else {
+                for (i, z) in z.iter_mut().enumerate() {
+                    *z = (self.f)(x[i * step[0] as usize], y[i * step[1] as usize]);
+                }
+            }
         });
     }
 }
 
-fn binary_plan<A: bytemuck::Pod, B: bytemuck::Pod>(
+fn binary_plan<A: Num, B: bytemuck::Pod>(
     cx: &Cx<'_>,
     dtype: DType,
     f: impl Fn(A, A) -> B + Copy + Send + Sync + 'static,
@@ -436,7 +480,7 @@ pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
     }
     cx.expect(0, &INTS)?;
     let right = cx.args.word_opt("direction")? == Some("RIGHT");
-    by_num!(dtype, make(cx, dtype, name, right))
+    by_integer!(dtype, make(cx, dtype, name, right))
 }
 
 /// x to the power y; y may have a type of its own.
@@ -601,30 +645,51 @@ pub(super) fn clip(cx: &Cx<'_>) -> Made {
 
 /// Conversion: floats are truncated towards 0 and wrap nowhere; anything but 0 is true.
 pub(super) fn cast(cx: &Cx<'_>) -> Made {
-    fn from<A: Num>(cx: &Cx<'_>, to: DType) -> Made {
-        fn into<B: Num, A: Num>(cx: &Cx<'_>, to: DType) -> Made {
-            let out = token(to, &cx.dims(0)?);
-            Ok(match (to, A::FLOAT, B::FLOAT) {
-                (DType::Bool, ..) => map_plan(out, |v: A| u8::from(v != A::ZERO)),
-                (_, false, false) => map_plan(out, |v: A| B::of_i64(v.i64())),
-                _ => map_plan(out, |v: A| B::of(v.f64())),
-            })
-        }
-        match to {
-            DType::F32 => into::<f32, A>(cx, to),
-            DType::F64 => into::<f64, A>(cx, to),
-            DType::F16 => into::<f16, A>(cx, to),
-            DType::Bf16 => into::<bf16, A>(cx, to),
-            DType::I8 => into::<i8, A>(cx, to),
-            DType::U8 | DType::Bool => into::<u8, A>(cx, to),
-            DType::I16 => into::<i16, A>(cx, to),
-            DType::I32 => into::<i32, A>(cx, to),
-            DType::I64 => into::<i64, A>(cx, to),
-            DType::C32 => Err(Cx::other("nothing is cast to c32", "use `Convert`")),
-        }
+    fn floats<T: Num>() -> (simd::Read<f64>, simd::Write<f64>) {
+        (|x, to| simd::read::<T, _>(x, to, T::f64), |x, to| simd::write::<T, _>(x, to, T::of))
     }
+    fn wholes<T: Num>() -> (simd::Read<i64>, simd::Write<i64>) {
+        (|x, to| simd::read::<T, _>(x, to, T::i64), |x, to| simd::write::<T, _>(x, to, T::of_i64))
+    }
+    let by_float = |dtype: DType| -> Result<_, OpError> { Ok(by_element!(dtype, floats())) };
+    let by_whole = |dtype: DType| match dtype {
+        DType::I8 => wholes::<i8>(),
+        DType::U8 | DType::Bool => wholes::<u8>(),
+        DType::I16 => wholes::<i16>(),
+        DType::I32 => wholes::<i32>(),
+        _ => wholes::<i64>(),
+    };
     let to = cx.args.dtype_or("to", DType::F32)?;
-    by_element!(cx.dtype(0)?, from(cx, to))
+    let from = cx.dtype(0)?;
+    if to == DType::C32 {
+        return Err(Cx::other("nothing is cast to c32", "use `Convert`"));
+    }
+    let whole = |d: DType| d == DType::Bool || INTS.contains(&d);
+    let out = token(to, &cx.dims(0)?);
+    let (a, b) = (from.size_bytes() as usize, to.size_bytes() as usize);
+    let read = by_float(from)?.0;
+    Ok(match (to, whole(from) && whole(to)) {
+        (DType::Bool, _) => {
+            let truth: simd::Write<f64> =
+                |x, to| simd::write::<u8, _>(x, to, |v| (v != 0.0).into());
+            staged_plan(out, (a, b), read, truth)
+        }
+        (_, true) => staged_plan(out, (a, b), by_whole(from).0, by_whole(to).1),
+        _ => staged_plan(out, (a, b), read, by_float(to)?.1),
+    })
+}
+
+/// A conversion by way of a type that holds the elements of both; sizes in bytes.
+fn staged_plan<M: bytemuck::Pod + Send + Sync>(
+    out: zbmd_ir::TokenType,
+    (a, b): (usize, usize),
+    read: simd::Read<M>,
+    write: simd::Write<M>,
+) -> Plan {
+    Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+        let x = t.bytes(0);
+        simd::staged((x, a), (t.out_bytes(0), b), read, write);
+    })
 }
 
 /// The same bits as another type of the same size.

@@ -114,6 +114,22 @@ pub(crate) fn gemm(
     assert!(b.len() >= packed_len(k, n), "the packed matrix is too small");
     assert!(stride >= n && (m - 1) * stride + n <= c.len(), "the result is too small");
     let product = Product { m, k, n, a, b, c, stride, extra };
+    // SAFETY: the sizes fit, as was checked above.
+    unsafe { run_wide(product) }
+}
+
+/// Code over vectors of sixteen floats.
+pub(super) trait Wide {
+    /// # Safety
+    /// The processor has the vector's instructions, and whatever the implementation asks for.
+    unsafe fn run<V: Vector, const FMA: bool>(self);
+}
+
+/// Runs the code with the widest vectors that this processor has.
+///
+/// # Safety
+/// Whatever the implementation of [`Wide`] asks for beside instructions.
+pub(super) unsafe fn run_wide<W: Wide>(code: W) {
     #[cfg(target_arch = "x86_64")]
     {
         let fma = std::arch::is_x86_feature_detected!("fma");
@@ -122,15 +138,23 @@ pub(crate) fn gemm(
             && std::arch::is_x86_feature_detected!("avx512dq")
         {
             // SAFETY: the processor has what the function is compiled for.
-            return unsafe { x86::wide512(product) };
+            return unsafe { x86::wide512(code) };
         }
         if fma && std::arch::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has what the function is compiled for.
-            return unsafe { x86::wide256(product) };
+            return unsafe { x86::wide256(code) };
         }
     }
-    // SAFETY: plain vectors need nothing of the processor; sizes were checked above.
-    unsafe { nest::<Plain, { cfg!(target_arch = "aarch64") }>(product) }
+    // SAFETY: plain vectors need nothing of the processor; the caller promises the rest.
+    unsafe { code.run::<Plain, { cfg!(target_arch = "aarch64") }>() }
+}
+
+impl Wide for Product<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const FMA: bool>(self) {
+        // SAFETY: the caller's promise.
+        unsafe { nest::<V, FMA>(self) }
+    }
 }
 
 struct Product<'a> {
@@ -145,7 +169,10 @@ struct Product<'a> {
 }
 
 /// Sixteen floats.
-trait Vector: Copy {
+///
+/// # Safety
+/// Of all functions: the processor has the vector's instructions, and pointers lead to sixteen floats.
+pub(super) trait Vector: Copy {
     /// Whether 24 of them fit into registers.
     const MANY: bool;
     unsafe fn zero() -> Self;
@@ -153,10 +180,15 @@ trait Vector: Copy {
     unsafe fn store(self, to: *mut f32);
     /// `self + a·b` for one a.
     unsafe fn add_product(self, a: f32, b: Self) -> Self;
+    /// `self + a·b`, lane by lane.
+    unsafe fn add_products(self, a: Self, b: Self) -> Self;
+    unsafe fn add(self, b: Self) -> Self;
+    /// `self > low ? self : low`, then `self < high ? self : high`.
+    unsafe fn clamp(self, low: f32, high: f32) -> Self;
 }
 
 #[derive(Clone, Copy)]
-struct Plain([f32; PANEL]);
+pub(super) struct Plain([f32; PANEL]);
 
 impl Vector for Plain {
     const MANY: bool = false;
@@ -180,18 +212,35 @@ impl Vector for Plain {
             crate::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a, b.0[l], self.0[l])
         }))
     }
+    #[inline(always)]
+    unsafe fn add_products(self, a: Self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| {
+            crate::simd::fma::<{ cfg!(target_arch = "aarch64") }>(a.0[l], b.0[l], self.0[l])
+        }))
+    }
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| self.0[l] + b.0[l]))
+    }
+    #[inline(always)]
+    unsafe fn clamp(self, low: f32, high: f32) -> Self {
+        Self(self.0.map(|v| {
+            let v = if v > low { v } else { low };
+            if v < high { v } else { high }
+        }))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Product, Vector, nest};
+    use super::{Vector, Wide};
 
     #[derive(Clone, Copy)]
-    pub(super) struct V512(__m512);
+    pub(in super::super) struct V512(__m512);
     #[derive(Clone, Copy)]
-    pub(super) struct V256(__m256, __m256);
+    pub(in super::super) struct V256(__m256, __m256);
 
     // SAFETY of all blocks below: these types are used inside `wide512` and `wide256` only, whose callers have
     // checked for the instructions; pointers are the caller's promise.
@@ -216,6 +265,24 @@ mod x86 {
         unsafe fn add_product(self, a: f32, b: Self) -> Self {
             // SAFETY: see above.
             Self(unsafe { _mm512_fmadd_ps(_mm512_set1_ps(a), b.0, self.0) })
+        }
+        #[inline(always)]
+        unsafe fn add_products(self, a: Self, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_add_ps(self.0, b.0) })
+        }
+        #[inline(always)]
+        unsafe fn clamp(self, low: f32, high: f32) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let v = _mm512_max_ps(self.0, _mm512_set1_ps(low));
+                Self(_mm512_min_ps(v, _mm512_set1_ps(high)))
+            }
         }
     }
 
@@ -247,18 +314,37 @@ mod x86 {
                 Self(_mm256_fmadd_ps(a, b.0, self.0), _mm256_fmadd_ps(a, b.1, self.1))
             }
         }
+        #[inline(always)]
+        unsafe fn add_products(self, a: Self, b: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, b: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn clamp(self, low: f32, high: f32) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let (low, high) = (_mm256_set1_ps(low), _mm256_set1_ps(high));
+                let bound = |v| _mm256_min_ps(_mm256_max_ps(v, low), high);
+                Self(bound(self.0), bound(self.1))
+            }
+        }
     }
 
     #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
-    pub(super) fn wide512(product: Product<'_>) {
-        // SAFETY: this function has the instructions; `gemm` has checked the sizes.
-        unsafe { nest::<V512, true>(product) }
+    pub(super) fn wide512<W: Wide>(code: W) {
+        // SAFETY: this function has the instructions; the caller promises the rest.
+        unsafe { code.run::<V512, true>() }
     }
 
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn wide256(product: Product<'_>) {
-        // SAFETY: this function has the instructions; `gemm` has checked the sizes.
-        unsafe { nest::<V256, true>(product) }
+    pub(super) fn wide256<W: Wide>(code: W) {
+        // SAFETY: this function has the instructions; the caller promises the rest.
+        unsafe { code.run::<V256, true>() }
     }
 }
 

@@ -11,6 +11,7 @@ mod elementwise;
 mod gemm;
 mod image;
 mod index;
+mod last;
 mod matmul;
 mod movement;
 mod norm;

@@ -13,6 +13,9 @@ pub(crate) trait Num: Element + PartialOrd + Default + std::fmt::Debug {
     /// Greatest value: +∞ for floats.
     const GREATEST: Self;
     const FLOAT: bool;
+    /// Whether loops over it are worth compiling for wide vectors: for the type that models compute in only, since
+    /// each type and function more is another loop to compile.
+    const WIDE: bool = matches!(Self::DTYPE, zbmd_ir::DType::F32);
     fn add(self, o: Self) -> Self;
     fn sub(self, o: Self) -> Self;
     fn mul(self, o: Self) -> Self;

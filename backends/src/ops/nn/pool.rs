@@ -128,13 +128,7 @@ struct MeanPool {
 impl MeanPool {
     /// Elements that a window covers, padding included but nothing beyond it.
     fn count(&self, o: [usize; 3]) -> usize {
-        let w = &self.w;
-        (0..3)
-            .map(|d| {
-                let end = w.before[d] + w.input[d] + w.after[d];
-                (0..w.kernel[d]).filter(|k| o[d] * w.stride[d] + k * w.dilation[d] < end).count()
-            })
-            .product()
+        (0..3).map(|d| self.w.reached(d, o[d])).product()
     }
 }
 

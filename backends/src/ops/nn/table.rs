@@ -5,8 +5,8 @@
 
 use super::cx::{Cx, Plan};
 use super::{
-    attention, conv, elementwise, image, matmul, movement, norm, pool, quant, recurrent, reduce,
-    signal,
+    attention, conv, elementwise, image, last, matmul, movement, norm, pool, quant, recurrent,
+    reduce, signal,
 };
 use crate::op::OpError;
 
@@ -72,6 +72,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Atan" "x" -> "y" [""] true "inverse tangent" elementwise::unary;
     "Atanh" "x" -> "y" [""] true "inverse hyperbolic tangent" elementwise::unary;
     "Attention" "q k v mask? past_key? past_value? lengths?" -> "y present_key present_value qk" ["is_causal kv_num_heads left_window_size q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] true "scaled dot-product attention with masks, caches and shared heads" |c, _| attention::attention(c);
+    "AveragePoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] false "mean of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, true);
     "AveragePool" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] true "mean of each window" |c, _| pool::mean_pool(c, false);
     "BatchNormalization" "x scale bias mean var" -> "y running_mean running_var" ["epsilon momentum training_mode"] true "normalisation by the statistics of each channel" |c, _| norm::batch(c);
     "BitCast" "x" -> "y" ["to"] false "the same bits as another dtype" |c, _| elementwise::bitcast(c);
@@ -90,6 +91,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Col2Im" "x image_shape! block_shape!" -> "y" ["dilations pads strides"] true "columns of windows summed into an image" |c, _| movement::col2im(c);
     "Concat" "x*" -> "y" ["axis"] false "tensors one behind the other along an axis" |c, _| movement::concat(c);
     "Conv" "x w b? added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] true "convolution; `added` is added before the activation" |c, _| conv::conv(c);
+    "ConvChannelsLast" "x w! b~ added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
     "ConvInteger" "x w x_zero? w_zero?" -> "y" ["auto_pad dilations group kernel_shape pads strides"] false "convolution of bytes into 32-bit integers" |c, _| conv::conv_integer(c);
     "ConvTranspose" "x w b?" -> "y" ["auto_pad dilations group kernel_shape output_padding output_shape pads strides"] true "transposed convolution" |c, _| conv::conv_transpose(c);
     "Cos" "x" -> "y" [""] true "cosine" elementwise::unary;
@@ -117,6 +119,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| movement::gather_nd(c);
     "Gelu" "x" -> "y" ["approximate"] true "Gaussian error linear unit" elementwise::unary;
     "Gemm" "a b c?" -> "y" ["act act_max act_min alpha beta transA transB"] true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
+    "GlobalAveragePoolChannelsLast" "x" -> "y" [""] false "mean of each channel of [n, h, w, c]; no ONNX operator" |c, _| last::global(c);
     "GlobalAveragePool" "x" -> "y" [""] true "mean of each channel" pool::global;
     "GlobalLpPool" "x" -> "y" ["p"] true "norm of each channel" pool::global;
     "GlobalMaxPool" "x" -> "y" [""] true "greatest of each channel" pool::global;
@@ -146,6 +149,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "MatMul" "x y bias~" -> "z" ["act act_max act_min"] true "product of matrices, broadcast; `bias` is added to each row" |c, _| matmul::matmul(c);
     "MatMulInteger" "x y x_zero? y_zero?" -> "z" [""] false "product of bytes into 32-bit integers" |c, _| matmul::matmul_integer(c);
     "Max" "x*" -> "y" [""] true "greatest of tensors, broadcast" elementwise::variadic;
+    "MaxPoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode dilations kernel_shape pads strides"] false "greatest of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, false);
     "MaxPool" "x" -> "y indices" ["auto_pad ceil_mode dilations kernel_shape pads storage_order strides"] true "greatest of each window" |c, _| pool::max_pool(c);
     "MaxUnpool" "x indices shape~" -> "y" ["kernel_shape pads strides"] true "greatest elements put back to where they came from" |c, _| pool::max_unpool(c);
     "Mean" "x*" -> "y" [""] true "mean of tensors, broadcast" elementwise::variadic;

@@ -127,6 +127,12 @@ impl Window {
         (at < self.input[d]).then_some(at)
     }
 
+    /// Elements along dimension d that the window of output o covers, padding included but nothing beyond it.
+    pub(crate) fn reached(&self, d: usize, o: usize) -> usize {
+        let end = self.before[d] + self.input[d] + self.after[d];
+        (0..self.kernel[d]).filter(|k| o * self.stride[d] + k * self.dilation[d] < end).count()
+    }
+
     /// Calls `f` with kernel element and input element of everything that a window covers.
     #[inline]
     pub(crate) fn cover(&self, o: [usize; 3], mut f: impl FnMut(usize, usize)) {

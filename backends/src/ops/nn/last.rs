@@ -1,0 +1,720 @@
+//! Convolutions and pools of images whose channels come last: `[n, height, width, channels]`.
+//!
+//! Not ONNX operators: a pass of the compiler puts them in the place of those. Lanes run along channels, so that a
+//! window's row is one run of memory: a convolution multiplies rows of pixels, as they lie, with packed weights
+//! (Dukhan 2019, The Indirect Convolution Algorithm, arXiv 1907.02129, with offsets in place of pointers), no
+//! columns are gathered, and sums leave the registers once, with bias, added tensor and bounds applied.
+#![expect(unsafe_code, reason = "vector instructions over checked slices")]
+
+use zbmd_ir::DType;
+
+use super::conv::padded_dims;
+use super::cx::{Body, Cx, Plan, Tensors, constant_f32, token};
+use super::gemm::{Act, PANEL, Vector, Wide, run_wide};
+use super::matmul::act;
+use super::num::Num;
+use super::window::Window;
+use crate::op::OpError;
+use crate::simd::{self, Isa, Loop, fma};
+
+type Made = Result<Plan, OpError>;
+
+/// Packed weights that stay in the second cache while blocks of pixels go by.
+const RESIDENT: usize = 384 << 10;
+/// Pixels of such a block.
+const PIXELS: usize = 192;
+
+/// A batch of images.
+#[derive(Clone)]
+struct Image {
+    batch: usize,
+    channels: usize,
+    window: Window,
+}
+
+fn image(cx: &Cx<'_>) -> Result<[usize; 4], OpError> {
+    cx.expect(0, &[DType::F32])?;
+    match cx.dims(0)?[..] {
+        [n, h, w, c] if n > 0 && c > 0 => Ok([n, h, w, c]),
+        _ => Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, height, width, channels]")),
+    }
+}
+
+/// Convolution with constant weights as ONNX has them: [filters, channels / groups, height, width].
+pub(super) fn conv(cx: &Cx<'_>) -> Made {
+    let [batch, h, w, channels] = image(cx)?;
+    let weights = cx.operand(1)?.clone();
+    let groups = cx.args.uint_or("group", 1, 1, 1 << 30)? as usize;
+    let (filters, per, kernel) = match weights.dims()[..] {
+        [f, per, kh, kw]
+            if per.checked_mul(groups) == Some(channels) && f > 0 && f.is_multiple_of(groups) =>
+        {
+            (f, per, [kh, kw])
+        }
+        _ => {
+            let message = format!("is {}, the input {}", weights.ty, cx.operand(0)?.ty);
+            return Err(cx.refuse(1, message, format!("[filters, channels / {groups}, kernel…]")));
+        }
+    };
+    let window = Window::new(cx, &[h, w], &kernel)?;
+    let out = [batch, window.output[1], window.output[2], filters];
+    let bias = cx.opt(2).cloned();
+    if let Some(bias) = &bias
+        && bias.dims() != [filters]
+    {
+        return Err(cx.refuse(2, format!("is {}", bias.ty), format!("it is [{filters}]")));
+    }
+    if let Some(added) = cx.opt(3)
+        && added.ty != token(DType::F32, &out)
+    {
+        return Err(cx.refuse(3, format!("is {}", added.ty), format!("the result is {out:?}")));
+    }
+    let act = act(cx)?;
+    let image = Image { batch, channels, window };
+    let flops = 2.0 * out.iter().product::<usize>() as f64 * (per * kernel[0] * kernel[1]) as f64;
+    let depthwise = per == 1 && filters == groups;
+    let plan = Plan::lazy(vec![token(DType::F32, &out)], move || {
+        let data = constant_f32(&weights).unwrap_or_default();
+        let bias = bias.as_ref().and_then(constant_f32);
+        Ok(match depthwise {
+            true => Box::new(Depthwise::new(image, &data, bias, act)) as Box<dyn Body>,
+            false => Box::new(Rows::new(image, (groups, per, filters / groups), &data, bias, act)?),
+        })
+    });
+    Ok(plan.flops(if depthwise { 3.0 * flops } else { flops }))
+}
+
+/// Copies an image into one with a border of zeros.
+fn pad(w: &Window, channels: usize, width: usize, x: &[f32], to: &mut [f32]) {
+    let (row, wide) = (w.input[2] * channels, width * channels);
+    let left = w.before[2] * channels;
+    let mut lines = to.chunks_exact_mut(wide);
+    lines.by_ref().take(w.before[1]).for_each(|line| line.fill(0.0));
+    for (x, line) in x.chunks_exact(row).zip(lines.by_ref()) {
+        line[..left].fill(0.0);
+        line[left..left + row].copy_from_slice(x);
+        line[left + row..].fill(0.0);
+    }
+    lines.for_each(|line| line.fill(0.0));
+}
+
+/// Rows of pixels times packed weights.
+struct Rows {
+    image: Image,
+    groups: usize,
+    /// Channels and filters of a group.
+    per: usize,
+    filters: usize,
+    act: Act,
+    /// Height and width of the image with its border, where it needs one.
+    padded: Option<(usize, usize)>,
+    /// Where each output's window begins.
+    spots: Vec<u32>,
+    /// Where the runs of a window begin, and their length.
+    runs: Vec<u32>,
+    run: usize,
+    /// For each group, panels of sixteen filters, and their biases.
+    packed: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Rows {
+    fn new(
+        image: Image,
+        (groups, per, filters): (usize, usize, usize),
+        weights: &[f32],
+        bias: Option<Vec<f32>>,
+        act: Act,
+    ) -> Result<Self, OpError> {
+        let w = &image.window;
+        let [_, kh, kw] = w.kernel;
+        let (dims, bordered) = padded_dims(w);
+        let (height, width) = (dims[1], dims[2]);
+        if (height * width).saturating_mul(image.channels) > u32::MAX as usize {
+            return Err(Cx::other("the padded input is too large", "make it smaller"));
+        }
+        let c = image.channels;
+        let place = |y: usize, x: usize| ((y * width + x) * c) as u32;
+        let [_, oh, ow] = w.output;
+        let spots = (0..oh)
+            .flat_map(|y| (0..ow).map(move |x| (y, x)))
+            .map(|(y, x)| place(y * w.stride[1], x * w.stride[2]))
+            .collect();
+        let row = |y: usize| place(y * w.dilation[1], 0);
+        let (runs, run): (Vec<u32>, usize) = if groups == 1 && w.dilation[2] == 1 {
+            ((0..kh).map(row).collect(), kw * c)
+        } else {
+            let taps = (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x)));
+            (taps.map(|(y, x)| place(y * w.dilation[1], x * w.dilation[2])).collect(), per)
+        };
+        let (k, panels) = (kh * kw * per, filters.div_ceil(PANEL));
+        let mut packed = vec![0.0; groups * panels * k * PANEL];
+        let mut biases = vec![0.0; groups * panels * PANEL];
+        for (f, filter) in weights.chunks_exact(k.max(1)).enumerate() {
+            let (g, f) = (f / filters, f % filters);
+            let panel = g * panels + f / PANEL;
+            for (i, v) in filter.iter().enumerate() {
+                let (channel, tap) = (i / (kh * kw), i % (kh * kw));
+                packed[(panel * k + tap * per + channel) * PANEL + f % PANEL] = *v;
+            }
+            if let Some(bias) = &bias {
+                biases[panel * PANEL + f % PANEL] = bias[g * filters + f];
+            }
+        }
+        let padded = bordered.then_some((height, width));
+        Ok(Self {
+            groups,
+            per,
+            filters,
+            act,
+            padded,
+            spots,
+            runs,
+            run,
+            packed,
+            bias: biases,
+            image,
+        })
+    }
+}
+
+impl Body for Rows {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (x, added, y) = (t.get::<f32>(0), t.opt::<f32>(3), t.out::<f32>(0));
+        let border = t.scratch::<f32>();
+        let w = &self.image.window;
+        let channels = self.image.channels;
+        let (each, stride) = (w.input[1] * w.input[2] * channels, self.groups * self.filters);
+        let size = self.spots.len() * stride;
+        for (b, y) in y.chunks_exact_mut(size).enumerate().take(self.image.batch) {
+            let x = &x[b * each..][..each];
+            let x = match self.padded {
+                Some((height, width)) => {
+                    let border = &mut border[..height * width * channels];
+                    pad(w, channels, width, x, border);
+                    &*border
+                }
+                None => x,
+            };
+            let added = added.map(|a| &a[b * size..][..size]);
+            let clamp = bounds(self.act);
+            for g in 0..self.groups {
+                let job = Job { rows: self, x, added, y: &mut *y, clamp, g };
+                job.check();
+                // SAFETY: `check` has seen that all places lie within the slices.
+                unsafe { run_wide(job) }
+            }
+            if clamp.is_none() && self.act != Act::None {
+                simd::dispatch(Finish(y, self.act));
+            }
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        4 * self.padded.map_or(0, |(h, w)| h * w * self.image.channels)
+    }
+}
+
+/// Activations that are bounds are applied in registers.
+fn bounds(act: Act) -> Option<(f32, f32)> {
+    match act {
+        Act::Relu => Some((0.0, f32::INFINITY)),
+        Act::Clip(low, high) => Some((low, high)),
+        _ => None,
+    }
+}
+
+struct Finish<'a>(&'a mut [f32], Act);
+
+impl Loop for Finish<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        self.1.apply::<FMA>(self.0);
+    }
+}
+
+/// The convolution of one group of one image.
+struct Job<'a> {
+    rows: &'a Rows,
+    x: &'a [f32],
+    added: Option<&'a [f32]>,
+    y: &'a mut [f32],
+    clamp: Option<(f32, f32)>,
+    g: usize,
+}
+
+impl Job<'_> {
+    fn check(&self) {
+        let r = self.rows;
+        let (spot, run) = (r.spots.last(), r.runs.last());
+        let reach = spot.zip(run).map_or(0, |(s, t)| *s as usize + *t as usize);
+        assert!(reach + self.g * r.per + r.run <= self.x.len(), "a window leaves the image");
+        let size = r.spots.len() * r.groups * r.filters;
+        let panels = r.filters.div_ceil(PANEL);
+        assert!(
+            self.y.len() == size && self.added.is_none_or(|a| a.len() == size),
+            "the result has another size"
+        );
+        assert!(
+            r.packed.len() == r.groups * panels * r.runs.len() * r.run * PANEL
+                && r.bias.len() == r.groups * panels * PANEL,
+            "the weights have another size"
+        );
+    }
+}
+
+/// What a tile works on.
+struct At {
+    /// First element of the image's group.
+    x: *const f32,
+    /// Weights and bias of the first panel.
+    weights: *const f32,
+    bias: *const f32,
+    /// Elements of a panel.
+    panel: usize,
+    added: *const f32,
+    y: *mut f32,
+    /// Columns to write of the tile.
+    width: usize,
+}
+
+impl Wide for Job<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const FMA: bool>(self) {
+        let r = self.rows;
+        let (panels, k) = (r.filters.div_ceil(PANEL), r.runs.len() * r.run);
+        let resident = 4 * panels * k * PANEL <= RESIDENT;
+        let pixels = if resident { PIXELS } else { r.spots.len() };
+        // SAFETY: `check` has seen that pixels, panels and windows lie within the slices.
+        unsafe {
+            for first in (0..r.spots.len()).step_by(pixels.max(1)) {
+                let end = (first + pixels).min(r.spots.len());
+                let mut p = 0;
+                while p < panels {
+                    let wide = V::MANY && p + 2 <= panels;
+                    let take = if wide { 2 } else { 1 };
+                    let column = self.g * r.filters + p * PANEL;
+                    let at = At {
+                        x: self.x.as_ptr().add(self.g * r.per),
+                        weights: r.packed.as_ptr().add((self.g * panels + p) * k * PANEL),
+                        bias: r.bias.as_ptr().add((self.g * panels + p) * PANEL),
+                        panel: k * PANEL,
+                        added: self
+                            .added
+                            .map_or(std::ptr::null(), |a| a.as_ptr().wrapping_add(column)),
+                        y: self.y.as_mut_ptr().add(column),
+                        width: (take * PANEL).min(r.filters - p * PANEL),
+                    };
+                    let mut s = first;
+                    while s < end {
+                        s += match (V::MANY, wide, end - s) {
+                            (true, true, 12..) => tile::<V, 12, 2>(&self, &at, s),
+                            (true, true, 4..) => tile::<V, 4, 2>(&self, &at, s),
+                            (true, true, _) => tile::<V, 1, 2>(&self, &at, s),
+                            (true, false, 12..) => tile::<V, 12, 1>(&self, &at, s),
+                            (false, _, 6..) => tile::<V, 6, 1>(&self, &at, s),
+                            (_, _, 4..) => tile::<V, 4, 1>(&self, &at, s),
+                            _ => tile::<V, 1, 1>(&self, &at, s),
+                        };
+                    }
+                    p += take;
+                }
+            }
+        }
+    }
+}
+
+/// R pixels from `first` on, P panels of filters; returns R.
+///
+/// # Safety
+/// The pixels and panels exist, and the processor has the vector's instructions.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+unsafe fn tile<V: Vector, const R: usize, const P: usize>(
+    job: &Job<'_>,
+    at: &At,
+    first: usize,
+) -> usize {
+    let rows = job.rows;
+    let stride = rows.groups * rows.filters;
+    // SAFETY: the caller's promise; `Job::check` holds for all pixels and runs, the last being the farthest.
+    unsafe {
+        let mut sums = [[V::zero(); P]; R];
+        for v in 0..P {
+            let bias = V::load(at.bias.add(v * PANEL));
+            for r in 0..R {
+                sums[r][v] = bias;
+            }
+        }
+        let mut spots = [at.x; R];
+        for r in 0..R {
+            spots[r] = at.x.add(*rows.spots.get_unchecked(first + r) as usize);
+        }
+        let mut w = at.weights;
+        for &run in &rows.runs {
+            let mut x = spots;
+            for r in 0..R {
+                x[r] = spots[r].add(run as usize);
+            }
+            for j in 0..rows.run {
+                let mut right = [V::zero(); P];
+                for v in 0..P {
+                    right[v] = V::load(w.add(v * at.panel));
+                }
+                for r in 0..R {
+                    let left = *x[r].add(j);
+                    for v in 0..P {
+                        sums[r][v] = sums[r][v].add_product(left, right[v]);
+                    }
+                }
+                w = w.wrapping_add(PANEL);
+            }
+        }
+        let y = at.y.add(first * stride);
+        if at.width < P * PANEL || !at.added.is_null() {
+            let mut edge = [[[0.0_f32; PANEL]; P]; R];
+            for r in 0..R {
+                for v in 0..P {
+                    sums[r][v].store(edge[r][v].as_mut_ptr());
+                }
+            }
+            let added = if at.added.is_null() { None } else { Some(at.added.add(first * stride)) };
+            finish(edge.as_flattened_mut(), P, (y, added, stride, at.width), job.clamp);
+            return R;
+        }
+        if let Some((low, high)) = job.clamp {
+            for r in 0..R {
+                for v in 0..P {
+                    sums[r][v].clamp(low, high).store(y.add(r * stride + v * PANEL));
+                }
+            }
+        } else {
+            for r in 0..R {
+                for v in 0..P {
+                    sums[r][v].store(y.add(r * stride + v * PANEL));
+                }
+            }
+        }
+    }
+    R
+}
+
+/// What follows on the sums of a tile that is not whole, or that another tensor is added to: through memory, so that
+/// the sums of all others stay in registers.
+///
+/// # Safety
+/// `width` floats can be read and written in each row of the last two, whose rows are `stride` apart.
+#[inline(never)]
+unsafe fn finish(
+    tile: &mut [[f32; PANEL]],
+    panels: usize,
+    (y, added, stride, width): (*mut f32, Option<*const f32>, usize, usize),
+    clamp: Option<(f32, f32)>,
+) {
+    for (r, row) in tile.chunks_exact_mut(panels).enumerate() {
+        let row = &mut row.as_flattened_mut()[..width];
+        if let Some(added) = added {
+            // SAFETY: the caller's promise.
+            let added = unsafe { std::slice::from_raw_parts(added.add(r * stride), width) };
+            row.iter_mut().zip(added).for_each(|(y, a)| *y += a);
+        }
+        if let Some((low, high)) = clamp {
+            for v in row.iter_mut() {
+                let above = if *v > low { *v } else { low };
+                *v = if above < high { above } else { high };
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), y.add(r * stride), width) };
+    }
+}
+
+/// One filter for each channel.
+struct Depthwise {
+    image: Image,
+    /// Weights by tap, then channel.
+    taps: Vec<f32>,
+    bias: Vec<f32>,
+    act: Act,
+}
+
+impl Depthwise {
+    fn new(image: Image, weights: &[f32], bias: Option<Vec<f32>>, act: Act) -> Self {
+        let c = image.channels;
+        let kernel = image.window.kernel[1] * image.window.kernel[2];
+        let mut taps = vec![0.0; weights.len()];
+        for (i, v) in weights.iter().enumerate() {
+            taps[i % kernel * c + i / kernel] = *v;
+        }
+        Self { bias: bias.unwrap_or_else(|| vec![0.0; c]), taps, act, image }
+    }
+}
+
+/// Kernel rows and columns that lie within the image, for an output place.
+fn within(w: &Window, d: usize, o: usize) -> std::ops::Range<usize> {
+    let first = o * w.stride[d];
+    let low = w.before[d].saturating_sub(first).div_ceil(w.dilation[d]);
+    let high = (w.input[d] + w.before[d]).saturating_sub(first).div_ceil(w.dilation[d]);
+    low.min(w.kernel[d])..high.min(w.kernel[d])
+}
+
+/// Calls `f` with the number of every output pixel, and the kernel rows and columns within the image.
+#[inline(always)]
+fn pixels(w: &Window, mut f: impl FnMut(usize, [usize; 2], [std::ops::Range<usize>; 2])) {
+    let [_, oh, ow] = w.output;
+    for oy in 0..oh {
+        let ys = within(w, 1, oy);
+        for ox in 0..ow {
+            f(oy * ow + ox, [oy, ox], [ys.clone(), within(w, 2, ox)]);
+        }
+    }
+}
+
+/// The pixel under a kernel element that lies within the image.
+#[inline(always)]
+fn under(w: &Window, o: [usize; 2], k: [usize; 2]) -> usize {
+    let y = o[0] * w.stride[1] + k[0] * w.dilation[1] - w.before[1];
+    let x = o[1] * w.stride[2] + k[1] * w.dilation[2] - w.before[2];
+    y * w.input[2] + x
+}
+
+struct Channels<'a> {
+    d: &'a Depthwise,
+    x: &'a [f32],
+    added: Option<&'a [f32]>,
+    /// First element of the result, and its elements.
+    y: *mut f32,
+    out: usize,
+    clamp: Option<(f32, f32)>,
+}
+
+impl Channels<'_> {
+    fn check(&self) {
+        let w = &self.d.image.window;
+        let (plane, out, kernel) = w.sizes();
+        let c = self.d.image.channels;
+        assert!(
+            self.x.len() == plane * c
+                && self.out == out * c
+                && self.added.is_none_or(|a| a.len() == out * c)
+                && self.d.taps.len() == kernel * c
+                && self.d.bias.len() == c,
+            "an image has another size"
+        );
+    }
+}
+
+impl Wide for Channels<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const FMA: bool>(self) {
+        let (w, c) = (&self.d.image.window, self.d.image.channels);
+        pixels(w, |n, o, [ys, xs]| {
+            let mut first = 0;
+            // SAFETY: `check` has seen that images and weights have these sizes; channels end at c.
+            unsafe {
+                while first + 4 * PANEL <= c {
+                    channels::<V, 4>(&self, n, o, (&ys, &xs), first);
+                    first += 4 * PANEL;
+                }
+                while first + PANEL <= c {
+                    channels::<V, 1>(&self, n, o, (&ys, &xs), first);
+                    first += PANEL;
+                }
+                if first < c && c >= PANEL {
+                    // The last vector overlaps the one before, and gives the same sums there.
+                    channels::<V, 1>(&self, n, o, (&ys, &xs), c - PANEL);
+                    first = c;
+                }
+            }
+            for i in first..c {
+                let y = self.one::<FMA>(n, o, (&ys, &xs), i);
+                // SAFETY: n is an output pixel and i a channel.
+                unsafe { *self.y.add(n * c + i) = y };
+            }
+        });
+    }
+}
+
+type Near<'a> = (&'a std::ops::Range<usize>, &'a std::ops::Range<usize>);
+
+impl Channels<'_> {
+    /// One channel of a pixel.
+    #[inline(always)]
+    fn one<const FMA: bool>(&self, n: usize, o: [usize; 2], (ys, xs): Near<'_>, i: usize) -> f32 {
+        let (w, c) = (&self.d.image.window, self.d.image.channels);
+        let mut sum = self.d.bias[i];
+        for ky in ys.clone() {
+            for kx in xs.clone() {
+                let h = self.d.taps[(ky * w.kernel[2] + kx) * c + i];
+                sum = fma::<FMA>(self.x[under(w, o, [ky, kx]) * c + i], h, sum);
+            }
+        }
+        sum += self.added.map_or(0.0, |a| a[n * c + i]);
+        match self.clamp {
+            Some((low, _)) if sum <= low || sum.is_nan() => low,
+            Some((_, high)) if sum >= high => high,
+            _ => sum,
+        }
+    }
+}
+
+/// P vectors of channels of a pixel.
+///
+/// # Safety
+/// The sizes are as [`Channels::check`] wants them, there are so many channels, and the processor has the vector's
+/// instructions.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+unsafe fn channels<V: Vector, const P: usize>(
+    at: &Channels<'_>,
+    n: usize,
+    o: [usize; 2],
+    (ys, xs): Near<'_>,
+    first: usize,
+) {
+    let (w, c) = (&at.d.image.window, at.d.image.channels);
+    // SAFETY: the caller's promise; `ys` and `xs` keep to pixels of the image.
+    unsafe {
+        let mut sums = [V::zero(); P];
+        for v in 0..P {
+            sums[v] = V::load(at.d.bias.as_ptr().add(first + v * PANEL));
+        }
+        for ky in ys.start..ys.end {
+            let mut x = at.x.as_ptr().add(under(w, o, [ky, xs.start]) * c + first);
+            let mut h = at.d.taps.as_ptr().add((ky * w.kernel[2] + xs.start) * c + first);
+            for _ in xs.start..xs.end {
+                for v in 0..P {
+                    let x = V::load(x.add(v * PANEL));
+                    sums[v] = sums[v].add_products(x, V::load(h.add(v * PANEL)));
+                }
+                x = x.wrapping_add(w.dilation[2] * c);
+                h = h.wrapping_add(c);
+            }
+        }
+        let to = n * c + first;
+        for v in 0..P {
+            let mut sum = sums[v];
+            if let Some(added) = at.added {
+                sum = sum.add(V::load(added.as_ptr().add(to + v * PANEL)));
+            }
+            if let Some((low, high)) = at.clamp {
+                sum = sum.clamp(low, high);
+            }
+            sum.store(at.y.add(to + v * PANEL));
+        }
+    }
+}
+
+impl Body for Depthwise {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (x, added, y) = (t.get::<f32>(0), t.opt::<f32>(3), t.out::<f32>(0));
+        let (plane, out, _) = self.image.window.sizes();
+        let c = self.image.channels;
+        for (b, y) in y.chunks_exact_mut(out * c).enumerate() {
+            let x = &x[b * plane * c..][..plane * c];
+            let added = added.map(|a| &a[b * out * c..][..out * c]);
+            let clamp = bounds(self.act);
+            let job = Channels { d: self, x, added, y: y.as_mut_ptr(), out: y.len(), clamp };
+            job.check();
+            // SAFETY: `check` has seen that the images have the sizes that the code relies on.
+            unsafe { run_wide(job) }
+            if clamp.is_none() && self.act != Act::None {
+                simd::dispatch(Finish(y, self.act));
+            }
+        }
+    }
+}
+
+/// The greatest or the mean of each window.
+pub(super) fn pool(cx: &Cx<'_>, mean: bool) -> Made {
+    let [batch, h, w, channels] = image(cx)?;
+    let kernel = cx.sizes("kernel_shape", 2, 1)?;
+    let window = Window::new(cx, &[h, w], &kernel)?;
+    let out = [batch, window.output[1], window.output[2], channels];
+    let padding = cx.flag("count_include_pad", false)?;
+    let flops = 3.0 * (out.iter().product::<usize>() * kernel[0] * kernel[1]) as f64;
+    let body = Pool { image: Image { batch, channels, window }, mean, padding };
+    Ok(Plan::new(vec![token(DType::F32, &out)], body).flops(flops))
+}
+
+/// The mean of each channel.
+pub(super) fn global(cx: &Cx<'_>) -> Made {
+    let [batch, h, w, channels] = image(cx)?;
+    if h * w == 0 {
+        return Err(cx.refuse(0, "is empty", "give it elements"));
+    }
+    let out = vec![token(DType::F32, &[batch, 1, 1, channels])];
+    struct Global(usize, usize);
+    impl Body for Global {
+        fn run(&self, t: &mut Tensors<'_>) {
+            let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
+            let Global(pixels, c) = *self;
+            for (x, y) in x.chunks_exact(pixels * c).zip(y.chunks_exact_mut(c)) {
+                y.fill(0.0);
+                for x in x.chunks_exact(c) {
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+                }
+                y.iter_mut().for_each(|y| *y /= pixels as f32);
+            }
+        }
+    }
+    let flops = (batch * h * w * channels) as f64;
+    Ok(Plan::new(out, Global(h * w, channels)).flops(flops))
+}
+
+struct Pool {
+    image: Image,
+    mean: bool,
+    /// Whether padding counts as elements of a mean.
+    padding: bool,
+}
+
+struct Pooled<'a> {
+    p: &'a Pool,
+    x: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Loop for Pooled<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { p, x, y } = self;
+        let (w, c) = (&p.image.window, p.image.channels);
+        pixels(w, |n, o, [ys, xs]| {
+            let y = &mut y[n * c..(n + 1) * c];
+            y.fill(if p.mean { 0.0 } else { f32::NEG_INFINITY });
+            for ky in ys.clone() {
+                for kx in xs.clone() {
+                    let x = &x[under(w, o, [ky, kx]) * c..][..c];
+                    if p.mean {
+                        y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+                    } else {
+                        // A NaN wins, as it does in ONNX.
+                        y.iter_mut().zip(x).for_each(|(y, &x)| *y = Num::max(*y, x));
+                    }
+                }
+            }
+            if p.mean {
+                let count = if p.padding {
+                    (1..3).map(|d| w.reached(d, o[d - 1])).product()
+                } else {
+                    ys.len() * xs.len()
+                };
+                y.iter_mut().for_each(|y| *y /= count as f32);
+            }
+        });
+    }
+}
+
+impl Body for Pool {
+    fn run(&self, t: &mut Tensors<'_>) {
+        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
+        let (plane, out, _) = self.image.window.sizes();
+        let c = self.image.channels;
+        for (x, y) in x.chunks_exact(plane * c).zip(y.chunks_exact_mut(out * c)) {
+            simd::dispatch(Pooled { p: self, x, y });
+        }
+    }
+}
