@@ -65,13 +65,13 @@ mod linux {
             Some("kills") => kills(number(1, 1000)),
             Some("hang") => hang(number(1, 200)),
             Some("calm") => calm(number(1, 600)),
-            Some("cost") => cost(number(1, 15), args.get(2).map_or("", String::as_str)),
+            Some("cost") => cost(number(1, 60), args.get(2).map_or("", String::as_str)),
             Some("soak") => {
                 let kind = args.get(1).map_or("kill", String::as_str);
                 soak(kind, number(2, 600), args.get(3).map_or("", String::as_str));
             }
             _ => {
-                cost(7, "");
+                cost(20, "");
                 kills(200);
                 hang(50);
                 calm(20);
@@ -255,7 +255,8 @@ mod linux {
         let models = MODELS.into_iter().filter(|m| m.contains(only));
         for (model, devices) in models.flat_map(|m| [(m, 1), (m, 2)]) {
             let engine = engine_on(devices, model, &registry(), Losses::Single);
-            let iterations = (pace(&engine) * 1.0) as u64;
+            // Short runs in many turns: the machine's own ups and downs last for seconds.
+            let iterations = (pace(&engine) * 0.25) as u64;
             let run = |processes: bool, supervise: bool, checksums: bool| {
                 let options = RunOptions {
                     isolation: if processes { PROCESSES } else { Isolation::Threads },
