@@ -13,10 +13,10 @@ use zbmd_backends::vulkan::{
     Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
 };
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, RingId, State};
+use zbmd_ir::{DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, open, place, tokens};
-use zbmd_tests::run::{Streams, compile, random_inputs};
+use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place, tame_inputs, tokens};
+use zbmd_tests::run::{Streams, compile};
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -34,29 +34,6 @@ fn program(
 ) -> Verified<Program> {
     let compiled = compile(model, 1, registry);
     place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
-}
-
-/// Values of floats and complex numbers; other elements as their bytes.
-fn values(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    match dtype {
-        DType::F32 | DType::C32 => bytes
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
-            .collect(),
-        DType::F64 => bytes
-            .chunks_exact(8)
-            .map(|b| f64::from_le_bytes(b.try_into().expect("eight")))
-            .collect(),
-        _ => bytes.iter().map(|b| f64::from(*b)).collect(),
-    }
-}
-
-/// Largest difference as a share of the largest value.
-fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (got, want) = (values(dtype, got), values(dtype, want));
-    let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
-    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
 }
 
 struct Case<'a> {
@@ -114,20 +91,6 @@ impl Case<'_> {
     }
 }
 
-/// Tame noise for sources of floats; bytes for the rest.
-fn inputs(program: &Program, iterations: u64) -> Streams {
-    let mut rng = fastrand::Rng::with_seed(3);
-    let mut inputs = random_inputs(program, iterations, 5);
-    for (_, source) in program.graph.sources() {
-        if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
-            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
-                word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
-            }
-        }
-    }
-    inputs
-}
-
 #[test]
 fn models_run_on_the_gpu_as_in_the_interpreter() {
     let Some(device) = device(&Options::default()) else { return };
@@ -148,7 +111,7 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         let program = program(model, &registry, block, on_gpu);
         let plan = &program.plans[PlanId(0)];
         let case = Case { program: &program, plan, registry: &registry };
-        let inputs = inputs(&program, blocks * plan.block);
+        let inputs = tame_inputs(&program, blocks * plan.block);
         let no_tokens = Default::default();
         let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
         let summary = case.replay(&device, &mut player).summary();
@@ -170,11 +133,11 @@ fn arenas_are_cut_where_buffers_are_small() {
     let program = program("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
     let plan = &program.plans[PlanId(0)];
     let case = Case { program: &program, plan, registry: &registry };
-    case.check(&device, &inputs(&program, 4 * plan.block), 4, false, 1e-5);
+    case.check(&device, &tame_inputs(&program, 4 * plan.block), 4, false, 1e-5);
 
     let options = Options { bank_bytes: Some(256), ..Options::default() };
     let Some(small) = self::device(&options) else { return };
-    let (tokens, _) = tokens(&program, &registry, &inputs(&program, plan.block), plan.block);
+    let (tokens, _) = tokens(&program, &registry, &tame_inputs(&program, plan.block), plan.block);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
     let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.host_regions());
