@@ -14,7 +14,7 @@ use zbmd_ir::DeviceId;
 use crate::epoch::{EpochMemory, SessionMemory, Spec};
 use crate::error::EngineError;
 use crate::gpu::{DeviceFault, Gpus};
-use crate::host::{self, End, HostOptions, Job, Prepared, Unprepared};
+use crate::host::{self, End, HostOptions, Job, Prepared};
 use crate::session::Inner;
 
 /// Where workers run.

@@ -273,7 +273,7 @@ impl Worker {
         let replay = match body {
             Body::Cpu(replay) => replay,
             Body::Gpu(gpu) => {
-                let drive = Drive { epoch, calendar: self.calendar, gate, spin: *spin };
+                let drive = Drive { epoch, gate, spin: *spin };
                 let (periods, period) = (&mut self.periods, &mut self.period);
                 return gpu.run(drive, self.sample_every, periods, period);
             }

@@ -12,7 +12,7 @@ mod others;
 use std::sync::Arc;
 
 use zbmd_backends::vulkan::{HostRegion, Replay, ReplayError};
-use zbmd_ir::{Calendar, Entry, Plan, Program, Slot, State};
+use zbmd_ir::{Calendar, DeviceId, Entry, Plan, Program, Slot, State};
 
 pub(crate) use self::device::{DeviceFault, FaultKind, Gpus};
 use self::device::Lent;
@@ -78,7 +78,6 @@ pub(crate) struct Gpu {
 /// What a worker lends to its GPU while it runs.
 pub(crate) struct Drive<'a> {
     pub epoch: &'a EpochMemory,
-    pub calendar: usize,
     pub gate: &'a mut Gate,
     pub spin: Spin,
 }
@@ -136,14 +135,14 @@ impl Gpu {
         periods: &mut Periods,
         period: &mut u64,
     ) -> Result<u64, Halt> {
-        let Drive { epoch, calendar, gate, spin } = drive;
+        let Drive { epoch, gate, spin } = drive;
         self.others.begin(spin, sample_every);
         let blocks = self.periods(epoch, gate, spin, periods, period)?;
         self.sample = self.others.sample();
         let name = self.lent.name().to_owned();
         let wrong = |error| Halt::Device(of_replay(&name, error));
         self.replay.save_state(blocks, &mut self.state).map_err(|f| wrong(f.into()))?;
-        self.others.export(epoch, calendar, &self.state);
+        self.others.export(&self.state);
         if let Some(text) = self.lent.complaints() {
             return Err(Halt::Device(DeviceFault { device: name, kind: FaultKind::Failed, text }));
         }
@@ -227,7 +226,7 @@ impl Gpu {
             samples: sample.count,
             ..SlotReport::default()
         };
-        let device = |id| program.machine.devices[id].name.clone();
+        let device = |id: DeviceId| program.machine.devices[id].name.clone();
         let waits = self.others.waits_of_rings().map(|(ring, waits)| {
             let r = &plan.rings[ring];
             let ring = format!("{} {} -> {}", r.channel, device(r.from), device(r.to));

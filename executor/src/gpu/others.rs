@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use zbmd_backends::vulkan::{self, Peers, Stopped};
-use zbmd_ir::{BufferId, ChannelId, Graph, Plan, RingId, State};
+use zbmd_ir::{ChannelId, Graph, Plan, RingId, State};
 
 use super::{DEPTH, DeviceFault, WAITS, WORKS};
 use crate::border;
@@ -24,8 +24,8 @@ pub(super) struct Others {
     spin: Spin,
     /// For each ring of the plan, this worker's end, if it has one.
     ends: Vec<End>,
-    /// Buffers whose tokens this worker keeps at the end.
-    keepers: Vec<(BufferId, ChannelId)>,
+    /// Channels whose tokens this worker keeps at borders.
+    keeps: Vec<ChannelId>,
     /// The last border that this worker has passed.
     passed: u64,
     /// A transfer that arrived wrong.
@@ -111,15 +111,15 @@ impl Others {
             }
             end
         };
-        let keepers = border::keepers(graph, plan).into_iter();
-        let keepers = keepers.filter(|id| plan.buffers[*id].device == own);
+        let keepers = border::keepers(graph, plan).into_iter().map(|id| &plan.buffers[id]);
+        let keeps = keepers.filter(|b| b.device == own).map(|b| b.channel);
         Self {
             epoch: Arc::clone(epoch),
             calendar,
             stages: plan.stages.into(),
             spin: Spin::SHORT,
             ends: plan.rings.iter_enumerated().map(end).collect(),
-            keepers: keepers.map(|id| (id, plan.buffers[id].channel)).collect(),
+            keeps: keeps.collect(),
             passed: 0,
             corrupt: None,
             sample_every: 0,
@@ -183,10 +183,9 @@ impl Others {
     }
 
     /// Puts the last tokens of each channel that this device keeps into the end area.
-    pub(super) fn export(&self, epoch: &EpochMemory, calendar: usize, state: &State) {
-        debug_assert_eq!(calendar, self.calendar, "one worker, one calendar");
-        for &(_, channel) in &self.keepers {
-            let (to, bytes) = epoch.saved(Area::End, channel);
+    pub(super) fn export(&self, state: &State) {
+        for &channel in &self.keeps {
+            let (to, bytes) = self.epoch.saved(Area::End, channel);
             let tokens = &state.channels[channel];
             assert_eq!(tokens.len(), bytes, "a state of this graph");
             // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it.
