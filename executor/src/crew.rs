@@ -166,7 +166,7 @@ impl Crew {
         if self.is_thread(device) {
             if self.engine.is_gpu(device) {
                 let name = &self.engine.program.machine.devices[device].name;
-                self.gpus.lend(name).map_err(Farewell::NoDevice)?;
+                self.gpus.probe(name).map_err(Farewell::NoDevice)?;
             }
             self.members.insert(device, Member { incarnation, hand: Hand::Thread });
             self.tell(News::Ready { device, incarnation });

@@ -199,7 +199,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 };
                 let named = engine.inner.program.machine.devices.get(device);
                 if let (Some(named), true) = (named, engine.inner.is_gpu(device))
-                    && let Err(fault) = gpus.lend(&named.name)
+                    && let Err(fault) = gpus.probe(&named.name)
                 {
                     return answer(&answers, &Answer::NoDevice { fault });
                 }

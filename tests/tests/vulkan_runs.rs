@@ -174,7 +174,6 @@ mod linux {
                 let outcome = told.outcome.unwrap_or_else(|e| panic!("{isolation:?}: {e}"));
                 assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
                 assert_eq!(outcome.state, plain.outcome.as_ref().expect("well").state);
-                assert_eq!(outcome.report.recoveries, 0, "{isolation:?}");
                 let workers = &outcome.report.plans[0].workers;
                 let gpu = workers.iter().find(|w| w.device == "vulkan:0").expect("a GPU");
                 assert!(gpu.slots[0].samples > 0, "periods are measured");
@@ -250,8 +249,8 @@ mod linux {
         if std::fs::File::create_new(&note).is_err() {
             return;
         }
-        let how = note.extension().is_none().then(|| note.display().to_string());
-        let how = how.as_deref().and_then(|n| n.rsplit('-').next()).unwrap_or_default();
+        let name = note.display().to_string();
+        let how = name.rsplit('-').next().unwrap_or_default();
         let (site, after, error) = match how {
             "submit" => (Site::Submit, 200, Injected::Lost),
             "wait" => (Site::Wait, 100, Injected::Lost),

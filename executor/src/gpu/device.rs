@@ -78,11 +78,27 @@ struct Shelf {
     instance: Option<Arc<Instance>>,
     idle: BTreeMap<String, Arc<Device>>,
     lent: BTreeSet<String>,
+    /// Devices that have been lent before.
+    known: BTreeSet<String>,
 }
 
 impl Gpus {
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the device of that name is here and can be opened; it stays open.
+    ///
+    /// # Errors
+    /// In words, with a mend.
+    pub(crate) fn probe(&self, name: &str) -> Result<(), DeviceFault> {
+        let mut shelf = self.shelf();
+        if shelf.lent.contains(name) || shelf.idle.contains_key(name) {
+            return Ok(());
+        }
+        let device = shelf.open(name).map_err(|error| DeviceFault::unopened(name, error))?;
+        shelf.idle.insert(name.to_owned(), device);
+        Ok(())
     }
 
     /// The device of that name, for one worker.
@@ -93,15 +109,13 @@ impl Gpus {
         let is_lent = |shelf: &mut Shelf| shelf.lent.contains(name);
         let waited = self.returned.wait_timeout_while(self.shelf(), RETURN_TIME, is_lent);
         let (mut shelf, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let (device, is_new) = match shelf.idle.remove(name) {
-            Some(device) => (device, false),
-            None => {
-                let opened = shelf.open(name);
-                (opened.map_err(|error| DeviceFault::unopened(name, error))?, true)
-            }
+        let device = match shelf.idle.remove(name) {
+            Some(device) => device,
+            None => shelf.open(name).map_err(|error| DeviceFault::unopened(name, error))?,
         };
+        let is_first = shelf.known.insert(name.to_owned());
         shelf.lent.insert(name.to_owned());
-        Ok(Lent { device, is_new, name: name.to_owned(), gpus: Arc::clone(self) })
+        Ok(Lent { device, is_first, name: name.to_owned(), gpus: Arc::clone(self) })
     }
 }
 
@@ -137,7 +151,7 @@ fn cache_folder() -> Option<PathBuf> {
 /// A device that is one worker's until it is dropped.
 pub(crate) struct Lent {
     device: Arc<Device>,
-    is_new: bool,
+    is_first: bool,
     name: String,
     gpus: Arc<Gpus>,
 }
@@ -153,7 +167,7 @@ impl Lent {
 
     /// Keeps what the driver compiled for later runs.
     pub(crate) fn keep_kernels(&self) {
-        if self.is_new {
+        if self.is_first {
             self.device.save_cache();
         }
     }
