@@ -236,6 +236,9 @@ pub struct Player<'p> {
     released: BTreeMap<RingId, u64>,
     /// What the device sent.
     pub sent: BTreeMap<RingId, Vec<u8>>,
+    /// What it saved at borders, and how many periods it said had ended.
+    pub saved: BTreeMap<(u64, ChannelId), Vec<u8>>,
+    pub ended: u64,
     /// Answers that tokens are not there yet, to make the device wait.
     rng: fastrand::Rng,
     lazy: bool,
@@ -261,6 +264,8 @@ impl<'p> Player<'p> {
             written: BTreeMap::new(),
             released: BTreeMap::new(),
             sent: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            ended: 0,
             rng: fastrand::Rng::with_seed(7),
             lazy,
         }
@@ -363,5 +368,15 @@ impl Peers for Player<'_> {
             let (size, at) = self.place(ring, t);
             self.bytes(self.device)[at..at + size].fill(0x55);
         }
+    }
+
+    fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
+        assert!(self.saved.insert((border, channel), tokens.to_vec()).is_none(), "saved twice");
+        Ok(())
+    }
+
+    fn ended(&mut self, periods: u64) {
+        assert_eq!(periods, self.ended + 1, "periods end one after the other");
+        self.ended = periods;
     }
 }

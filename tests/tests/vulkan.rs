@@ -13,7 +13,7 @@ use zbmd_backends::vulkan::{
     Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
 };
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{DeviceId, Plan, PlanId, Program, RingId, State};
+use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place, tame_inputs, tokens};
 use zbmd_tests::run::{Streams, compile};
@@ -65,7 +65,13 @@ impl Case<'_> {
         let mut replay = self.replay(device, &mut player);
         let mut state = State::initial(&self.program.graph);
         replay.load_state(&state).expect("a state");
+        let heads = self.plan.buffers.iter_enumerated();
+        let heads = heads.filter(|(_, b)| b.device == GPU && b.head_tokens > 0);
+        let heads: Vec<BufferId> = heads.map(|(id, _)| id).collect();
+        let every = u64::from(self.plan.stages);
+        replay.save_borders(every, &heads).expect("room for borders");
         player.run(&mut replay, blocks).expect("a run");
+        assert_eq!(player.ended, blocks + every - 1);
         let sent: &BTreeMap<RingId, Vec<u8>> = &player.sent;
         assert!(!sent.is_empty() || self.plan.rings.iter().all(|r| r.from != GPU));
         for (ring, bytes) in sent {
@@ -85,6 +91,19 @@ impl Case<'_> {
             };
             let off = distance(dtype, &last(&state), &last(&want));
             assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
+        }
+        let borders: Vec<u64> = (1..=blocks).filter(|b| b.is_multiple_of(every)).collect();
+        assert_eq!(player.saved.len(), borders.len() * heads.len());
+        for border in borders {
+            let iterations = border * self.plan.block;
+            let (_, want) = self::tokens(self.program, self.registry, inputs, iterations);
+            for buffer in heads.iter().map(|id| &self.plan.buffers[*id]) {
+                let dtype = self.program.graph.channels[buffer.channel].token.dtype;
+                let saved = &player.saved[&(border, buffer.channel)];
+                let tokens = &want.channels[buffer.channel];
+                let off = distance(dtype, saved, &tokens[tokens.len() - saved.len()..]);
+                assert!(off <= tolerance, "border {border} of {}: off by {off:e}", buffer.channel);
+            }
         }
         let messages = device.instance().messages();
         assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
