@@ -8,23 +8,35 @@ use crate::kernels::Caps;
 
 /// Memory assumed where the system does not tell: 4 GiB.
 const FALLBACK_MEMORY_BYTES: u64 = 4 << 30;
-/// Bandwidth of one core to its caches and memory mixed, as kernels in a calendar see it.
-const BYTES_PER_S: u64 = 60_000_000_000;
-/// Between cores by way of the shared cache.
-const LINK_BYTES_PER_S: u64 = 10_000_000_000;
-const LINK_LATENCY_NS: u64 = 200;
+/// Arithmetic peak assumed of one CPU core, in operations per second, until it is measured: 8 lanes, two fused
+/// multiply-adds a cycle at 2.5 GHz come to 80 billion; ordinary kernels reach a tenth.
+pub const CORE_FLOPS: u64 = 8_000_000_000;
+/// Memory bandwidth assumed of one CPU core, in bytes per second.
+pub const CORE_BYTES_PER_S: u64 = 8_000_000_000;
+/// Bandwidth assumed of a link between two CPU devices.
+pub const LINK_BYTES_PER_S: u64 = 8_000_000_000;
+/// Latency assumed of a link between two CPU devices: a cache line's way between cores, and a wake-up now and then.
+pub const LINK_LATENCY_NS: u64 = 1_000;
 /// To and from a GPU: a copy through the host's memory.
 const GPU_LINK_BYTES_PER_S: u64 = 5_000_000_000;
 /// A submission or the notice of its end.
 const GPU_LINK_LATENCY_NS: u64 = 20_000;
 
 /// This machine: one device `cpu:N` for each physical core that the process may use, N counting from 0 in the
-/// order of the OS's numbers; memory shared evenly; a link between any two.
+/// order of the OS's numbers; three quarters of the memory, shared evenly; a link between any two.
 ///
-/// The same machine and affinity give the same result: nothing is measured. Arithmetic peaks are what one core
-/// with these instructions sustains on long vectors, not what was benchmarked here.
+/// The same machine and affinity give the same result: nothing is measured.
 pub fn detect() -> Machine {
-    machine(&cores(), memory_bytes(), flops_per_s())
+    machine(&cores(), memory_bytes() / 4 * 3)
+}
+
+/// A machine of `n` like CPU devices that may run anywhere on this computer. Where there are more devices than cores, they
+/// share them by turns of the operating system.
+pub fn uniform(n: usize) -> Machine {
+    let found = cores();
+    let cores: Vec<_> = (0..n).map(|i| found.get(i).copied().flatten()).collect();
+    let all = if n <= found.len() { cores } else { vec![None; n] };
+    machine(&all, memory_bytes() / 4 * 3)
 }
 
 /// A GPU of this machine, and what people call it.
@@ -117,15 +129,15 @@ pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
     machine
 }
 
-fn machine(cores: &[Option<u32>], memory_bytes: u64, flops_per_s: u64) -> Machine {
+fn machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
     let count = cores.len().max(1) as u64;
     let devices = cores.iter().enumerate().map(|(i, core)| Device {
         name: format!("cpu:{i}"),
         backend: "cpu".to_owned(),
         cores: core.iter().copied().collect(),
         memory_bytes: memory_bytes / count,
-        flops_per_s,
-        bytes_per_s: BYTES_PER_S,
+        flops_per_s: CORE_FLOPS,
+        bytes_per_s: CORE_BYTES_PER_S,
     });
     let ids = || (0..cores.len()).map(DeviceId::from);
     let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
@@ -136,18 +148,6 @@ fn machine(cores: &[Option<u32>], memory_bytes: u64, flops_per_s: u64) -> Machin
         latency_ns: LINK_LATENCY_NS,
     });
     Machine { devices: devices.collect(), links: links.collect() }
-}
-
-fn flops_per_s() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        return 40_000_000_000;
-    }
-    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-        15_000_000_000
-    } else {
-        2_000_000_000
-    }
 }
 
 /// The OS's numbers of the usable cores, one logical processor for each physical core; `None` if it has none.
@@ -193,7 +193,8 @@ fn topology(cpu: u32, what: &str) -> Option<i64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn memory_bytes() -> u64 {
+/// Physical memory, or what is assumed where the system does not tell.
+pub fn memory_bytes() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     total_memory(&info).unwrap_or(FALLBACK_MEMORY_BYTES)
 }
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn every_pair_has_a_link_and_memory_is_shared() {
-        let machine = machine(&[Some(0), Some(3), None], 3 << 30, 1);
+        let machine = machine(&[Some(0), Some(3), None], 3 << 30);
         assert_eq!(machine.links.len(), 6);
         let devices = || (0..3_usize).map(DeviceId::from);
         for (from, to) in devices().flat_map(|a| devices().map(move |b| (a, b))) {
@@ -247,7 +248,7 @@ mod tests {
         let gpu = |name: &str| Gpu {
             device: Device {
                 name: name.to_owned(),
-                ..machine(&[None], 1, 1).devices[DeviceId(0)].clone()
+                ..machine(&[None], 1).devices[DeviceId(0)].clone()
             },
             caps: Caps::COMMON,
             title: String::new(),
@@ -255,7 +256,7 @@ mod tests {
             driver: String::new(),
             api: String::new(),
         };
-        let machine = with_gpus(machine(&[None, None], 1, 1), &[gpu("vulkan:0"), gpu("vulkan:1")]);
+        let machine = with_gpus(machine(&[None, None], 1), &[gpu("vulkan:0"), gpu("vulkan:1")]);
         assert_eq!((machine.devices.len(), machine.links.len()), (4, 12));
         assert_eq!(machine.devices[DeviceId(3)].name, "vulkan:1");
         assert!(machine.link(DeviceId(0), DeviceId(3)).is_some());

@@ -4,6 +4,7 @@
 //! clock; compilation takes what was measured from [`MeasuredCosts`] and stays a function of its input.
 
 mod cache;
+mod gpu;
 mod kind;
 mod measure;
 
@@ -15,6 +16,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use zbmd_backends::kernel::Kernel;
 use zbmd_backends::op::Registry;
+use zbmd_backends::vulkan::Device as Gpu;
 use zbmd_ir::{Actor, ActorId, BlobId, Device, DeviceId, Graph, Machine, Role, TiSlice};
 
 use crate::compile::WriteError;
@@ -164,9 +166,11 @@ impl Found<'_> {
 struct Group {
     kind: String,
     devices: Vec<DeviceId>,
+    /// The GPU, if they are one, or why it cannot be measured.
+    gpu: Option<Result<Arc<Gpu>, String>>,
 }
 
-/// Costs of all kernels of the graph on all CPU devices, added to `costs`.
+/// Costs of all kernels of the graph on all devices of this computer, added to `costs`.
 pub(crate) fn run(
     graph: &Graph,
     model: &Model<'_>,
@@ -177,7 +181,9 @@ pub(crate) fn run(
 ) -> (MeasuredCosts, Vec<CostRow>) {
     let kernels = kernels(graph, model);
     let mut rows = Vec::new();
-    for group in groups(model.machine, &kind::Computer::read()) {
+    let mut all = groups(model.machine, &kind::Computer::read());
+    all.extend(gpu_groups(model.machine));
+    for group in all {
         let mut cache = Cache::open(how.cache.as_deref(), &group.kind, sink);
         let outcomes = on_kind(graph, model, &kernels, &group, &mut cache, how, progress);
         cache.close(sink);
@@ -221,10 +227,22 @@ fn groups(machine: &Machine, computer: &kind::Computer) -> Vec<Group> {
         let kind = computer.kind(&device.cores);
         match groups.iter_mut().find(|g| g.kind == kind) {
             Some(group) => group.devices.push(id),
-            None => groups.push(Group { kind, devices: vec![id] }),
+            None => groups.push(Group { kind, devices: vec![id], gpu: None }),
         }
     }
     groups
+}
+
+/// The GPUs, each for itself.
+fn gpu_groups(machine: &Machine) -> Vec<Group> {
+    let mut opened = gpu::Opened::default();
+    let gpus = machine.devices.iter_enumerated().filter(|(_, d)| d.backend == "vulkan");
+    let group = |(id, device): (DeviceId, &Device)| {
+        let gpu = opened.device(&device.name);
+        let kind = gpu.as_ref().map_or_else(|_| "vulkan: none".to_owned(), |gpu| gpu::kind(gpu));
+        Group { kind, devices: vec![id], gpu: Some(gpu) }
+    };
+    gpus.map(group).collect()
 }
 
 /// Costs of the kernels on one kind of device, in their order.
@@ -263,7 +281,7 @@ fn on_kind(
                 progress(Progress { done, total, actor, op, device: &device.name });
                 done += 1;
             }
-            let outcome = one(graph, model, found, device, how, &clock);
+            let outcome = one(graph, model, found, (device, &group.gpu), how, &clock);
             if outcome.1 == CostSource::Measured && found.may_be_cached() {
                 cache.insert(found.key, outcome.0.clone());
             }
@@ -282,16 +300,25 @@ fn one(
     graph: &Graph,
     model: &Model<'_>,
     found: &Found<'_>,
-    device: &Device,
+    (device, gpu): (&Device, &Option<Result<Arc<Gpu>, String>>),
     how: &CalibrateOptions,
     clock: &dyn Fn() -> u64,
 ) -> (MeasuredCost, CostSource) {
-    let measured = found.kernel.as_ref().map_err(Clone::clone).and_then(|kernel| {
+    let limits = Limits { budget_ns: how.budget_ns, memory_bytes: device.memory_bytes };
+    let on_cpu = || {
+        let kernel = found.kernel.as_ref().map_err(Clone::clone)?;
         let states = initial_states(graph, found.first);
         let task = Task { actor: found.actor, kernel: kernel.as_ref(), states: &states };
-        let limits = Limits { budget_ns: how.budget_ns, memory_bytes: device.memory_bytes };
         measure(&task, &limits, clock).map_err(|refusal| refusal.to_string())
-    });
+    };
+    let measured = match gpu {
+        None => on_cpu(),
+        Some(Err(why)) => Err(why.clone()),
+        Some(Ok(gpu)) => {
+            let given = (model.registry, model.blobs);
+            gpu::measure(given, found.actor, gpu, &limits, clock).map_err(|r| r.to_string())
+        }
+    };
     match measured {
         Ok(m) => {
             let (spread_percent, samples) = (m.spread_percent, m.samples);

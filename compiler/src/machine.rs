@@ -11,45 +11,9 @@ use crate::read::{self, Fields};
 use crate::source::{FileId, Span, Spanned};
 use crate::units::{self, UnitError};
 
-/// Arithmetic peak assumed of one CPU core, in operations per second, until it is measured: 8 lanes, two fused
-/// multiply-adds a cycle at 2.5 GHz come to 80; ordinary kernels reach a tenth.
-pub const CORE_FLOPS: u64 = 8_000_000_000;
-/// Memory bandwidth assumed of one CPU core, in bytes per second.
-pub const CORE_BYTES_PER_S: u64 = 8_000_000_000;
-/// Bandwidth assumed of a link between two CPU devices.
-const LINK_BYTES_PER_S: u64 = 8_000_000_000;
-/// Latency assumed of a link between two CPU devices: a cache line's way between cores, and a wake-up now and then.
-const LINK_LATENCY_NS: u64 = 1_000;
-
-/// The CPU devices of this computer: one for each core that this process may use, `cpu:0` first, with an equal share
-/// of three quarters of the memory.
-pub fn detect() -> Machine {
-    let cores = allowed_cores();
-    let memory = memory_bytes() / 4 * 3 / cores.len() as u64;
-    cpus(cores.len(), memory, |i| vec![cores[i]])
-}
-
-/// A machine of `n` like CPU devices that may run anywhere on this computer.
-pub fn uniform(n: usize) -> Machine {
-    let memory = memory_bytes() / 4 * 3 / n.max(1) as u64;
-    let cores = allowed_cores();
-    // More devices than cores share them by turns of the operating system.
-    cpus(n, memory, |i| if n <= cores.len() { vec![cores[i]] } else { Vec::new() })
-}
-
-fn cpus(n: usize, memory_bytes: u64, cores: impl Fn(usize) -> Vec<u32>) -> Machine {
-    let device = |i| Device {
-        name: format!("cpu:{i}"),
-        backend: "cpu".to_owned(),
-        cores: cores(i),
-        memory_bytes,
-        flops_per_s: CORE_FLOPS,
-        bytes_per_s: CORE_BYTES_PER_S,
-    };
-    let devices: TiVec<DeviceId, Device> = (0..n).map(device).collect();
-    let links = all_links(&devices);
-    Machine { devices, links }
-}
+/// The CPU devices of this computer: `zbmd_backends::devices::detect`.
+pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, uniform};
+use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS, memory_bytes};
 
 /// A link between every two devices.
 fn all_links(devices: &TiVec<DeviceId, Device>) -> TiVec<zbmd_ir::LinkId, Link> {
@@ -64,29 +28,6 @@ fn all_links(devices: &TiVec<DeviceId, Device>) -> TiVec<zbmd_ir::LinkId, Link> 
             latency_ns: LINK_LATENCY_NS,
         })
         .collect()
-}
-
-fn allowed_cores() -> Vec<u32> {
-    #[cfg(target_os = "linux")]
-    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
-        let cores: Vec<u32> = (0..rustix::thread::CpuSet::MAX_CPU)
-            .filter(|&c| set.is_set(c))
-            .map(|c| c as u32)
-            .collect();
-        if !cores.is_empty() {
-            return cores;
-        }
-    }
-    let n = std::thread::available_parallelism().map_or(1, usize::from);
-    (0..n as u32).collect()
-}
-
-/// Physical memory, or 4 GiB where the system does not say.
-fn memory_bytes() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = info.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.map_or(4 << 30, |k| k.saturating_mul(1024))
 }
 
 #[derive(Serialize)]

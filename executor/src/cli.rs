@@ -38,9 +38,9 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// A file cannot be read or written, or its content does not fit its stream.
     pub const FILE: u8 = 4;
-    /// The bundle is refused.
+    /// The bundle is refused: it is damaged, or made for a device that is not here.
     pub const REFUSED: u8 = 5;
-    /// A fault at run time: a kernel's, or too little memory.
+    /// A fault at run time: a kernel's, a device's, or too little memory.
     pub const FAULT: u8 = 6;
     /// The supervisor gave up, in good order: everything committed was written.
     pub const GAVE_UP: u8 = 7;
@@ -83,8 +83,8 @@ struct Args {
     /// Fill up an incomplete last iteration with zero tokens.
     #[arg(long)]
     pad: bool,
-    /// Where workers run: in threads of this process, or each in a process of its own.
-    #[arg(long, value_name = "WHERE", default_value = "threads")]
+    /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device.
+    #[arg(long, value_name = "WHERE", default_value = "gpus")]
     isolation: Where,
     /// Check that what arrives over rings is what was sent.
     #[arg(long)]
@@ -119,6 +119,8 @@ struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Where {
+    /// GPUs in processes, which a failing driver may take along, and CPU devices in threads.
+    Gpus,
     /// In threads.
     Threads,
     /// In processes.
@@ -187,6 +189,7 @@ impl CliError {
             CliError::Bundle { source, .. } if matches!(**source, OpenError::Io(_)) => exit::FILE,
             CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
             CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
+            CliError::Run(RunError::Start(EngineError::Device { .. })) => exit::REFUSED,
             CliError::Run(RunError::GaveUp { .. }) => exit::GAVE_UP,
             CliError::Run(_) => exit::FAULT,
         }
@@ -263,6 +266,8 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         iterations: args.iterations,
         pad: args.pad,
         isolation: match args.isolation {
+            Where::Gpus if !cfg!(target_os = "linux") => Isolation::Threads,
+            Where::Gpus => Isolation::GpuProcesses { program: None },
             Where::Threads => Isolation::Threads,
             Where::Processes => Isolation::Processes { program: None },
         },

@@ -9,10 +9,11 @@ use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
 use crate::arena::OutOfMemory;
 use crate::border;
 use crate::conduit::Conduit;
-use crate::crew::{Crew, News};
+use crate::crew::{Crew, Farewell, News};
 use crate::driver::Driver;
 use crate::epoch::{Area, EpochMemory, Saves, SessionMemory, SinkSpec, Spec};
 use crate::error::{EngineError, RunError};
+use crate::gpu::{DeviceFault, FaultKind};
 use crate::host::{End, How, Prepared};
 use crate::ledger::given_out_before;
 use crate::measure::Clock;
@@ -155,7 +156,11 @@ impl Conductor {
                 News::Gone { device, farewell, .. } => {
                     active.memory.stop();
                     let device = self.engine.program.machine.devices[device].name.clone();
-                    return Err(RunError::Lost { device, why: farewell.to_string() });
+                    return Err(match farewell {
+                        Farewell::NoDevice(fault) => device_error(&fault, 0),
+                        Farewell::Failed(fault) => device_error(&fault, 0),
+                        farewell => RunError::Lost { device, why: farewell.to_string() },
+                    });
                 }
                 News::Bug(bug) => {
                     active.memory.stop();
@@ -492,6 +497,14 @@ impl Active {
     }
 }
 
+fn device_error(fault: &DeviceFault, block: u64) -> RunError {
+    let DeviceFault { device, kind, text } = fault.clone();
+    match kind {
+        FaultKind::Unfit => EngineError::Device { device, why: text }.into(),
+        _ => RunError::Device { device, block, fault: text },
+    }
+}
+
 fn error_of(how: &How) -> Option<RunError> {
     match how {
         How::Finished { .. } | How::Stopped => None,
@@ -500,5 +513,6 @@ fn error_of(how: &How) -> Option<RunError> {
             let error = OutOfMemory { bytes: *bytes, limit: *limit };
             Some(EngineError::Memory(error).into())
         }
+        How::Device { fault, block } => Some(device_error(fault, *block)),
     }
 }

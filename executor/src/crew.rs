@@ -13,6 +13,7 @@ use zbmd_ir::DeviceId;
 
 use crate::epoch::{EpochMemory, SessionMemory, Spec};
 use crate::error::EngineError;
+use crate::gpu::{DeviceFault, Gpus};
 use crate::host::{self, End, HostOptions, Job, Prepared};
 use crate::session::Inner;
 use crate::watchdog::{self, Dog, Inbox, Teller};
@@ -29,6 +30,11 @@ pub enum Isolation {
         /// The program to start.
         program: Option<PathBuf>,
     },
+    /// GPUs in processes, as above, and CPU devices in threads: a driver that fails takes its process along.
+    GpuProcesses {
+        /// The program to start.
+        program: Option<PathBuf>,
+    },
 }
 
 /// Why a worker is no more.
@@ -37,6 +43,10 @@ pub(crate) enum Farewell {
     Exited(i32),
     Killed(i32),
     Unfit(String),
+    /// It has no use without its GPU, which is not there or cannot be opened.
+    NoDevice(DeviceFault),
+    /// Its GPU failed in such a way that its process must not go on.
+    Failed(DeviceFault),
 }
 
 impl std::fmt::Display for Farewell {
@@ -45,6 +55,7 @@ impl std::fmt::Display for Farewell {
             Self::Exited(code) => write!(f, "exited with code {code}"),
             Self::Killed(signal) => write!(f, "killed by signal {signal}"),
             Self::Unfit(why) => f.write_str(why),
+            Self::NoDevice(fault) | Self::Failed(fault) => fault.fmt(f),
         }
     }
 }
@@ -91,6 +102,8 @@ pub(crate) struct Crew {
     queues: crate::epoch::Queues,
     options: HostOptions,
     isolation: Isolation,
+    /// The GPUs that threads of this process drive.
+    gpus: Arc<Gpus>,
     members: BTreeMap<DeviceId, Member>,
     /// Threads that will end by themselves: replays that were told to stop, and listeners of processes.
     threads: Vec<(DeviceId, JoinHandle<()>)>,
@@ -121,6 +134,7 @@ impl Crew {
             queues,
             options,
             isolation,
+            gpus: Arc::default(),
             members: BTreeMap::new(),
             threads: Vec::new(),
             left: Vec::new(),
@@ -133,9 +147,17 @@ impl Crew {
 
     /// Starts the worker of a device. News of it follow: that it is ready, or gone.
     pub(crate) fn spawn(&mut self, device: DeviceId, incarnation: u32) {
-        if let Err(error) = self.try_spawn(device, incarnation) {
-            let farewell = Farewell::Unfit(error.to_string());
+        if let Err(farewell) = self.try_spawn(device, incarnation) {
             self.tell(News::Gone { device, incarnation, farewell });
+        }
+    }
+
+    /// Whether the worker of a device is a thread of this process.
+    fn is_thread(&self, device: DeviceId) -> bool {
+        match &self.isolation {
+            Isolation::Threads => true,
+            Isolation::Processes { .. } => false,
+            Isolation::GpuProcesses { .. } => !self.engine.is_gpu(device),
         }
     }
 
@@ -143,23 +165,27 @@ impl Crew {
         self.told.tell(news);
     }
 
-    fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> io::Result<()> {
-        match &self.isolation {
-            Isolation::Threads => {
-                self.members.insert(device, Member { incarnation, hand: Hand::Thread });
-                self.tell(News::Ready { device, incarnation });
-                Ok(())
+    fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> Result<(), Farewell> {
+        if self.is_thread(device) {
+            if self.engine.is_gpu(device) {
+                let name = &self.engine.program.machine.devices[device].name;
+                self.gpus.probe(name).map_err(Farewell::NoDevice)?;
             }
+            self.members.insert(device, Member { incarnation, hand: Hand::Thread });
+            self.tell(News::Ready { device, incarnation });
+            return Ok(());
+        }
+        let started = match &self.isolation {
             #[cfg(target_os = "linux")]
-            Isolation::Processes { program } => {
+            Isolation::Processes { program } | Isolation::GpuProcesses { program } => {
                 let program = program.clone();
                 self.spawn_process(device, incarnation, program)
             }
-            #[cfg(not(target_os = "linux"))]
-            Isolation::Processes { .. } => Err(io::Error::other(
+            _ => Err(io::Error::other(
                 "workers in processes of their own need Linux; run them as threads",
             )),
-        }
+        };
+        started.map_err(|error| Farewell::Unfit(error.to_string()))
     }
 
     #[cfg(target_os = "linux")]
@@ -181,10 +207,10 @@ impl Crew {
             queues: &self.queues,
             options: self.options,
         };
-        let (process, listener) = WorkerProcess::start(program.as_deref(), &ship)?;
+        let (process, listener) = WorkerProcess::start(program.as_deref(), &ship, device)?;
         let told = self.told.clone();
         let listen = move || {
-            let mut unfit = None;
+            let mut last_word = None;
             let ended = listener.listen(|answer| {
                 let news = match answer {
                     Answer::Ready => News::Ready { device, incarnation },
@@ -192,14 +218,22 @@ impl Crew {
                         News::Ended { device, incarnation, epoch, calendar, end }
                     }
                     Answer::Unfit { why } => {
-                        unfit = Some(why);
+                        last_word = Some(Farewell::Unfit(why));
+                        return;
+                    }
+                    Answer::NoDevice { fault } => {
+                        last_word = Some(Farewell::NoDevice(fault));
+                        return;
+                    }
+                    Answer::Failed { fault } => {
+                        last_word = Some(Farewell::Failed(fault));
                         return;
                     }
                 };
                 told.tell(news);
             });
-            let farewell = match (unfit, ended.map(ending)) {
-                (Some(why), _) => Farewell::Unfit(why),
+            let farewell = match (last_word, ended.map(ending)) {
+                (Some(last_word), _) => last_word,
                 (None, Ok(Ok(code))) => Farewell::Exited(code),
                 (None, Ok(Err(signal))) => Farewell::Killed(signal),
                 (None, Err(error)) => Farewell::Unfit(error.to_string()),
@@ -237,9 +271,9 @@ impl Crew {
                 queues: &self.queues,
                 options: self.options,
             };
-            for member in self.members.values_mut() {
+            for (device, member) in &mut self.members {
                 if let Hand::Process(process) = &mut member.hand {
-                    process.open(&ship);
+                    process.open(&ship, *device);
                 }
             }
             self.bundle = Some(bundle);
@@ -317,13 +351,14 @@ impl Crew {
     ) -> Result<Vec<Option<Prepared>>, EngineError> {
         let mut parts = Vec::with_capacity(spec.devices.len());
         for calendar in 0..spec.devices.len() {
-            let is_thread = self.isolation == Isolation::Threads;
+            let is_thread = self.is_thread(spec.devices[calendar]);
             let job = || Job {
                 spec: Arc::clone(spec),
                 calendar,
                 session: Arc::clone(&self.session),
                 epoch: Arc::clone(epoch),
                 options: self.options,
+                gpus: Arc::clone(&self.gpus),
             };
             parts.push(is_thread.then(|| host::prepare(&self.engine, job())).transpose()?);
         }
@@ -419,12 +454,9 @@ impl Crew {
 
     /// Waits for the threads that were told to end, but not for those that were given up: they may hang in a kernel.
     pub(crate) fn dismiss(mut self) {
-        let devices: Vec<(DeviceId, u32)> =
-            self.members.iter().map(|(d, m)| (*d, m.incarnation)).collect();
-        let threads_alone = self.isolation == Isolation::Threads;
-        if !threads_alone {
-            devices.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
-        }
+        let processes = self.members.iter().filter(|(_, m)| !matches!(m.hand, Hand::Thread));
+        let processes: Vec<(DeviceId, u32)> = processes.map(|(d, m)| (*d, m.incarnation)).collect();
+        processes.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
         for (_, thread) in self.threads.drain(..) {
             // A panic has been told as news.
             let _ = thread.join();

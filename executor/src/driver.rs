@@ -10,6 +10,7 @@ use zbmd_ir::{DeviceId, Plan, PlanId, State};
 use crate::conductor::{Active, Conductor, Phase};
 use crate::crew::{Farewell, News};
 use crate::error::RunError;
+use crate::gpu::FaultKind;
 use crate::host::How;
 use crate::inject::{Fault, Injector};
 use crate::measure::Clock;
@@ -277,6 +278,8 @@ impl<'c> Driver<'c> {
                     Farewell::Exited(code) => Cause::Exited { code },
                     Farewell::Killed(signal) => Cause::Killed { signal },
                     Farewell::Unfit(why) => Cause::NotStarted { why },
+                    Farewell::NoDevice(fault) => Cause::NotStarted { why: fault.to_string() },
+                    Farewell::Failed(fault) => Cause::Fault { text: fault.to_string() },
                 };
                 Input::Gone { device, incarnation: Incarnation(incarnation), cause }
             }
@@ -290,6 +293,10 @@ impl<'c> Driver<'c> {
                     How::Finished { blocks } => End::Finished { blocks },
                     How::Stopped => End::Stopped,
                     How::NoMemory { .. } => End::OutOfMemory,
+                    How::Device { fault, .. } if fault.kind == FaultKind::Memory => {
+                        End::OutOfMemory
+                    }
+                    How::Device { fault, .. } => End::Fault { text: fault.to_string() },
                     How::Wrong(wrong) => {
                         let text = RunError::from(wrong.clone()).to_string();
                         match wrong.kind {

@@ -4,6 +4,7 @@ use zbmd_backends::op::OpError;
 use zbmd_ir::ChannelId;
 
 use crate::arena::OutOfMemory;
+use crate::host::Unprepared;
 use crate::prepare::Unsupported;
 
 /// Why a verified program cannot be started.
@@ -57,9 +58,26 @@ pub enum EngineError {
     /// The machine has too little memory.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
+    /// A GPU that the plan uses is not there, or cannot do what the plan asks of it.
+    #[error("device {device}: {why}")]
+    Device {
+        /// The device.
+        device: String,
+        /// What is missing, and what to do about it.
+        why: String,
+    },
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+}
+
+impl From<Unprepared> for EngineError {
+    fn from(why: Unprepared) -> Self {
+        match why {
+            Unprepared::Memory(error) => Self::Memory(error),
+            Unprepared::Device(fault) => Self::Device { device: fault.device, why: fault.text },
+        }
+    }
 }
 
 /// Why a run was given up. The process and other runs go on.
@@ -75,6 +93,16 @@ pub enum RunError {
         /// The block it worked on, at most: later periods of other blocks were not begun.
         block: u64,
         /// What it said.
+        fault: String,
+    },
+    /// A GPU or its driver failed.
+    #[error("device {device}, block {block}: {fault}")]
+    Device {
+        /// The device.
+        device: String,
+        /// The block that was submitted last, at most.
+        block: u64,
+        /// What the driver said.
         fault: String,
     },
     /// What came over a ring is not what was sent.

@@ -10,6 +10,7 @@ use crate::arena::OutOfMemory;
 use crate::border;
 use crate::conduit::{Conduit, Consumer, Producer};
 use crate::epoch::{EpochMemory, SessionMemory, Spec};
+use crate::gpu::{DeviceFault, Gpu, Gpus};
 use crate::measure::Path;
 use crate::prepare::{Known, Lowered, Memory, Slots, lower};
 use crate::report::{LatencyReport, WorkerReport};
@@ -17,7 +18,7 @@ use crate::ring::Spin;
 use crate::session::Inner;
 use crate::summary::{self, Wrong};
 use crate::watchdog::Winder;
-use crate::worker::{Failure, Feed, Gate, Periods, SinkEnd, SourceEnd, Worker};
+use crate::worker::{Body, Failure, Feed, Gate, Periods, SinkEnd, SourceEnd, Worker};
 
 /// Latency paths measured by one worker; each takes some tens of kilobytes.
 const MAX_PATHS: usize = 64;
@@ -41,6 +42,21 @@ pub(crate) struct Job {
     pub session: Arc<SessionMemory>,
     pub epoch: Arc<EpochMemory>,
     pub options: HostOptions,
+    /// The GPUs that this process has open.
+    pub gpus: Arc<Gpus>,
+}
+
+/// Why a job cannot be begun.
+#[derive(Clone, Debug)]
+pub(crate) enum Unprepared {
+    Memory(OutOfMemory),
+    Device(DeviceFault),
+}
+
+impl From<OutOfMemory> for Unprepared {
+    fn from(error: OutOfMemory) -> Self {
+        Self::Memory(error)
+    }
 }
 
 /// How a worker's part ended.
@@ -54,6 +70,8 @@ pub(crate) enum How {
     Wrong(Wrong),
     /// There was no memory to begin with.
     NoMemory { bytes: u64, limit: u64 },
+    /// Its GPU cannot do it, or failed.
+    Device { fault: DeviceFault, block: u64 },
 }
 
 /// What a worker leaves.
@@ -71,9 +89,13 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn without_memory(error: OutOfMemory) -> Self {
+    pub(crate) fn unprepared(why: Unprepared) -> Self {
+        let how = match why {
+            Unprepared::Memory(OutOfMemory { bytes, limit }) => How::NoMemory { bytes, limit },
+            Unprepared::Device(fault) => How::Device { fault, block: 0 },
+        };
         Self {
-            how: How::NoMemory { bytes: error.bytes, limit: error.limit },
+            how,
             report: WorkerReport::default(),
             latencies: Vec::new(),
             discarded: Vec::new(),
@@ -88,19 +110,24 @@ impl End {
 /// A job with its memory, ready to run.
 pub(crate) struct Prepared {
     plan: zbmd_ir::PlanId,
-    memory: Memory,
+    /// Of a CPU device; a GPU has its own.
+    memory: Option<Memory>,
     slots: Slots,
     worker: Worker,
 }
 
 /// Takes a job's memory and fills it with the tokens that the epoch begins with.
-pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, OutOfMemory> {
-    let Job { spec, calendar, session, epoch, options } = job;
+pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
+    if engine.is_gpu(job.spec.devices[job.calendar]) {
+        return prepare_gpu(engine, job);
+    }
+    let Job { spec, calendar, session, epoch, options, .. } = job;
     let program = &engine.program;
     let plan = &program.plans[spec.plan];
     let graph = &program.graph;
     if spec.deny_memory && calendar == 0 {
-        return Err(OutOfMemory { bytes: plan.calendars[calendar].arena_bytes, limit: 0 });
+        let bytes = plan.calendars[calendar].arena_bytes;
+        return Err(OutOfMemory { bytes, limit: 0 }.into());
     }
     let memory = Memory::new(&plan.calendars[calendar], Arc::clone(&epoch), options.lock_memory)?;
     border::import(graph, plan, &memory);
@@ -119,7 +146,7 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, OutOfMemory>
     let cores = program.machine.devices[device].cores.clone();
     let stamps = (!sources.is_empty()).then(|| epoch.stamps(calendar));
     let worker = Worker {
-        replay,
+        body: Body::Cpu(replay),
         sources: sources.iter().map(source).collect(),
         sinks: sink_ends(engine, &spec, &epoch, &sinks),
         gate: gate(engine, &spec, &session),
@@ -133,7 +160,39 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, OutOfMemory>
         period: 0,
         epoch,
     };
-    Ok(Prepared { plan: spec.plan, memory, slots: Slots { slots, rings }, worker })
+    let slots = Slots { slots, rings };
+    Ok(Prepared { plan: spec.plan, memory: Some(memory), slots, worker })
+}
+
+/// The same for a GPU, which has neither sources nor sinks, and whose memory is the driver's.
+fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
+    let Job { spec, calendar, session, epoch, options, gpus } = job;
+    let program = &engine.program;
+    let plan = &program.plans[spec.plan];
+    if spec.deny_memory && calendar == 0 {
+        let bytes = plan.calendars[calendar].arena_bytes;
+        return Err(OutOfMemory { bytes, limit: 0 }.into());
+    }
+    let name = &program.machine.devices[spec.devices[calendar]].name;
+    let gpu = Gpu::new(engine, plan, calendar, name, &epoch, &gpus).map_err(Unprepared::Device)?;
+    let worker = Worker {
+        body: Body::Gpu(gpu),
+        sources: Vec::new(),
+        sinks: Vec::new(),
+        gate: gate(engine, &spec, &session),
+        calendar,
+        stamps: None,
+        cores: Vec::new(),
+        // It waits for its device most of the time: a core is better left to others.
+        spin: Spin::SHORT,
+        stages: u64::from(plan.stages),
+        sample_every: options.sample_every,
+        periods: Periods::default(),
+        period: 0,
+        epoch,
+    };
+    let slots = Slots { slots: Vec::new(), rings: plan.rings.keys().collect() };
+    Ok(Prepared { plan: spec.plan, memory: None, slots, worker })
 }
 
 fn sink_ends(engine: &Inner, spec: &Spec, epoch: &EpochMemory, sinks: &[ActorId]) -> Vec<SinkEnd> {
@@ -197,14 +256,21 @@ impl Prepared {
         let calendar = &plan.calendars[self.worker.calendar];
         let how = match outcome {
             Ok(blocks) => {
-                border::export(&program.graph, plan, &self.memory, blocks);
+                if let Some(memory) = &self.memory {
+                    border::export(&program.graph, plan, memory, blocks);
+                }
                 How::Finished { blocks }
             }
             Err(failure) => self.how_it_failed(engine, failure),
         };
         let report = summary::worker_report(program, plan, calendar, &self.slots, &self.worker);
         let sinks = &self.worker.sinks;
-        let (arena_bytes, locked_bytes) = self.memory.bytes();
+        let (arena_bytes, locked_bytes) = match (&self.memory, &self.worker.body) {
+            (Some(memory), _) => memory.bytes(),
+            // The driver's memory is not paged out.
+            (None, Body::Gpu(gpu)) => (gpu.bytes(), gpu.bytes()),
+            (None, Body::Cpu(_)) => (0, 0),
+        };
         End {
             how,
             report,
@@ -221,6 +287,7 @@ impl Prepared {
         let plan = &engine.program.plans[self.plan];
         match failure {
             Failure::Stopped => How::Stopped,
+            Failure::Device(fault) => How::Device { fault, block: self.worker.period },
             failure => How::Wrong(summary::wrong(
                 &engine.program,
                 plan,

@@ -11,6 +11,7 @@ mod crew;
 mod driver;
 mod epoch;
 mod error;
+mod gpu;
 mod host;
 pub mod inject;
 pub mod io;
@@ -28,6 +29,8 @@ mod stream;
 mod summary;
 pub mod supervise;
 mod system;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod watchdog;
 #[cfg(target_os = "linux")]
 mod wire;

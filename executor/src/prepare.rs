@@ -13,6 +13,7 @@ use crate::arena::{Arena, OutOfMemory};
 use crate::border;
 use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
+use crate::gpu;
 use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
 use crate::session::Inner;
 
@@ -21,7 +22,7 @@ use crate::session::Inner;
 pub enum Unsupported {
     /// A device of a backend that this program has no code for.
     #[error(
-        "plan `{plan}` uses {device} of backend `{backend}`; this executor runs backend `cpu`: compile for a machine of CPU devices"
+        "plan `{plan}` uses {device} of backend `{backend}`; this executor runs `cpu` and `vulkan`: compile for a machine of such devices"
     )]
     Backend {
         /// The plan.
@@ -31,8 +32,8 @@ pub enum Unsupported {
         /// Its backend.
         backend: String,
     },
-    /// A CPU device with several queues.
-    #[error("plan `{plan}` has {lanes} lanes on {device}; a CPU device runs 1: compile again")]
+    /// A device with several queues.
+    #[error("plan `{plan}` has {lanes} lanes on {device}; a device runs 1: compile again")]
     Lanes {
         /// The plan.
         plan: String,
@@ -40,6 +41,18 @@ pub enum Unsupported {
         device: String,
         /// Lanes with slots.
         lanes: usize,
+    },
+    /// A source or a sink on a GPU.
+    #[error(
+        "plan `{plan}` has `{actor}` on {device}; sources and sinks are the host's: pin it to a CPU device"
+    )]
+    Stream {
+        /// The plan.
+        plan: String,
+        /// The source or sink.
+        actor: String,
+        /// The device's name.
+        device: String,
     },
     /// An actor with more ports that are written than a kernel call can carry.
     #[error(
@@ -146,7 +159,7 @@ pub(crate) fn check(program: &zbmd_ir::Program, plan: &Plan) -> Result<(), Unsup
     for calendar in &plan.calendars {
         let device = &program.machine.devices[calendar.device];
         let name = || (plan.name.clone(), device.name.clone());
-        if device.backend != "cpu" {
+        if !["cpu", gpu::BACKEND].contains(&device.backend.as_str()) {
             let ((plan, device), backend) = (name(), device.backend.clone());
             return Err(Unsupported::Backend { plan, device, backend });
         }
@@ -158,6 +171,10 @@ pub(crate) fn check(program: &zbmd_ir::Program, plan: &Plan) -> Result<(), Unsup
         let mut stages = BTreeMap::new();
         for lane in &calendar.lanes {
             stream_stages(&program.graph, &lane.entries, &mut stages)?;
+        }
+        if let (Some(actor), gpu::BACKEND) = (stages.keys().next(), device.backend.as_str()) {
+            let ((plan, device), actor) = (name(), program.graph.actors[*actor].name.clone());
+            return Err(Unsupported::Stream { plan, actor, device });
         }
     }
     for actor in &program.graph.actors {
@@ -231,6 +248,9 @@ pub(crate) fn step_tables(
     let graph = &engine.program.graph;
     let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
     let table = |calendar: &Calendar| {
+        if engine.is_gpu(calendar.device) {
+            return StepTable(gpu::steps(calendar));
+        }
         let Ok(memory) = Memory::sketch(calendar, epoch) else { return StepTable(Vec::new()) };
         let lowered = lower(&known, plan, calendar, &memory);
         let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);

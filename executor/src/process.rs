@@ -15,12 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
+};
 use serde::{Deserialize, Serialize};
 use zbmd_backends::op::Registry;
+use zbmd_ir::DeviceId;
 
 use crate::epoch::{EpochMemory, Queues, SessionMemory, Spec};
-use crate::host::{self, End, HostOptions, Job};
+use crate::gpu::{DeviceFault, FaultKind, Gpus};
+use crate::host::{self, End, HostOptions, How, Job};
 use crate::session::{Engine, Inner};
 use crate::watchdog::{Dog, Winder};
 use crate::wire;
@@ -32,7 +36,7 @@ const MARK: &str = "ZBMD_WORKER";
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Comes first, with the bundle and the session's memory.
-    Open { queues: Queues, options: HostOptions },
+    Open { queues: Queues, options: HostOptions, device: DeviceId },
     /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
     Begin { spec: Spec, calendar: usize, lease_ns: u64 },
 }
@@ -46,6 +50,10 @@ pub(crate) enum Answer {
     Ended { epoch: u64, calendar: usize, end: Box<End> },
     /// It cannot be a worker, because…
     Unfit { why: String },
+    /// It cannot open its GPU.
+    NoDevice { fault: DeviceFault },
+    /// Its GPU failed, and its process ends.
+    Failed { fault: DeviceFault },
 }
 
 /// The supervising process's handle of a worker's process.
@@ -77,7 +85,11 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn start(program: Option<&Path>, ship: &Ship<'_>) -> io::Result<(Self, Listener)> {
+    pub(crate) fn start(
+        program: Option<&Path>,
+        ship: &Ship<'_>,
+        device: DeviceId,
+    ) -> io::Result<(Self, Listener)> {
         let (socket, theirs) = UnixStream::pair()?;
         // Not the path it was started from, which may be another program by now.
         let program = program.map_or_else(|| PathBuf::from("/proc/self/exe"), Path::to_owned);
@@ -93,13 +105,13 @@ impl WorkerProcess {
         // The child has not been waited for, so the number is still its own.
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
         let mut process = Self { socket, pidfd, pid };
-        process.open(ship);
+        process.open(ship, device);
         Ok((process, listener))
     }
 
-    /// Lets it load a bundle; it answers when it is ready. If it is gone, the listener tells.
-    pub(crate) fn open(&mut self, ship: &Ship<'_>) {
-        let order = Order::Open { queues: ship.queues.clone(), options: ship.options };
+    /// Lets it load a bundle, and open its device; it answers when it is ready. If it is gone, the listener tells.
+    pub(crate) fn open(&mut self, ship: &Ship<'_>, device: DeviceId) {
+        let order = Order::Open { queues: ship.queues.clone(), options: ship.options, device };
         if let Some(session) = ship.session.arena.fd() {
             let _ = wire::send(&mut self.socket, &order, &[ship.bundle, session]);
         }
@@ -183,15 +195,22 @@ pub fn serve_if_worker(registry: &Registry) {
 fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
     let answers = Arc::new(Mutex::new(socket.try_clone()?));
     let mut open: Option<(Arc<Inner>, Arc<SessionMemory>, HostOptions)> = None;
+    let gpus = Arc::<Gpus>::default();
     while let Some((order, files)) = wire::receive::<Order>(&mut socket)? {
         let mut files = files.into_iter();
         let mut file = || files.next().ok_or(io::ErrorKind::InvalidData);
         match order {
-            Order::Open { queues, options } => {
+            Order::Open { queues, options, device } => {
                 let engine = match load(&file()?, registry) {
                     Ok(engine) => engine,
                     Err(why) => return answer(&answers, &Answer::Unfit { why }),
                 };
+                let named = engine.inner.program.machine.devices.get(device);
+                if let (Some(named), true) = (named, engine.inner.is_gpu(device))
+                    && let Err(fault) = gpus.probe(&named.name)
+                {
+                    return answer(&answers, &Answer::NoDevice { fault });
+                }
                 // SAFETY: the supervising process is this very program, and made it for these queues.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
                 let session = unsafe { SessionMemory::find(file()?, &queues) }?;
@@ -207,7 +226,8 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 let epoch = unsafe { EpochMemory::find(file()?, &program.graph, plan, &spec) }?;
                 let epoch = Arc::new(epoch);
                 let winder = files.next().and_then(|fd| Winder::from_fd(fd, lease_ns));
-                let job = Job { spec: Arc::new(spec), calendar, session, epoch, options };
+                let (spec, gpus) = (Arc::new(spec), Arc::clone(&gpus));
+                let job = Job { spec, calendar, session, epoch, options, gpus };
                 let answers = Arc::clone(&answers);
                 let name = format!("zbmd calendar {calendar}");
                 std::thread::Builder::new()
@@ -223,8 +243,15 @@ fn run(engine: &Inner, job: Job, winder: Option<Winder>, answers: &Mutex<UnixStr
     let (epoch, calendar) = (job.spec.epoch, job.calendar);
     let end = match host::prepare(engine, job) {
         Ok(prepared) => prepared.run(engine, winder),
-        Err(error) => End::without_memory(error),
+        Err(error) => End::unprepared(error),
     };
+    if let How::Device { fault, .. } = &end.how
+        && fault.kind == FaultKind::Lost
+    {
+        let _ = answer(answers, &Answer::Failed { fault: fault.clone() });
+        // At once: what a driver would do at the end of the process may never end.
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
     // Nobody to tell: the main thread sees the closed socket, and ends the process.
     let _ = answer(answers, &Answer::Ended { epoch, calendar, end: Box::new(end) });
 }

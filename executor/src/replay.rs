@@ -17,6 +17,7 @@ use zbmd_ir::{ChannelId, DType};
 use crate::arena::Arena;
 use crate::checksum;
 use crate::epoch::{Area, EpochMemory, Post};
+use crate::gpu::DeviceFault;
 use crate::measure::{Clock, Sample};
 use crate::primitive::Ordering;
 use crate::ring::{Peer, RingSync, Spin, Stop, Stopped};
@@ -164,6 +165,8 @@ impl Env<'_> {
 pub(crate) enum Halt {
     Stopped,
     Fault(KernelFault),
+    /// A GPU or its driver failed.
+    Device(DeviceFault),
     /// The tokens of a transfer are not those that were sent.
     Corrupt {
         ring: u32,
@@ -461,7 +464,7 @@ fn execute(
             if !env.epoch.borders().is_some_and(|b| b.is_saved(border)) {
                 return Ok(());
             }
-            wait_for_area(env, border)?;
+            wait_for_area(env.epoch, border, env.spin, env.stop)?;
             let from = port(code, live, row, ports, None);
             let (to, bytes) = env.epoch.saved(Area::Border(border), channel);
             // SAFETY: the head lies in a buffer of this device and is not written before the next block's last slots;
@@ -479,8 +482,13 @@ fn execute(
 }
 
 /// Waits until the area of `border` may be written: the border that it held is not needed any more.
-fn wait_for_area(env: &Env<'_>, border: u64) -> Result<(), Stopped> {
-    let (epoch, common) = (env.epoch, &env.epoch.common);
+pub(crate) fn wait_for_area(
+    epoch: &EpochMemory,
+    border: u64,
+    spin: Spin,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let common = &epoch.common;
     let Some(borders) = epoch.borders() else { return Ok(()) };
     let is_free = || {
         if common.committed.border() < borders.needs(border) {
@@ -494,7 +502,7 @@ fn wait_for_area(env: &Env<'_>, border: u64) -> Result<(), Stopped> {
     if is_free() {
         return Ok(());
     }
-    common.commits.wait_until(env.spin, || is_free() || env.stop.is_set());
+    common.commits.wait_until(spin, || is_free() || stop.is_set());
     if is_free() { Ok(()) } else { Err(Stopped) }
 }
 

@@ -227,6 +227,15 @@ impl RingSync {
         wait(&self.published.0, &self.data, tokens, peer, spin, stop)
     }
 
+    /// Receiver: whether `tokens` tokens of the run are published, without waiting.
+    pub fn has_published(&self, tokens: u64, peer: &mut Peer) -> bool {
+        if peer.seen < tokens {
+            // Partner: the release in `publish`.
+            peer.seen = self.published.0.load(Ordering::Acquire);
+        }
+        peer.seen >= tokens
+    }
+
     /// Sender: waits until `blocks` blocks of the run are released.
     ///
     /// # Errors

@@ -84,6 +84,8 @@ pub(crate) struct Inner {
     pub repetition: TiVec<ActorId, u64>,
     pub joined: PortChannels,
     pub kernels: TiVec<ActorId, Option<Arc<dyn Kernel>>>,
+    /// What kernels for GPUs are made with.
+    pub registry: Registry,
     /// The plan that runs whole blocks, and the one for what is left.
     pub main: PlanId,
     pub tail: Option<PlanId>,
@@ -117,7 +119,9 @@ impl Engine {
         }
         let repetition = repetition(graph).expect("a verified graph is consistent");
         let joined = graph.port_channels();
-        Ok(Self { inner: Arc::new(Inner { repetition, joined, kernels, main, tail, program }) })
+        let registry = registry.clone();
+        let inner = Inner { repetition, joined, kernels, registry, main, tail, program };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The program.
@@ -143,6 +147,10 @@ fn check_scratch(
     for (actor, kernel) in kernels.iter_enumerated() {
         let Some(kernel) = kernel else { continue };
         let device = plan.placement[actor];
+        if program.machine.devices[device].backend != "cpu" {
+            // What its kernels need there is asked when they are made.
+            continue;
+        }
         let calendar = plan.calendars.iter().find(|c| c.device == device);
         let planned = calendar.map_or(0, |c| c.scratch_bytes);
         let needed = kernel.scratch_bytes() as u64;
@@ -474,6 +482,11 @@ impl Drop for Session {
 }
 
 impl Inner {
+    /// Whether a device is a GPU.
+    pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
+        self.program.machine.devices[device].backend == crate::gpu::BACKEND
+    }
+
     /// Tokens that an actor's port 0 moves in one iteration.
     pub(crate) fn tokens_per_iteration(&self, id: ActorId) -> u64 {
         let actor = &self.program.graph.actors[id];

@@ -14,7 +14,7 @@ use crate::report::{
     WorkerReport,
 };
 use crate::session::Inner;
-use crate::worker::{Failure, SinkEnd, Worker};
+use crate::worker::{Body, Failure, SinkEnd, Worker};
 
 /// The actors that tokens of `from` reach, itself included. O(actors + channels).
 pub(crate) fn reached_from(graph: &Graph, from: ActorId) -> TiVec<ActorId, bool> {
@@ -71,7 +71,10 @@ pub(crate) fn worker_report(
     lowered: &Slots,
     worker: &Worker,
 ) -> WorkerReport {
-    let live = &worker.replay.live;
+    let live = match &worker.body {
+        Body::Cpu(replay) => &replay.live,
+        Body::Gpu(gpu) => return gpu.report(program, plan, calendar),
+    };
     let slots = lowered.slots.iter().zip(&live.samples).filter_map(|(slot, sample)| {
         let slot = slot.as_ref()?;
         let mean = |sum: u64| if sample.count > 0 { sum as f64 / sample.count as f64 } else { 0.0 };
@@ -165,6 +168,7 @@ pub(crate) fn wrong(
     let (kind, message) = match why {
         Failure::Stopped => (WrongKind::Fault, "stopped".to_owned()),
         Failure::Fault(fault) => (WrongKind::Fault, fault.to_string()),
+        Failure::Device(fault) => (WrongKind::Fault, fault.text),
         Failure::Panic(message) => (WrongKind::Panic, message),
         Failure::Corrupt { ring, sent, found } => {
             let ring = &plan.rings[lowered.rings[ring as usize]];

@@ -15,6 +15,7 @@ use zbmd_backends::kernel::KernelFault;
 use crate::arena::In;
 use crate::conduit::{Conduit, Consumer, Producer};
 use crate::epoch::{Doors, EpochMemory, Post};
+use crate::gpu::{DeviceFault, Drive, Gpu};
 use crate::measure::{Clock, Path, Stamps};
 use crate::primitive::{AtomicU64, Ordering, fence};
 use crate::replay::{Env, Halt, Replay};
@@ -142,16 +143,13 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Waits until it is known whether `block` starts.
-    fn admit(
+    pub(crate) fn admit(
         &mut self,
         block: u64,
         tickets: &Tickets,
         spin: Spin,
         stop: &Stop,
     ) -> Result<bool, Stopped> {
-        if block < self.admitted {
-            return Ok(true);
-        }
         if let Some(verdict) = self.look(block, tickets) {
             return Ok(verdict);
         }
@@ -164,7 +162,11 @@ impl Gate {
         verdict.ok_or(Stopped)
     }
 
-    fn look(&mut self, block: u64, tickets: &Tickets) -> Option<bool> {
+    /// Whether `block` starts, if that is known.
+    pub(crate) fn look(&mut self, block: u64, tickets: &Tickets) -> Option<bool> {
+        if block < self.admitted {
+            return Some(true);
+        }
         if block >= self.limit {
             return Some(false);
         }
@@ -202,6 +204,7 @@ pub(crate) enum Failure {
     /// Another worker did, or the session was dropped.
     Stopped,
     Fault(KernelFault),
+    Device(DeviceFault),
     Panic(String),
     /// What came over a ring (numbered as in the replay) is not what was sent.
     Corrupt {
@@ -219,9 +222,17 @@ pub(crate) struct Periods {
     pub pinned: bool,
 }
 
+/// What a worker drives.
+pub(crate) enum Body {
+    /// A core: it calls kernels itself.
+    Cpu(Replay),
+    /// A GPU, by submissions.
+    Gpu(Box<Gpu>),
+}
+
 /// Everything that one thread needs. It comes back after the run.
 pub(crate) struct Worker {
-    pub replay: Replay,
+    pub body: Body,
     pub sources: Vec<SourceEnd>,
     pub sinks: Vec<SinkEnd>,
     pub gate: Gate,
@@ -249,6 +260,7 @@ impl Worker {
             Ok(Ok(blocks)) => Ok(blocks),
             Ok(Err(Halt::Stopped)) => Err(Failure::Stopped),
             Ok(Err(Halt::Fault(fault))) => Err(Failure::Fault(fault)),
+            Ok(Err(Halt::Device(fault))) => Err(Failure::Device(fault)),
             Ok(Err(Halt::Corrupt { ring, sent, found })) => {
                 Err(Failure::Corrupt { ring, sent, found })
             }
@@ -257,8 +269,16 @@ impl Worker {
     }
 
     fn periods(&mut self, winder: Option<Winder>) -> Result<u64, Halt> {
-        let Self { replay, sources, sinks, gate, epoch, stamps, spin, .. } = self;
+        let Self { body, sources, sinks, gate, epoch, stamps, spin, .. } = self;
         let epoch: &EpochMemory = epoch;
+        let replay = match body {
+            Body::Cpu(replay) => replay,
+            Body::Gpu(gpu) => {
+                let drive = Drive { epoch, gate, spin: *spin };
+                let (periods, period) = (&mut self.periods, &mut self.period);
+                return gpu.run(drive, self.sample_every, periods, period);
+            }
+        };
         let (stop, tickets) = (&epoch.common.stop, &epoch.common.tickets);
         let post: &Post = &epoch.posts[self.calendar];
         let (clock, spin) = (&Clock, *spin);
@@ -308,7 +328,7 @@ impl Worker {
 /// go.
 ///
 /// Every worker looks after it has told: whoever is the last to pass a border sees that all have.
-fn commit(epoch: &EpochMemory, gate: &Gate) {
+pub(crate) fn commit(epoch: &EpochMemory, gate: &Gate) {
     // Partner: itself, in the other workers: of two that pass the border at once, one sees both.
     fence(Ordering::SeqCst);
     let committed = epoch.passed();
@@ -322,12 +342,12 @@ fn commit(epoch: &EpochMemory, gate: &Gate) {
 
 /// The system's number of this thread, by which others can ask what became of it; 0 if it has none.
 #[cfg(all(target_os = "linux", not(miri)))]
-fn thread_number() -> u32 {
+pub(crate) fn thread_number() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-fn thread_number() -> u32 {
+pub(crate) fn thread_number() -> u32 {
     0
 }
 

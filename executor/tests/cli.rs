@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{inputs, interpreter, three_to_two, verified, with_tail};
+use common::{inputs, interpreter, on_a_gpu, three_to_two, verified, with_tail};
 use zbmd_ir::testing::programs;
 use zbmd_ir::{Program, Value, bundle};
 
@@ -233,6 +233,46 @@ fn mistakes_have_a_code_and_a_mend() {
     std::fs::write(case.path("model.zbmd"), bytes).expect("written");
     let output = case.run(&files);
     assert_eq!(code(&output), 5, "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_device_that_is_not_here_is_named_with_a_mend() {
+    let mut program = programs::chain();
+    for device in &mut program.machine.devices {
+        device.backend = "cuda".into();
+    }
+    let case = Case::new(program);
+    case.input("in.f32", 8);
+    let files = ["-i", "in=in.f32", "-o", "out=out.f32"];
+    let output = case.run(&files);
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 5, "{said}");
+    assert!(said.contains("uses cpu:0 of backend `cuda`; this executor runs `cpu`"), "{said}");
+
+    // Streams are the host's: where a bundle has one on a GPU, it is refused before any driver is asked.
+    let mut program = programs::chain();
+    for device in &mut program.machine.devices {
+        device.backend = "vulkan".into();
+    }
+    let case = Case::new(program);
+    case.input("in.f32", 8);
+    let output = case.run(&files);
+    let said = text(&output.stderr);
+    assert_eq!(code(&output), 5, "{said}");
+    assert!(said.contains("sources and sinks are the host's"), "{said}");
+
+    let case = Case::new(on_a_gpu("vulkan:0"));
+    case.input("in.f32", 8);
+    for isolation in ["threads", "gpus", "processes"] {
+        let mut command = case.command(&files);
+        // Whatever is installed here, the loader finds no driver.
+        command.env("VK_DRIVER_FILES", "/nowhere.json").env("VK_ICD_FILENAMES", "/nowhere.json");
+        let output = command.args(["--isolation", isolation]).output().expect("started");
+        let said = text(&output.stderr);
+        assert_eq!(code(&output), 5, "{isolation}: {said}");
+        assert!(said.contains("error: device vulkan:0: no Vulkan: "), "{isolation}: {said}");
+        assert!(said.contains("; install the Vulkan loader and a driver"), "{isolation}: {said}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use zbmd_ir::{
 };
 use zbmd_scheduler::{Block, schedule};
 
-use crate::run::Streams;
+use crate::run::{Streams, random_inputs};
 
 /// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.
 ///
@@ -128,6 +128,49 @@ pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
     place(&graph, &TiVec::new(), registry, Block::Fixed(64), |_| true)
 }
 
+/// Values of floats and complex numbers; other elements as their bytes.
+fn values(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::F32 | DType::C32 => bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
+            .collect(),
+        DType::F64 => bytes
+            .chunks_exact(8)
+            .map(|b| f64::from_le_bytes(b.try_into().expect("eight")))
+            .collect(),
+        _ => bytes.iter().map(|b| f64::from(*b)).collect(),
+    }
+}
+
+/// Largest difference as a share of the largest value.
+///
+/// # Panics
+/// If there are not as many bytes.
+pub fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let (got, want) = (values(dtype, got), values(dtype, want));
+    let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
+    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
+}
+
+/// Inputs for so many iterations: tame noise for sources of floats, bytes for the rest.
+///
+/// # Panics
+/// If the graph is inconsistent.
+pub fn tame_inputs(program: &Program, iterations: u64) -> Streams {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut inputs = random_inputs(program, iterations, 5);
+    for (_, source) in program.graph.sources() {
+        if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
+            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
+                word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
+            }
+        }
+    }
+    inputs
+}
+
 /// Others that are always ready and touch nothing: for measuring.
 pub struct Idle;
 
@@ -193,6 +236,9 @@ pub struct Player<'p> {
     released: BTreeMap<RingId, u64>,
     /// What the device sent.
     pub sent: BTreeMap<RingId, Vec<u8>>,
+    /// What it saved at borders, and how many periods it said had ended.
+    pub saved: BTreeMap<(u64, ChannelId), Vec<u8>>,
+    pub ended: u64,
     /// Answers that tokens are not there yet, to make the device wait.
     rng: fastrand::Rng,
     lazy: bool,
@@ -218,6 +264,8 @@ impl<'p> Player<'p> {
             written: BTreeMap::new(),
             released: BTreeMap::new(),
             sent: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            ended: 0,
             rng: fastrand::Rng::with_seed(7),
             lazy,
         }
@@ -320,5 +368,15 @@ impl Peers for Player<'_> {
             let (size, at) = self.place(ring, t);
             self.bytes(self.device)[at..at + size].fill(0x55);
         }
+    }
+
+    fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
+        assert!(self.saved.insert((border, channel), tokens.to_vec()).is_none(), "saved twice");
+        Ok(())
+    }
+
+    fn ended(&mut self, periods: u64) {
+        assert_eq!(periods, self.ended + 1, "periods end one after the other");
+        self.ended = periods;
     }
 }

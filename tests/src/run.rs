@@ -77,8 +77,11 @@ pub fn replay_program(
     drive(session, inputs, sinks)
 }
 
-/// Serves every source and sink from a thread of its own.
-fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
+/// Serves every source and sink of a session from a thread of its own.
+///
+/// # Panics
+/// If the run fails.
+pub fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Streams, Outcome) {
     std::thread::scope(|scope| {
         for (name, bytes) in inputs {
             let mut source = session.source(name).expect("a source");

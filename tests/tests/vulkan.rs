@@ -13,10 +13,10 @@ use zbmd_backends::vulkan::{
     Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
 };
 use zbmd_ir::verify::Verified;
-use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, RingId, State};
+use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, open, place, tokens};
-use zbmd_tests::run::{Streams, compile, random_inputs};
+use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place, tame_inputs, tokens};
+use zbmd_tests::run::{Streams, compile};
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -34,29 +34,6 @@ fn program(
 ) -> Verified<Program> {
     let compiled = compile(model, 1, registry);
     place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
-}
-
-/// Values of floats and complex numbers; other elements as their bytes.
-fn values(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    match dtype {
-        DType::F32 | DType::C32 => bytes
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
-            .collect(),
-        DType::F64 => bytes
-            .chunks_exact(8)
-            .map(|b| f64::from_le_bytes(b.try_into().expect("eight")))
-            .collect(),
-        _ => bytes.iter().map(|b| f64::from(*b)).collect(),
-    }
-}
-
-/// Largest difference as a share of the largest value.
-fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let (got, want) = (values(dtype, got), values(dtype, want));
-    let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
-    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
 }
 
 struct Case<'a> {
@@ -88,7 +65,13 @@ impl Case<'_> {
         let mut replay = self.replay(device, &mut player);
         let mut state = State::initial(&self.program.graph);
         replay.load_state(&state).expect("a state");
+        let heads = self.plan.buffers.iter_enumerated();
+        let heads = heads.filter(|(_, b)| b.device == GPU && b.head_tokens > 0);
+        let heads: Vec<BufferId> = heads.map(|(id, _)| id).collect();
+        let every = u64::from(self.plan.stages);
+        replay.save_borders(every, &heads).expect("room for borders");
         player.run(&mut replay, blocks).expect("a run");
+        assert_eq!(player.ended, blocks + every - 1);
         let sent: &BTreeMap<RingId, Vec<u8>> = &player.sent;
         assert!(!sent.is_empty() || self.plan.rings.iter().all(|r| r.from != GPU));
         for (ring, bytes) in sent {
@@ -109,23 +92,22 @@ impl Case<'_> {
             let off = distance(dtype, &last(&state), &last(&want));
             assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
         }
+        let borders: Vec<u64> = (1..=blocks).filter(|b| b.is_multiple_of(every)).collect();
+        assert_eq!(player.saved.len(), borders.len() * heads.len());
+        for border in borders {
+            let iterations = border * self.plan.block;
+            let (_, want) = self::tokens(self.program, self.registry, inputs, iterations);
+            for buffer in heads.iter().map(|id| &self.plan.buffers[*id]) {
+                let dtype = self.program.graph.channels[buffer.channel].token.dtype;
+                let saved = &player.saved[&(border, buffer.channel)];
+                let tokens = &want.channels[buffer.channel];
+                let off = distance(dtype, saved, &tokens[tokens.len() - saved.len()..]);
+                assert!(off <= tolerance, "border {border} of {}: off by {off:e}", buffer.channel);
+            }
+        }
         let messages = device.instance().messages();
         assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
     }
-}
-
-/// Tame noise for sources of floats; bytes for the rest.
-fn inputs(program: &Program, iterations: u64) -> Streams {
-    let mut rng = fastrand::Rng::with_seed(3);
-    let mut inputs = random_inputs(program, iterations, 5);
-    for (_, source) in program.graph.sources() {
-        if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
-            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
-                word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
-            }
-        }
-    }
-    inputs
 }
 
 #[test]
@@ -148,7 +130,7 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         let program = program(model, &registry, block, on_gpu);
         let plan = &program.plans[PlanId(0)];
         let case = Case { program: &program, plan, registry: &registry };
-        let inputs = inputs(&program, blocks * plan.block);
+        let inputs = tame_inputs(&program, blocks * plan.block);
         let no_tokens = Default::default();
         let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
         let summary = case.replay(&device, &mut player).summary();
@@ -170,11 +152,11 @@ fn arenas_are_cut_where_buffers_are_small() {
     let program = program("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
     let plan = &program.plans[PlanId(0)];
     let case = Case { program: &program, plan, registry: &registry };
-    case.check(&device, &inputs(&program, 4 * plan.block), 4, false, 1e-5);
+    case.check(&device, &tame_inputs(&program, 4 * plan.block), 4, false, 1e-5);
 
     let options = Options { bank_bytes: Some(256), ..Options::default() };
     let Some(small) = self::device(&options) else { return };
-    let (tokens, _) = tokens(&program, &registry, &inputs(&program, plan.block), plan.block);
+    let (tokens, _) = tokens(&program, &registry, &tame_inputs(&program, plan.block), plan.block);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
     let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.host_regions());

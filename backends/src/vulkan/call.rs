@@ -44,6 +44,21 @@ impl GpuCall {
         plan: &KernelPlan,
         firings: usize,
     ) -> Result<Self, Fault> {
+        Self::repeated(device, actor, plan, firings, 1)
+    }
+
+    /// The same for `calls` calls in a row, on the same memory, each time it runs: to find out what one of them takes
+    /// apart from their submission.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn repeated(
+        device: &Arc<Device>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Self, Fault> {
         let n = firings as u64;
         let mut banks = Vec::new();
         let mut port = |bytes: u64| -> Result<Range, Fault> {
@@ -93,7 +108,8 @@ impl GpuCall {
         let sets = draft.finish(&banks)?;
         let pool = Pool::new(device)?;
         let buffer = pool.buffers(1)?[0];
-        pool.record(buffer, commands.iter(), &sets, &banks, &mut Hazards::default())?;
+        let all = std::iter::repeat_n(&commands, calls).flatten();
+        pool.record(buffer, all, &sets, &banks, &mut Hazards::default())?;
         let done = Timeline::new(device)?;
         let device = Arc::clone(device);
         Ok(Self {

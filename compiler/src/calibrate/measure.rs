@@ -55,6 +55,8 @@ pub(crate) enum Refusal {
     Ports { ports: usize, most: usize },
     #[error("the kernel reports a fault: {0}")]
     Fault(#[from] KernelFault),
+    #[error("{0}")]
+    Device(String),
 }
 
 /// Calls of one number of firings.
@@ -140,11 +142,16 @@ fn sizes(
 
 /// Bytes that a call of `firings` firings needs.
 fn call_bytes(task: &Task<'_>, firings: u64) -> u64 {
+    port_bytes(task.actor, firings).saturating_add(task.kernel.scratch_bytes() as u64)
+}
+
+/// Bytes of the ports of a call.
+pub(crate) fn port_bytes(actor: &Actor, firings: u64) -> u64 {
     let tokens = |rate: u64, window: u64| rate.saturating_mul(firings - 1).saturating_add(window);
-    let inputs = task.actor.inputs.iter().map(|p| (&p.token, tokens(p.rate, p.window)));
-    let outputs = task.actor.outputs.iter().map(|p| (&p.token, tokens(p.rate, p.rate)));
+    let inputs = actor.inputs.iter().map(|p| (&p.token, tokens(p.rate, p.window)));
+    let outputs = actor.outputs.iter().map(|p| (&p.token, tokens(p.rate, p.rate)));
     let ports = inputs.chain(outputs).map(|(token, n)| token.bytes().saturating_mul(n));
-    ports.fold(task.kernel.scratch_bytes() as u64, u64::saturating_add)
+    ports.fold(0, u64::saturating_add)
 }
 
 impl Size {
@@ -188,14 +195,14 @@ impl Size {
 }
 
 /// The middle value; the upper one of two. Sorts.
-fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The line `call + n * firing` through points (n, time) with the least sum of squared relative errors, both parts
 /// non-negative and not both zero, in whole units of time. A single point is all firings.
-fn fit(points: &[(f64, f64)]) -> (u64, u64) {
+pub(crate) fn fit(points: &[(f64, f64)]) -> (u64, u64) {
     let sum = |term: fn(f64, f64) -> f64| points.iter().map(|&(n, t)| term(n, t)).sum::<f64>();
     let (one, slope) = (sum(|_, t| 1.0 / (t * t)), sum(|n, t| n / (t * t)));
     let (square, right_one, right_slope) =

@@ -11,8 +11,8 @@ use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorCost, BlobId, ChannelId, Contingencies, Costs, DeviceId, Plan, Program, TiSlice,
-    TiVec,
+    Actor, ActorCost, ActorId, BlobId, ChannelId, Contingencies, Costs, DeviceId, Link, Plan,
+    Program, TiSlice, TiVec,
 };
 use zbmd_scheduler::{Block, Options, schedule};
 
@@ -115,11 +115,20 @@ pub(crate) fn verified(program: Program) -> Verified<Program> {
 
 /// The scheduler's plan for blocks of that size, every firing costing the same everywhere.
 fn planned(program: &Program, block: u64, name: &str) -> Plan {
+    planned_with(program, block, name, BTreeMap::new())
+}
+
+fn planned_with(
+    program: &Program,
+    block: u64,
+    name: &str,
+    pins: BTreeMap<ActorId, DeviceId>,
+) -> Plan {
     let devices = program.machine.devices.len();
     let cost = ActorCost { call_ps: 1000, firing_ps: 1000, scratch_bytes: 0 };
     let row: TiVec<DeviceId, _> = vec![Some(cost); devices].into();
     let costs = Costs { table: program.graph.actors.iter().map(|_| row.clone()).collect() };
-    let options = Options { block: Block::Fixed(block), ..Options::default() };
+    let options = Options { block: Block::Fixed(block), pins, ..Options::default() };
     let plans = schedule(&program.graph, &program.machine, &costs, &options).expect("schedulable");
     let mut plan = plans.into_iter().next().expect("one plan");
     plan.name = name.to_owned();
@@ -145,6 +154,23 @@ pub(crate) fn three_to_two() -> Program {
     let main = planned(&program, 4, "main");
     program.plans = vec![main].into();
     with_tail(program)
+}
+
+/// The same actor on a GPU of that name, its source and sink on a CPU device.
+pub(crate) fn on_a_gpu(name: &str) -> Program {
+    let mut program = three_to_two();
+    let mut gpu = program.machine.devices[DeviceId(0)].clone();
+    (gpu.name, gpu.backend) = (name.to_owned(), "vulkan".to_owned());
+    program.machine.devices = vec![program.machine.devices[DeviceId(0)].clone(), gpu].into();
+    let link = |from, to| Link { from, to, bytes_per_s: 1_000_000_000, latency_ns: 5 };
+    let (here, there) = (DeviceId(0), DeviceId(1));
+    program.machine.links = vec![link(here, there), link(there, here)].into();
+    let on = |(id, actor): (ActorId, &Actor)| {
+        (id, if actor.role == zbmd_ir::Role::Compute { there } else { here })
+    };
+    let pins = program.graph.actors.iter_enumerated().map(on).collect();
+    program.plans = vec![planned_with(&program, 4, "main", pins)].into();
+    program
 }
 
 /// Bytes of `tokens` f32 tokens for each source, different for each.

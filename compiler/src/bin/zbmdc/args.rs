@@ -55,6 +55,7 @@ Examples:
   zbmdc compile agc.ron                                   writes agc.zbmd for this computer
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
+  zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
@@ -115,7 +116,7 @@ Example:
         /// As a machine file
         #[arg(long)]
         ron: bool,
-        /// With the GPUs, which are used only where a machine file names them
+        /// With the GPUs, which are used where a machine file names them, or with `compile --gpus`
         #[arg(long)]
         gpus: bool,
     },
@@ -205,6 +206,9 @@ pub(crate) struct Compile {
     /// Compile for N like CPU devices
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) devices: Option<u16>,
+    /// Use the GPUs of this computer besides
+    #[arg(long, conflicts_with = "machine")]
+    pub(crate) gpus: bool,
     /// Print a stage to stdout; no bundle is written unless -o asks for it
     #[arg(long, value_name = "STAGE")]
     pub(crate) emit: Option<Emit>,

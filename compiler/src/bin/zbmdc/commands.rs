@@ -16,7 +16,7 @@ use zbmd_compiler::{
 };
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
-use zbmd_ir::{Program, verify};
+use zbmd_ir::{Program, Role, verify};
 use zbmd_scheduler::Level;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
@@ -76,13 +76,12 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
         return Exit::Usage;
     }
-    let machine = match (&args.machine, args.devices) {
-        (Some(path), _) => MachineChoice::File(path.clone()),
-        (None, Some(n)) => MachineChoice::Uniform(usize::from(n)),
-        (None, None) => MachineChoice::Detect,
-    };
-    let outside = match given(&args.given) {
+    let mut outside = match given(&args.given) {
         Ok(options) => options,
+        Err(diagnostics) => return voice.report(&diagnostics),
+    };
+    let machine = match choose_machine(args, &mut outside.registry) {
+        Ok(machine) => machine,
         Err(diagnostics) => return voice.report(&diagnostics),
     };
     let options = CompileOptions {
@@ -100,6 +99,7 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         replicate: args.replicate,
         ..outside
     };
+    let registry = options.registry.clone();
     let compiled = if is_stdin(&args.model) {
         stdin().and_then(|text| compile_str("<stdin>", &text, "", &options))
     } else {
@@ -121,12 +121,70 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
             say(&format!("{replication}\n"));
         }
         say(&losses(&compiled));
+        say(&left_to_cpus(&compiled.program, &registry));
     }
     match args.emit {
         Some(Emit::Passes) => print(&passes(&compiled)),
         Some(stage) => print(&emit(&compiled.program, stage, !args.no_times)),
         None => Exit::Ok,
     }
+}
+
+/// The machine to compile for; what its GPUs can do goes into the registry, as far as they are here.
+fn choose_machine(args: &Compile, registry: &mut Registry) -> Result<MachineChoice, Diagnostics> {
+    if let Some(path) = &args.machine {
+        let choice = MachineChoice::File(path.clone());
+        // Drivers are asked only where it matters: that takes a while.
+        let names_gpus = std::fs::read_to_string(path).is_ok_and(|text| text.contains("vulkan"));
+        let gpus = if names_gpus { zbmd_backends::devices::gpus() } else { Ok(Vec::new()) };
+        // A bundle for another computer's GPUs is made for what is common.
+        for gpu in gpus.unwrap_or_default() {
+            registry.set_caps(&gpu.device.name, gpu.caps);
+        }
+        return Ok(choice);
+    }
+    if !args.gpus {
+        return Ok(args
+            .devices
+            .map_or(MachineChoice::Detect, |n| MachineChoice::Uniform(n.into())));
+    }
+    let found = zbmd_backends::devices::gpus().and_then(|gpus| match gpus.is_empty() {
+        true => Err("the driver finds none that zbmd can use".to_owned()),
+        false => Ok(gpus),
+    });
+    let gpus = found.map_err(|why| {
+        let help = "leave `--gpus` away, or install a driver: `zbmdc devices` says what is here";
+        lone(Code::E0507, format!("no GPUs: {why}"), help)
+    })?;
+    for gpu in &gpus {
+        registry.set_caps(&gpu.device.name, gpu.caps);
+    }
+    let cpus = args.devices.map_or_else(machine::detect, |n| machine::uniform(n.into()));
+    Ok(MachineChoice::Given(zbmd_backends::devices::with_gpus(cpus, &gpus)))
+}
+
+/// Actors named at most, of those that GPUs have no kernels for.
+const MOST_NAMED: usize = 12;
+
+/// Which actors stay on CPU devices because no GPU of the machine has kernels for them, in a line.
+fn left_to_cpus(program: &Program, registry: &Registry) -> String {
+    let gpus: Vec<_> = program.machine.devices.iter().filter(|d| d.backend != "cpu").collect();
+    let runs = |actor| gpus.iter().any(|gpu| registry.cost(actor, gpu, &program.blobs).is_some());
+    let compute = program.graph.actors.iter().filter(|a| a.role == Role::Compute);
+    let left: Vec<String> = compute
+        .filter(|actor| !runs(actor))
+        .map(|actor| format!("{} ({})", actor.name, actor.op))
+        .collect();
+    if gpus.is_empty() || left.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    let more = match left.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let shown = &left[..left.len().min(MOST_NAMED)];
+    format!("no kernel on {}: {}{more} stay on CPU devices\n", names.join(", "), shown.join(", "))
 }
 
 fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
@@ -355,7 +413,8 @@ fn devices(ron: bool, with_gpus: bool) -> Exit {
 /// GPUs and their drivers, for people.
 fn gpu_table(gpus: &[zbmd_backends::devices::Gpu]) -> String {
     let mut out =
-        "\nGPUs, used where a machine file names them (`zbmdc devices --gpus --ron`):\n".to_owned();
+        "\nGPUs, used with `zbmdc compile --gpus` or a machine file (`zbmdc devices --gpus --ron`):\n"
+            .to_owned();
     for gpu in gpus {
         let memory = format!("{} MiB", gpu.device.memory_bytes >> 20);
         out += &format!("{:<10} {:<44} {memory:>12}\n", gpu.device.name, gpu.title);

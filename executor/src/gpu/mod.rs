@@ -1,0 +1,253 @@
+//! The worker of one GPU: it submits the periods of a calendar and does the host's part of its rings, borders and
+//! progress words. Must not know kernels; the calendar's commands are [`Replay`]'s.
+//!
+//! A GPU's worker differs from a CPU's in one thing: a period that was submitted has not ended. So periods are told as
+//! done when they have ended and all that they give was given; and before the worker waits for anybody (tokens, space,
+//! admission, a border), it ends what is in flight, because others may need that to go on.
+#![expect(unsafe_code, reason = "lends exchange regions to a replay, and copies tokens at borders")]
+
+mod device;
+mod others;
+
+use std::sync::Arc;
+
+use zbmd_backends::vulkan::{HostRegion, Replay, ReplayError};
+use zbmd_ir::{Calendar, DeviceId, Entry, Plan, Program, Slot, State};
+
+use self::device::Lent;
+pub(crate) use self::device::{DeviceFault, FaultKind, Gpus};
+use self::others::Others;
+use crate::border;
+use crate::epoch::{Area, EpochMemory};
+use crate::measure::{Clock, Sample};
+use crate::primitive::Ordering;
+use crate::replay::Halt;
+use crate::report::{SlotReport, WaitReport, WorkerReport};
+use crate::ring::Spin;
+use crate::session::Inner;
+use crate::worker::{Gate, Periods, thread_number};
+
+/// The backend of devices that are driven here, as machines call it.
+pub(crate) const BACKEND: &str = "vulkan";
+
+/// What [`Post::pc`](crate::epoch::Post::pc) says of a GPU's worker: it waits for other workers.
+const WAITS: u32 = 0;
+/// It submits, or waits for its device.
+const WORKS: u32 = 1;
+/// It makes its device ready: memory, kernels, commands.
+const PREPARES: u32 = 2;
+
+/// Longer than the driver ever takes to compile kernels and to take memory.
+const PREPARE_NS: u64 = 10_000_000_000;
+/// What a wait for a device may take besides its work: drivers and neighbours on the same device stall it now and then
+/// (106 ms was the longest stall seen of a GPU whose other user had crashed it).
+const SLACK_NS: u64 = 100_000_000;
+/// Periods in flight that a wait may be for.
+const DEPTH: u64 = 2;
+
+/// For each [`Post::pc`](crate::epoch::Post::pc) of a GPU's worker, how long it is planned to take (ns), and whether it
+/// may wait for others.
+pub(crate) fn steps(calendar: &Calendar) -> Vec<(u64, bool)> {
+    let works = DEPTH * busy_ns(calendar) + SLACK_NS;
+    vec![(0, true), (works, false), (PREPARE_NS, false)]
+}
+
+/// Planned time of all slots of a period.
+fn busy_ns(calendar: &Calendar) -> u64 {
+    fn of(entries: &[Entry]) -> u64 {
+        let one = |entry: &Entry| match entry {
+            Entry::Slot(Slot { duration_ns, .. }) => *duration_ns,
+            Entry::Loop { count, body } => count.saturating_mul(of(body)),
+        };
+        entries.iter().map(one).fold(0, u64::saturating_add)
+    }
+    calendar.lanes.iter().map(|lane| of(&lane.entries)).fold(0, u64::saturating_add)
+}
+
+/// A GPU with its calendar of an epoch, ready to run.
+pub(crate) struct Gpu {
+    // First: it is given back before its device is.
+    replay: Replay,
+    lent: Lent,
+    others: Others,
+    /// The tokens at the border where the epoch begins, then where it ends.
+    state: State,
+    sample: Sample,
+}
+
+/// What a worker lends to its GPU while it runs.
+pub(crate) struct Drive<'a> {
+    pub epoch: &'a EpochMemory,
+    pub gate: &'a mut Gate,
+    pub spin: Spin,
+}
+
+impl Gpu {
+    /// Makes a device ready: takes memory there, compiles kernels, records commands, loads the state of the border at
+    /// which the epoch begins.
+    ///
+    /// # Errors
+    /// A device that is not there, cannot do what the plan asks of it, or failed.
+    pub(crate) fn new(
+        engine: &Inner,
+        plan: &Plan,
+        calendar: usize,
+        name: &str,
+        epoch: &Arc<EpochMemory>,
+        gpus: &Arc<Gpus>,
+    ) -> Result<Box<Self>, DeviceFault> {
+        let post = &epoch.posts[calendar];
+        post.pc.store(PREPARES, Ordering::Relaxed);
+        post.thread.store(thread_number(), Ordering::Release);
+        let program: &Program = &engine.program;
+        let lent = gpus.lend(name)?;
+        let regions = plan.calendars.iter().map(|c| {
+            // SAFETY: the region lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever
+            // touches it keeps to the protocol of rings.
+            (c.device, unsafe { HostRegion::new(epoch.exchange(c.device), c.exchange_bytes) })
+        });
+        let own = &plan.calendars[calendar];
+        let registry = &engine.registry;
+        let wrong = |error| of_replay(name, error);
+        let made = Replay::new(lent.device(), registry, program, plan, own, &regions.collect());
+        let mut replay = made.map_err(wrong)?;
+        let graph = &program.graph;
+        let channels = border::read_area(epoch, graph, Area::Start);
+        let state = State { channels, ..State::initial(graph) };
+        replay.load_state(&state).map_err(|fault| wrong(fault.into()))?;
+        if let Some(borders) = epoch.borders() {
+            let keepers = border::keepers(graph, plan);
+            replay.save_borders(borders.every(), &keepers).map_err(|fault| wrong(fault.into()))?;
+        }
+        lent.keep_kernels();
+        let others = Others::new(graph, plan, calendar, epoch);
+        Ok(Box::new(Self { replay, lent, others, state, sample: Sample::default() }))
+    }
+
+    /// Runs all periods; the number of blocks.
+    pub(crate) fn run(
+        &mut self,
+        drive: Drive<'_>,
+        sample_every: u64,
+        periods: &mut Periods,
+        period: &mut u64,
+    ) -> Result<u64, Halt> {
+        let Drive { epoch, gate, spin } = drive;
+        self.others.begin(spin, sample_every);
+        let blocks = self.periods(epoch, gate, spin, periods, period)?;
+        self.sample = self.others.sample();
+        let name = self.lent.name().to_owned();
+        let wrong = |error| Halt::Device(of_replay(&name, error));
+        self.replay.save_state(blocks, &mut self.state).map_err(|f| wrong(f.into()))?;
+        self.others.export(&self.state);
+        if let Some(text) = self.lent.complaints() {
+            return Err(Halt::Device(DeviceFault { device: name, kind: FaultKind::Failed, text }));
+        }
+        Ok(blocks)
+    }
+
+    fn periods(
+        &mut self,
+        epoch: &EpochMemory,
+        gate: &mut Gate,
+        spin: Spin,
+        measured: &mut Periods,
+        period: &mut u64,
+    ) -> Result<u64, Halt> {
+        let (clock, common) = (Clock, &epoch.common);
+        let mut blocks = None;
+        loop {
+            if blocks.is_none() && !self.admit(*period, gate, epoch, spin)? {
+                blocks = Some(*period);
+            }
+            if *period == 0 {
+                measured.first_ns = clock.now_ns();
+            }
+            if blocks.is_some_and(|n| *period + 1 >= n + self.others.stages) {
+                break;
+            }
+            if common.stop.is_set() {
+                return Err(Halt::Stopped);
+            }
+            self.others.submits(*period, &clock);
+            let mut peers = self.others.with(gate);
+            let stepped = self.replay.step(*period, blocks, &mut peers);
+            self.others.outcome(self.lent.name(), stepped)?;
+            *period += 1;
+        }
+        let mut peers = self.others.with(gate);
+        let drained = self.replay.drain(&mut peers);
+        self.others.outcome(self.lent.name(), drained)?;
+        measured.last_ns = clock.now_ns();
+        Ok(blocks.unwrap_or(0))
+    }
+
+    /// Waits until it is known whether `block` starts; what is in flight is ended before it waits for others.
+    fn admit(
+        &mut self,
+        block: u64,
+        gate: &mut Gate,
+        epoch: &EpochMemory,
+        spin: Spin,
+    ) -> Result<bool, Halt> {
+        let common = &epoch.common;
+        loop {
+            if let Some(verdict) = gate.look(block, &common.tickets) {
+                return Ok(verdict);
+            }
+            let mut peers = self.others.with(gate);
+            let settled = self.replay.settle(&mut peers);
+            if !self.others.outcome(self.lent.name(), settled)? {
+                break;
+            }
+        }
+        self.others.waits();
+        Ok(gate.admit(block, &common.tickets, spin, &common.stop)?)
+    }
+
+    /// What was measured: the whole calendar as one slot, for the host sees no others.
+    pub(crate) fn report(
+        &self,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+    ) -> WorkerReport {
+        let sample = self.sample;
+        let mean_ns = sample.sum_ns as f64 / sample.count.max(1) as f64;
+        let slot = SlotReport {
+            slot: "the calendar, submission to end".to_owned(),
+            planned_ns: busy_ns(calendar),
+            mean_ns,
+            min_ns: sample.min_ns,
+            max_ns: sample.max_ns,
+            samples: sample.count,
+            ..SlotReport::default()
+        };
+        let device = |id: DeviceId| program.machine.devices[id].name.clone();
+        let waits = self.others.waits_of_rings().map(|(ring, waits)| {
+            let r = &plan.rings[ring];
+            let ring = format!("{} {} -> {}", r.channel, device(r.from), device(r.to));
+            WaitReport { ring, waits }
+        });
+        WorkerReport {
+            device: device(calendar.device),
+            pinned: false,
+            slots: vec![slot],
+            waits: waits.collect(),
+        }
+    }
+
+    /// Memory taken on the device and for staging.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.replay.summary().bytes
+    }
+}
+
+/// What a replay says, sorted by what can be done about it.
+fn of_replay(name: &str, error: ReplayError) -> DeviceFault {
+    let device = name.to_owned();
+    match error {
+        ReplayError::Fault(fault) => DeviceFault::of(name, &fault),
+        error => DeviceFault { device, kind: FaultKind::Unfit, text: error.to_string() },
+    }
+}

@@ -1,0 +1,383 @@
+//! Whole runs on a CPU and a GPU at once: sessions with sources, sinks, supervision, workers as threads and as
+//! processes. The validation layers look on everywhere, and what they find would end the run.
+//!
+//! No test harness: this program is its own worker process, so `main` first asks whether it is one.
+
+#[path = "../../graphs/adsb/decode.rs"]
+#[expect(dead_code, reason = "only its actor is used here")]
+mod decode;
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("skipped: workers in processes of their own need Linux");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::path::PathBuf;
+    use std::time::{Duration, Instant};
+
+    use zbmd_backends::op::Registry;
+    use zbmd_backends::vulkan::{Device, Injected, Injection, Options, Site};
+    use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+    use zbmd_executor::supervise::What;
+    use zbmd_executor::{Engine, EngineError, Isolation, RunError, RunOptions};
+    use zbmd_ir::{DeviceId, Machine, PlanId, Program};
+    use zbmd_scheduler::Block;
+    use zbmd_tests::gpu::{distance, machine, open, place, tame_inputs};
+    use zbmd_tests::losses::{Feed, HARDY, Told, live, supervised};
+    use zbmd_tests::run::{compile, drive, interpret_program};
+
+    use super::decode;
+
+    const GPU: DeviceId = DeviceId(1);
+    const PROCESSES: Isolation = Isolation::Processes { program: None };
+    const GPUS: Isolation = Isolation::GpuProcesses { program: None };
+    /// How the first GPU that is opened while this names a file that is not there is to fail; see [`fail_as_told`].
+    const FAIL: &str = "ZBMD_TEST_FAIL";
+
+    fn registry() -> Registry {
+        let mut registry = Registry::standard();
+        decode::register(&mut registry);
+        registry
+    }
+
+    fn options(isolation: Isolation) -> RunOptions {
+        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
+        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
+    }
+
+    /// Every sink and the state at the end, beside the interpreter's.
+    fn check(
+        program: &Program,
+        engine: &Engine,
+        model: &str,
+        isolation: Isolation,
+        tolerance: f64,
+    ) {
+        let plan = &program.plans[PlanId(0)];
+        // Not a whole number of blocks: the tail plan has something to do where there is one.
+        let inputs = tame_inputs(program, 6 * plan.block + plan.block / 2);
+        let (want, state) = interpret_program(program, &registry(), &inputs, None);
+        let names: Vec<String> = program.graph.sinks().map(|(_, a)| a.name.clone()).collect();
+        let session = engine.start(options(isolation)).expect("a session");
+        let (got, outcome) = drive(session, &inputs, names);
+        let whole = |iterations: u64| match program.plan("tail") {
+            Some(_) => iterations,
+            None => iterations / plan.block * plan.block,
+        };
+        assert_eq!(outcome.state.iterations, whole(state.iterations), "{model}");
+        for (_, sink) in program.graph.sinks() {
+            let (got, want) = (&got[&sink.name], &want[&sink.name]);
+            let dtype = sink.inputs[0].token.dtype;
+            let off = distance(dtype, got, &want[..got.len()]);
+            assert!(off <= tolerance, "{model}, sink {}: off by {off:e}", sink.name);
+        }
+        if outcome.state.iterations == state.iterations {
+            for (id, channel) in program.graph.channels.iter_enumerated() {
+                let (got, want) = (&outcome.state.channels[id], &state.channels[id]);
+                let off = distance(channel.token.dtype, got, want);
+                assert!(off <= tolerance, "{model}, state of {id}: off by {off:e}");
+            }
+        }
+    }
+
+    fn models() {
+        let every: fn(usize) -> bool = |_| true;
+        let some: fn(usize) -> bool = |i| i % 2 == 0;
+        for (model, block, on_gpu, tolerance) in [
+            ("cd2dat/model.ron", Block::Fixed(2), every, 1e-5),
+            ("cd2dat/model.ron", Block::Fixed(1), some, 1e-5),
+            ("fm/model.ron", Block::Fixed(40), every, 1e-5),
+            ("fm/model.ron", Block::Fixed(7), some, 1e-5),
+            ("adsb/model.ron", Block::Fixed(2), every, 1e-5),
+            ("agc/model.ron", Block::Fixed(16), every, 1e-5),
+            ("pll/model.ron", Block::Fixed(8), every, 1e-4),
+        ] {
+            let compiled = compile(model, 1, &registry());
+            let placed = || {
+                let (graph, blobs) = (&compiled.program.graph, &compiled.program.blobs);
+                place(graph, blobs, &registry(), block, on_gpu)
+            };
+            let program = placed();
+            assert!(program.plans[PlanId(0)].calendars.iter().any(|c| c.device == GPU), "{model}");
+            let engine = Engine::new(placed(), &registry()).expect("an engine");
+            for isolation in [Isolation::Threads, GPUS] {
+                check(&program, &engine, model, isolation, tolerance);
+            }
+        }
+    }
+
+    /// Sums and products of single numbers, which every device computes to the same bits; history and state on the GPU.
+    /// Partly on the GPU, by pins; where it may be lost, all of it by a slow CPU, for what is pinned can go nowhere else.
+    fn exact(machine: &Machine, losses: Losses) -> Engine {
+        let mut machine = machine.clone();
+        let pin =
+            |actor: &str| machine.devices.get(GPU).map(|d| format!("{actor:?}: {:?}", d.name));
+        let pins = ["scale", "sum", "late"].into_iter().filter_map(pin);
+        let pins: Vec<String> = pins.filter(|_| losses == Losses::None).collect();
+        if losses != Losses::None {
+            let cpu = &mut machine.devices[DeviceId(0)];
+            (cpu.flops_per_s, cpu.bytes_per_s) = (10_000_000, 10_000_000);
+        }
+        let model = format!(
+            "Model(name: \"exact\", sources: {{ \"in\": Stream(dtype: f32) }}, sinks: {{ \"out\": Stream() }},
+             actors: {{ \"pre\": Expr(\"x + 0.5\", inputs: {{ \"x\": f32 }}),
+                        \"scale\": Expr(\"3.0 * x\", inputs: {{ \"x\": f32 }}),
+                        \"sum\": Expr(\"0.5 * s + x\", inputs: {{ \"x\": f32, \"s\": f32 }}),
+                        \"late\": Expr(\"x - y\", inputs: {{ \"x\": f32, \"y\": f32 }}),
+                        \"post\": Expr(\"x * 2.0\", inputs: {{ \"x\": f32 }}) }},
+             channels: [ (from: \"in\", to: [\"pre\"]), (from: \"pre\", to: [\"scale\"]),
+                         (from: \"scale\", to: [\"sum.x\", \"late.x\"]),
+                         (from: \"sum\", to: [\"sum.s\", \"late.y\"], initial: [0.0]),
+                         (from: \"late\", to: [\"post\"]), (from: \"post\", to: [\"out\"]) ],
+             pins: {{ {} }})",
+            pins.join(", ")
+        );
+        let options = CompileOptions {
+            machine: MachineChoice::Given(machine),
+            contingencies: losses,
+            block: Some(512),
+            ..CompileOptions::default()
+        };
+        let compiled = compile_str("exact.ron", &model, ".", &options);
+        let compiled = compiled.unwrap_or_else(|d| panic!("{d}"));
+        assert!(losses == Losses::None || compiled.program.contingencies.find(&[GPU]).is_some());
+        let mut homes = compiled.program.plans[PlanId(0)].placement.iter();
+        assert_eq!(homes.any(|d| *d == GPU), compiled.program.machine.devices.len() > 1);
+        Engine::new(compiled.program, &registry()).expect("an engine")
+    }
+
+    /// Longer than some faults take to come about and to be mended.
+    const LIVE: Feed = Feed { seed: 11, iterations: 400_000, per_s: Some(200_000.0) };
+
+    /// What the CPU alone makes of the feed.
+    fn plain(feed: Feed) -> Told {
+        let mut cpu = machine();
+        cpu.devices.truncate(1);
+        cpu.links.clear();
+        let feed = Feed { per_s: None, ..feed };
+        let told = live(&exact(&cpu, Losses::None), feed, options(Isolation::Threads));
+        told.outcome.as_ref().expect("an undisturbed run ends well");
+        told
+    }
+
+    /// Exact ops have the same bits wherever workers run, with checksums or without, supervised or not.
+    fn anywhere() {
+        let feed = Feed { iterations: 40_000, per_s: None, ..LIVE };
+        let plain = plain(feed);
+        let engine = exact(&machine(), Losses::None);
+        for isolation in [Isolation::Threads, PROCESSES, GPUS] {
+            for (checksums, supervise) in [(false, false), (true, true)] {
+                let mut options = options(isolation.clone());
+                options.checksums = checksums;
+                options.supervised = supervise.then(|| supervised(&engine, "Supervision()", None));
+                let told = live(&engine, feed, options);
+                let outcome = told.outcome.unwrap_or_else(|e| panic!("{isolation:?}: {e}"));
+                assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
+                assert_eq!(outcome.state, plain.outcome.as_ref().expect("well").state);
+                let workers = &outcome.report.plans[0].workers;
+                let gpu = workers.iter().find(|w| w.device == "vulkan:0").expect("a GPU");
+                assert!(gpu.slots[0].samples > 0, "periods are measured");
+            }
+        }
+    }
+
+    /// A run with faults, beside what the CPU alone makes of the same feed: the same bits.
+    fn disturbed(losses: Losses, isolation: &Isolation, faults: Option<&str>, least: u64) -> Told {
+        let engine = exact(&machine(), losses);
+        let mut recoveries = 0;
+        let mut feed = LIVE;
+        for _ in 0..5 {
+            let mut options = options(isolation.clone());
+            options.checksums = faults.is_some_and(|f| f.contains("corrupt"));
+            options.supervised = Some(supervised(&engine, HARDY, faults));
+            let told = live(&engine, feed, options);
+            let outcome = told.outcome.as_ref().unwrap_or_else(|e| panic!("{faults:?}: {e}"));
+            let plain = plain(feed);
+            assert_eq!(told.sinks, plain.sinks, "{isolation:?}: other bits after {faults:?}");
+            assert_eq!(outcome.state, plain.outcome.expect("checked").state, "{faults:?}");
+            recoveries += outcome.report.recoveries;
+            if recoveries >= least {
+                return told;
+            }
+            feed.iterations *= 2;
+        }
+        panic!("only {recoveries} recoveries after {faults:?}");
+    }
+
+    fn killed() {
+        let faults = Some("Inject(kinds: [kill], every: (\"100ms\", \"200ms\"), seed: 5)");
+        disturbed(Losses::Single, &GPUS, faults, 2);
+        disturbed(Losses::None, &GPUS, faults, 1);
+        disturbed(Losses::Single, &PROCESSES, faults, 2);
+    }
+
+    fn stopped() {
+        let faults = Some("Inject(kinds: [stop], every: (\"150ms\", \"300ms\"), seed: 6)");
+        disturbed(Losses::Single, &GPUS, faults, 1);
+    }
+
+    fn corrupted() {
+        let faults = Some("Inject(kinds: [corrupt], every: (\"100ms\", \"200ms\"), seed: 7)");
+        disturbed(Losses::None, &GPUS, faults, 2);
+    }
+
+    /// Runs something while the next GPU to be opened is told to fail as `how`; whether one was opened.
+    fn failing<T>(how: &str, run: impl FnOnce() -> T) -> T {
+        let note = std::env::temp_dir().join(format!("zbmd-fail-{}-{how}", std::process::id()));
+        let _ = std::fs::remove_file(&note);
+        set(FAIL, Some(note.display().to_string()));
+        let done = run();
+        set(FAIL, None);
+        std::fs::remove_file(&note).expect("a device was told to fail");
+        done
+    }
+
+    fn set(name: &str, value: Option<String>) {
+        // SAFETY: no other thread of this program is at work: sessions have ended.
+        #[expect(unsafe_code, reason = "tells worker processes how to fail")]
+        unsafe {
+            match value {
+                Some(value) => std::env::set_var(name, value),
+                None => std::env::remove_var(name),
+            }
+        }
+    }
+
+    /// Makes the first device that is opened fail, as the end of the note's name says.
+    fn fail_as_told(device: &Device) {
+        let Some(note) = std::env::var_os(FAIL).map(PathBuf::from) else { return };
+        if std::fs::File::create_new(&note).is_err() {
+            return;
+        }
+        let name = note.display().to_string();
+        let how = name.rsplit('-').next().unwrap_or_default();
+        let (site, after, error) = match how {
+            "submit" => (Site::Submit, 200, Injected::Lost),
+            "wait" => (Site::Wait, 100, Injected::Lost),
+            "hang" => (Site::Wait, 100, Injected::Hang),
+            "memory" => (Site::AllocateMemory, 2, Injected::DeviceMemory),
+            other => panic!("no failure is called {other}"),
+        };
+        device.inject(Injection { site, after, error });
+    }
+
+    /// A lost or hung device takes its worker along, and nothing else.
+    fn lost() {
+        for (how, losses, isolation) in [
+            ("submit", Losses::Single, GPUS),
+            ("submit", Losses::None, GPUS),
+            ("wait", Losses::Single, PROCESSES),
+            ("hang", Losses::Single, GPUS),
+            ("memory", Losses::Single, GPUS),
+            ("submit", Losses::None, Isolation::Threads),
+        ] {
+            let told = failing(how, || disturbed(losses, &isolation, None, 1));
+            let causes: Vec<String> = told
+                .events
+                .iter()
+                .filter_map(|event| match &event.what {
+                    What::Lost { cause, .. } => Some(cause.to_string()),
+                    What::Retry { end, .. } => Some(format!("{end:?}")),
+                    _ => None,
+                })
+                .collect();
+            let said = match how {
+                "submit" => "the device is lost, says vkQueueSubmit",
+                "wait" => "the device is lost, says vkWaitSemaphores",
+                "hang" => "the queue hangs",
+                _ => "out of memory",
+            };
+            assert!(causes.iter().any(|c| c.contains(said)), "{how}, {isolation:?}: {causes:?}");
+        }
+    }
+
+    /// Without supervision a loss ends the run, in a sentence that names the device.
+    fn unsupervised() {
+        let engine = exact(&machine(), Losses::None);
+        for isolation in [Isolation::Threads, GPUS] {
+            let told = failing("submit", || live(&engine, LIVE, options(isolation.clone())));
+            let Err(error) = told.outcome else { panic!("a loss ends the run") };
+            assert!(matches!(error, RunError::Device { .. }), "{error:?}");
+            let said = error.to_string();
+            assert!(said.starts_with("device vulkan:0, block "), "{said}");
+            assert!(said.contains("the device is lost, says vkQueueSubmit"), "{said}");
+        }
+    }
+
+    /// A device that is not here: a sentence; supervised, the run goes on without it if it can.
+    fn missing() {
+        let mut elsewhere = machine();
+        elsewhere.devices[GPU].name = "vulkan:7".to_owned();
+        let engine = exact(&elsewhere, Losses::Single);
+        let refused = engine.start(options(Isolation::Threads)).map(drop);
+        let Err(EngineError::Device { device, why }) = refused else {
+            panic!("a device that is not here was used: {refused:?}")
+        };
+        assert_eq!(device, "vulkan:7");
+        assert!(why.contains("there is no Vulkan device `vulkan:7` here: vulkan:0"), "{why}");
+        assert!(why.contains("`zbmdc devices` lists what is here"), "{why}");
+
+        let feed = Feed { iterations: 20_000, per_s: None, ..LIVE };
+        let told = live(&engine, feed, options(GPUS));
+        let Err(RunError::Start(EngineError::Device { device, .. })) = told.outcome else {
+            panic!("{:?}", told.outcome)
+        };
+        assert_eq!(device, "vulkan:7");
+
+        let mut options = options(GPUS);
+        options.supervised = Some(supervised(&engine, HARDY, None));
+        let told = live(&engine, feed, options);
+        told.outcome.expect("it goes on with the CPU");
+        assert_eq!(told.sinks, plain(feed).sinks);
+    }
+
+    pub(super) fn main() {
+        zbmd_executor::testing::on_open(fail_as_told);
+        zbmd_executor::serve_if_worker(&registry());
+        set("ZBMD_VULKAN_VALIDATE", Some("1".to_owned()));
+        let tests: [(&str, fn()); 8] = [
+            ("models", models),
+            ("anywhere", anywhere),
+            ("killed", killed),
+            ("stopped", stopped),
+            ("corrupted", corrupted),
+            ("lost", lost),
+            ("unsupervised", unsupervised),
+            ("missing", missing),
+        ];
+        if std::env::args().any(|a| a == "--list") {
+            tests.iter().for_each(|(name, _)| println!("{name}: test"));
+            return;
+        }
+        if open(true, &Options::default()).is_none() {
+            return;
+        }
+        let wanted: Vec<String> =
+            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+        let limit = Duration::from_secs(240);
+        for (name, test) in tests {
+            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+                continue;
+            }
+            let begun = Instant::now();
+            let watch = std::thread::spawn(move || {
+                std::thread::park_timeout(limit);
+                if begun.elapsed() >= limit {
+                    eprintln!("test {name} ... hangs");
+                    std::process::exit(101);
+                }
+            });
+            test();
+            watch.thread().unpark();
+            watch.join().expect("no panic");
+            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
+        }
+    }
+}
