@@ -20,6 +20,7 @@ fn no_token_is_lost_whatever_happens() {
     // Histories in which nothing happens would prove nothing.
     assert!(finished > 2000 && all.losses > 4000, "{finished} finished, {all:?}");
     assert!(all.overdue > 200 && all.crashes > 100 && all.swaps > 100, "{all:?}");
+    assert!(all.asides > 5, "{all:?}");
 }
 
 #[test]

@@ -63,8 +63,15 @@ fn main() -> ExitCode {
         all.simulated_ns as f64 / 1e9 / seconds,
     );
     println!(
-        "{} outputs, {} epochs, {} losses, {} hung, {} supervisor crashes, {} swaps, {} steps; endings {endings:?}",
-        all.outputs, all.epochs, all.losses, all.overdue, all.crashes, all.swaps, all.steps,
+        "{} outputs, {} epochs, {} losses, {} hung, {} supervisor crashes, {} swaps, {} given to others, {} steps; endings {endings:?}",
+        all.outputs,
+        all.epochs,
+        all.losses,
+        all.overdue,
+        all.crashes,
+        all.swaps,
+        all.asides,
+        all.steps,
     );
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -87,6 +87,7 @@ impl World {
             }
             What::Lost { .. } => self.summary.losses += 1,
             What::Begin { .. } => self.summary.epochs += 1,
+            What::SetAside { .. } => self.summary.asides += 1,
             _ => {}
         }
         Ok(())

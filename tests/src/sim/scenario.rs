@@ -146,6 +146,13 @@ impl Scenario {
             let device = ids[rng.usize(0..ids.len())];
             scenario.faults.push((rng.u64(0..span_ns), Fault::Flap(device, rng.u32(5..40))));
         }
+        if rng.u32(0..40) == 0 {
+            // Long enough for paces to be learned, for one to change for the worse, and perhaps for the better again.
+            scenario.model.blocks = rng.u64(2000..5000);
+            let device = ids[rng.usize(0..ids.len())];
+            let fault = Fault::Slow(device, rng.u32(3..8), rng.u64(200..1000) * MS);
+            scenario.faults.push((rng.u64(150..400) * MS, fault));
+        }
         scenario
     }
 

@@ -65,6 +65,8 @@ pub struct Summary {
     pub overdue: u64,
     pub crashes: u64,
     pub swaps: u64,
+    /// Slow devices whose work was given to others.
+    pub asides: u64,
     pub refused: u32,
     /// Simulated time.
     pub simulated_ns: u64,
@@ -83,6 +85,7 @@ impl Summary {
         self.overdue += other.overdue;
         self.crashes += other.crashes;
         self.swaps += other.swaps;
+        self.asides += other.asides;
         self.refused += other.refused;
         self.simulated_ns += other.simulated_ns;
     }
