@@ -372,7 +372,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             }
         }
         let y = at.y.add(first * stride);
-        if at.width < P * PANEL || !at.added.is_null() {
+        if at.width < P * PANEL {
             let mut edge = [[[0.0_f32; PANEL]; P]; R];
             for r in 0..R {
                 for v in 0..P {
@@ -382,6 +382,14 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             let added = if at.added.is_null() { None } else { Some(at.added.add(first * stride)) };
             finish(edge.as_flattened_mut(), P, (y, added, stride, at.width), job.clamp);
             return R;
+        }
+        if !at.added.is_null() {
+            let added = at.added.add(first * stride);
+            for r in 0..R {
+                for v in 0..P {
+                    sums[r][v] = sums[r][v].add(V::load(added.add(r * stride + v * PANEL)));
+                }
+            }
         }
         if let Some((low, high)) = job.clamp {
             for r in 0..R {
@@ -400,8 +408,8 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     R
 }
 
-/// What follows on the sums of a tile that is not whole, or that another tensor is added to: through memory, so that
-/// the sums of all others stay in registers.
+/// What follows on the sums of a tile that is not whole: through memory, so that the sums of all others stay in
+/// registers.
 ///
 /// # Safety
 /// `width` floats can be read and written in each row of the last two, whose rows are `stride` apart.
@@ -673,38 +681,103 @@ struct Pool {
 struct Pooled<'a> {
     p: &'a Pool,
     x: &'a [f32],
-    y: &'a mut [f32],
+    /// First element of the result, and its elements.
+    y: *mut f32,
+    out: usize,
 }
 
-impl Loop for Pooled<'_> {
-    type Out = ();
+impl Pooled<'_> {
+    fn check(&self) {
+        let (plane, out, _) = self.p.image.window.sizes();
+        let c = self.p.image.channels;
+        assert!(self.x.len() == plane * c && self.out == out * c, "an image has another size");
+    }
+
+    fn start(&self) -> f32 {
+        if self.p.mean { 0.0 } else { f32::NEG_INFINITY }
+    }
+
+    /// One channel of a pixel.
+    fn one(&self, o: [usize; 2], (ys, xs): Near<'_>, by: f32, i: usize) -> f32 {
+        let (w, c) = (&self.p.image.window, self.p.image.channels);
+        let mut sum = self.start();
+        for (ky, kx) in ys.clone().flat_map(|ky| xs.clone().map(move |kx| (ky, kx))) {
+            let x = self.x[under(w, o, [ky, kx]) * c + i];
+            sum = if self.p.mean { sum + x } else { Num::max(sum, x) };
+        }
+        if self.p.mean { sum * by } else { sum }
+    }
+}
+
+impl Wide for Pooled<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { p, x, y } = self;
-        let (w, c) = (&p.image.window, p.image.channels);
+    unsafe fn run<V: Vector, const FMA: bool>(self) {
+        let (w, c) = (&self.p.image.window, self.p.image.channels);
         pixels(w, |n, o, [ys, xs]| {
-            let y = &mut y[n * c..(n + 1) * c];
-            y.fill(if p.mean { 0.0 } else { f32::NEG_INFINITY });
-            for ky in ys.clone() {
-                for kx in xs.clone() {
-                    let x = &x[under(w, o, [ky, kx]) * c..][..c];
-                    if p.mean {
-                        y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
-                    } else {
-                        // A NaN wins, as it does in ONNX.
-                        y.iter_mut().zip(x).for_each(|(y, &x)| *y = Num::max(*y, x));
-                    }
+            let count = if self.p.padding {
+                (1..3).map(|d| w.reached(d, o[d - 1])).product()
+            } else {
+                ys.len() * xs.len()
+            };
+            let by = 1.0 / count as f32;
+            let mut first = 0;
+            // SAFETY: `check` has seen that the images have these sizes; channels end at c.
+            unsafe {
+                while first + 4 * PANEL <= c {
+                    pooled::<V, 4>(&self, n, o, (&ys, &xs), by, first);
+                    first += 4 * PANEL;
+                }
+                while first + PANEL <= c {
+                    pooled::<V, 1>(&self, n, o, (&ys, &xs), by, first);
+                    first += PANEL;
+                }
+                if first < c && c >= PANEL {
+                    // The last vector overlaps the one before, and gives the same there.
+                    pooled::<V, 1>(&self, n, o, (&ys, &xs), by, c - PANEL);
+                    first = c;
                 }
             }
-            if p.mean {
-                let count = if p.padding {
-                    (1..3).map(|d| w.reached(d, o[d - 1])).product()
-                } else {
-                    ys.len() * xs.len()
-                };
-                y.iter_mut().for_each(|y| *y /= count as f32);
+            for i in first..c {
+                let y = self.one(o, (&ys, &xs), by, i);
+                // SAFETY: n is an output pixel and i a channel.
+                unsafe { *self.y.add(n * c + i) = y };
             }
         });
+    }
+}
+
+/// P vectors of channels of a pixel.
+///
+/// # Safety
+/// The sizes are as [`Pooled::check`] wants them, there are so many channels, and the processor has the vector's
+/// instructions.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+unsafe fn pooled<V: Vector, const P: usize>(
+    at: &Pooled<'_>,
+    n: usize,
+    o: [usize; 2],
+    (ys, xs): Near<'_>,
+    by: f32,
+    first: usize,
+) {
+    let (w, c) = (&at.p.image.window, at.p.image.channels);
+    // SAFETY: the caller's promise; `ys` and `xs` keep to pixels of the image.
+    unsafe {
+        let mut sums = [V::load([at.start(); PANEL].as_ptr()); P];
+        for ky in ys.start..ys.end {
+            for kx in xs.start..xs.end {
+                let x = at.x.as_ptr().add(under(w, o, [ky, kx]) * c + first);
+                for v in 0..P {
+                    let x = V::load(x.add(v * PANEL));
+                    sums[v] = if at.p.mean { sums[v].add(x) } else { sums[v].greater(x) };
+                }
+            }
+        }
+        for v in 0..P {
+            let sum = if at.p.mean { V::zero().add_product(by, sums[v]) } else { sums[v] };
+            sum.store(at.y.add(n * c + first + v * PANEL));
+        }
     }
 }
 
@@ -714,7 +787,10 @@ impl Body for Pool {
         let (plane, out, _) = self.image.window.sizes();
         let c = self.image.channels;
         for (x, y) in x.chunks_exact(plane * c).zip(y.chunks_exact_mut(out * c)) {
-            simd::dispatch(Pooled { p: self, x, y });
+            let job = Pooled { p: self, x, y: y.as_mut_ptr(), out: y.len() };
+            job.check();
+            // SAFETY: `check` has seen that the images have the sizes that the code relies on.
+            unsafe { run_wide(job) }
         }
     }
 }
