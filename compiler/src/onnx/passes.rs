@@ -29,6 +29,9 @@ pub struct PassReport {
     pub actors: usize,
 }
 
+/// The pass that only CPUs gain from.
+pub(crate) const CHANNELS_LAST: &str = "channels-last";
+
 /// All passes in their order.
 pub(crate) const PASSES: &[Pass] = &[
     Pass {
@@ -59,7 +62,7 @@ pub(crate) const PASSES: &[Pass] = &[
         run: activation,
     },
     Pass {
-        name: "channels-last",
+        name: CHANNELS_LAST,
         summary: "images between convolutions lie with their channels last",
         run: super::layout::channels_last,
     },
