@@ -388,11 +388,30 @@ impl<'a> Run<'a> {
 
     fn file(&mut self, path: &Path) -> Front {
         if onnx::is_onnx(path) {
-            let made = onnx::import_file(path, &self.options.registry, &self.options.onnx);
+            let made = onnx::import_file(path, &self.options.registry, &self.onnx_options());
             return self.imported(&path.display().to_string(), made);
         }
         let model = Loader::new(&mut self.sources, &mut self.sink).file(path, Span::NONE)?;
         self.model(&model)
+    }
+
+    /// What GPUs compute has its channels in ONNX's order.
+    fn onnx_options(&mut self) -> onnx::ImportOptions {
+        let mut options = self.options.onnx.clone();
+        let gpu = match &self.options.machine {
+            MachineChoice::Detect | MachineChoice::Uniform(_) => false,
+            // What is wrong with a machine file is said where it is read for good.
+            MachineChoice::File(path) => std::fs::read_to_string(path)
+                .is_ok_and(|text| text.contains("\"vulkan\"")),
+            MachineChoice::Given(machine) | MachineChoice::Measured(machine, _) => {
+                machine.devices.iter().any(|d| d.backend != "cpu")
+            }
+        };
+        let pass = onnx::CHANNELS_LAST.to_owned();
+        if gpu && !options.without.contains(&pass) {
+            options.without.push(pass);
+        }
+        options
     }
 
     fn imported(&mut self, name: &str, made: Result<onnx::Graph, OnnxError>) -> Front {

@@ -141,12 +141,8 @@ impl Pass<'_> {
             ("Transpose", Some(x)) => self.shuffle(node, x),
             _ if !image => None,
             ("Conv", Some(x)) => self.conv(node, x),
-            ("MaxPool" | "AveragePool" | "GlobalAveragePool", Some(x))
-                if self.twins.contains_key(&x) && !node.params.contains_key("storage_order") =>
-            {
-                let name = format!("{}ChannelsLast", node.op.operator);
-                let x = self.twin(x);
-                self.put(node.clone(), &name, vec![x])
+            ("MaxPool" | "AveragePool" | "GlobalAveragePool" | "ReduceMean", Some(x)) => {
+                self.pool(node, x)
             }
             ("Concat", _) => self.concat(node),
             (operator, Some(x)) if ALIKE.contains(&operator) => self.alike(node, x),
@@ -176,6 +172,25 @@ impl Pass<'_> {
             inputs.push(Some(self.twin(added)?));
         }
         self.put(node.clone(), "ConvChannelsLast", inputs)
+    }
+
+    fn pool(&mut self, node: &Node, x: ValueId) -> Option<()> {
+        let x = *self.twins.get(&x)?;
+        let mut node = node.clone();
+        let mut name = format!("{}ChannelsLast", node.op.operator);
+        if node.op.operator == "ReduceMean" {
+            let axes = self.graph.data(node.inputs.get(1).copied().flatten()?)?;
+            let axes: Option<Vec<i64>> =
+                axes.chunks(8).map(|c| Some(i64::from_le_bytes(c.try_into().ok()?))).collect();
+            if !matches!(axes?[..], [2, 3] | [-2, -1]) {
+                return None;
+            }
+            node.params.clear();
+            name = "GlobalAveragePoolChannelsLast".to_owned();
+        }
+        // The order of indices, which nobody asks for.
+        node.params.remove("storage_order");
+        self.put(node, &name, vec![Some(x)])
     }
 
     fn concat(&mut self, node: &Node) -> Option<()> {

@@ -26,6 +26,7 @@ pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
 pub use passes::PassReport;
+pub(crate) use passes::CHANNELS_LAST;
 pub use ron::Text;
 
 use crate::net::{End, Link, Net, NetActor};

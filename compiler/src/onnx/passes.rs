@@ -29,6 +29,9 @@ pub struct PassReport {
     pub actors: usize,
 }
 
+/// The pass that only CPUs gain from.
+pub(crate) const CHANNELS_LAST: &str = "channels-last";
+
 /// All passes in their order.
 pub(crate) const PASSES: &[Pass] = &[
     Pass {
@@ -45,7 +48,7 @@ pub(crate) const PASSES: &[Pass] = &[
     },
     Pass {
         name: "bias",
-        summary: "an added constant row goes into the product before it",
+        summary: "an added constant row goes into the product or convolution before it",
         run: bias,
     },
     Pass {
@@ -59,7 +62,7 @@ pub(crate) const PASSES: &[Pass] = &[
         run: activation,
     },
     Pass {
-        name: "channels-last",
+        name: CHANNELS_LAST,
         summary: "images between convolutions lie with their channels last",
         run: super::layout::channels_last,
     },
@@ -320,6 +323,10 @@ fn bias(graph: &mut Graph) -> usize {
     let mut changes = 0;
     for n in live(graph, &["Add"]) {
         let uses = graph.uses();
+        if let Some((conv, other)) = either(graph, n, &["Conv"], &uses) {
+            changes += usize::from(channel_bias(graph, n, conv, other).is_some());
+            continue;
+        }
         let Some((product, other)) = either(graph, n, &["MatMul"], &uses) else { continue };
         let width = graph.values[output(graph, product)].ty.shape.last().copied();
         let row = graph.data(other).is_some() && graph.values[other].ty.shape.len() == 1;
@@ -335,6 +342,28 @@ fn bias(graph: &mut Graph) -> usize {
         }
     }
     changes
+}
+
+/// Puts what node n adds to each channel into the convolution before it.
+fn channel_bias(graph: &mut Graph, n: usize, conv: usize, other: ValueId) -> Option<()> {
+    let ty = &graph.values[output(graph, n)].ty;
+    let filters = *ty.shape.get(1)?;
+    let ones = [filters, 1, 1];
+    let shape = &graph.values[other].ty.shape;
+    let fits = ty.shape.len() == 4
+        && graph.values[output(graph, conv)].ty == *ty
+        && (shape[..] == ones || (shape.first() == Some(&1) && shape[1..] == ones))
+        && !graph.nodes[conv].params.contains_key("act")
+        && input(graph, conv, 3).is_none();
+    let mut bias = floats(graph, other).filter(|_| fits)?;
+    if let Some(own) = input(graph, conv, 2) {
+        bias.iter_mut().zip(floats(graph, own)?).for_each(|(b, own)| *b += own);
+    }
+    let name = graph.values[other].name.clone();
+    let bias = store(graph, &name, &[filters], &bias);
+    set_input(&mut graph.nodes[conv], 2, bias);
+    take_over(graph, conv, n);
+    Some(())
 }
 
 fn residual(graph: &mut Graph) -> usize {

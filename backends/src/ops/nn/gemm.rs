@@ -15,6 +15,8 @@ pub(crate) const PANEL: usize = 16;
 const DEPTH: usize = 256;
 /// Panels that are gone through for each block of rows.
 const GROUP: usize = 8;
+/// Floats between what is multiplied and what is asked for, where one row goes through the right matrix.
+const AHEAD: usize = 24 * PANEL;
 /// Rows of a block.
 const ROWS: usize = 96;
 
@@ -183,6 +185,10 @@ pub(super) trait Vector: Copy {
     /// `self + a·b`, lane by lane.
     unsafe fn add_products(self, a: Self, b: Self) -> Self;
     unsafe fn add(self, b: Self) -> Self;
+    /// The greater one, lane by lane; a NaN wins.
+    unsafe fn greater(self, b: Self) -> Self;
+    /// Asks for the line of memory at an address, which may be any.
+    unsafe fn prefetch(at: *const f32);
     /// `self > low ? self : low`, then `self < high ? self : high`.
     unsafe fn clamp(self, low: f32, high: f32) -> Self;
 }
@@ -222,6 +228,12 @@ impl Vector for Plain {
     unsafe fn add(self, b: Self) -> Self {
         Self(std::array::from_fn(|l| self.0[l] + b.0[l]))
     }
+    #[inline(always)]
+    unsafe fn greater(self, b: Self) -> Self {
+        Self(std::array::from_fn(|l| super::num::Num::max(self.0[l], b.0[l])))
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_: *const f32) {}
     #[inline(always)]
     unsafe fn clamp(self, low: f32, high: f32) -> Self {
         Self(self.0.map(|v| {
@@ -277,6 +289,19 @@ mod x86 {
             Self(unsafe { _mm512_add_ps(self.0, b.0) })
         }
         #[inline(always)]
+        unsafe fn greater(self, b: Self) -> Self {
+            // SAFETY: see above. The maximum is its second operand where either is a NaN.
+            unsafe {
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+                Self(_mm512_mask_mov_ps(_mm512_max_ps(self.0, b.0), nan, self.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: see above; any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        }
+        #[inline(always)]
         unsafe fn clamp(self, low: f32, high: f32) -> Self {
             // SAFETY: see above.
             unsafe {
@@ -323,6 +348,22 @@ mod x86 {
         unsafe fn add(self, b: Self) -> Self {
             // SAFETY: see above.
             unsafe { Self(_mm256_add_ps(self.0, b.0), _mm256_add_ps(self.1, b.1)) }
+        }
+        #[inline(always)]
+        unsafe fn greater(self, b: Self) -> Self {
+            // SAFETY: see above. The maximum is its second operand where either is a NaN.
+            unsafe {
+                let one = |a, b| {
+                    let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a);
+                    _mm256_blendv_ps(_mm256_max_ps(a, b), a, nan)
+                };
+                Self(one(self.0, b.0), one(self.1, b.1))
+            }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(at: *const f32) {
+            // SAFETY: see above; any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         }
         #[inline(always)]
         unsafe fn clamp(self, low: f32, high: f32) -> Self {
@@ -520,6 +561,10 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             let mut right = [V::zero(); P];
             for v in 0..P {
                 right[v] = V::load(b.add(v * panel));
+                if R == 1 {
+                    // One row meets each weight once: all is waiting for memory, over many pages at a time.
+                    V::prefetch(b.wrapping_add(v * panel + AHEAD));
+                }
             }
             for r in 0..R {
                 let left = *a.add(r * row);

@@ -168,7 +168,7 @@ impl Strided {
         // Runs of a transposition are short or far apart: two dimensions at a time, in squares that fit the cache.
         if let Some(&(rows, [1])) = self.walk.outer.last()
             && step > 1
-            && inner >= 4
+            && inner >= 2
         {
             self.walk
                 .squares()
@@ -243,6 +243,13 @@ impl Squares<'_> {
 /// y[r][c] = x[r + c·step]: rows that lie side by side in x.
 fn square<T: bytemuck::Pod>(x: &[T], y: &mut [T], rows: usize, columns: usize, step: usize) {
     const SIDE: usize = 16;
+    if columns < 8 {
+        for c in 0..columns {
+            let y = y[c..].iter_mut().step_by(columns);
+            y.zip(&x[c * step..c * step + rows]).for_each(|(y, &x)| *y = x);
+        }
+        return;
+    }
     for r0 in (0..rows).step_by(SIDE) {
         let r1 = (r0 + SIDE).min(rows);
         for c0 in (0..columns).step_by(SIDE) {

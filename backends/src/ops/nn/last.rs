@@ -372,7 +372,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             }
         }
         let y = at.y.add(first * stride);
-        if at.width < P * PANEL || !at.added.is_null() {
+        if at.width < P * PANEL {
             let mut edge = [[[0.0_f32; PANEL]; P]; R];
             for r in 0..R {
                 for v in 0..P {
@@ -382,6 +382,14 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             let added = if at.added.is_null() { None } else { Some(at.added.add(first * stride)) };
             finish(edge.as_flattened_mut(), P, (y, added, stride, at.width), job.clamp);
             return R;
+        }
+        if !at.added.is_null() {
+            let added = at.added.add(first * stride);
+            for r in 0..R {
+                for v in 0..P {
+                    sums[r][v] = sums[r][v].add(V::load(added.add(r * stride + v * PANEL)));
+                }
+            }
         }
         if let Some((low, high)) = job.clamp {
             for r in 0..R {
@@ -400,8 +408,8 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     R
 }
 
-/// What follows on the sums of a tile that is not whole, or that another tensor is added to: through memory, so that
-/// the sums of all others stay in registers.
+/// What follows on the sums of a tile that is not whole: through memory, so that the sums of all others stay in
+/// registers.
 ///
 /// # Safety
 /// `width` floats can be read and written in each row of the last two, whose rows are `stride` apart.
@@ -508,37 +516,70 @@ impl Channels<'_> {
 impl Wide for Channels<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
-        let (w, c) = (&self.d.image.window, self.d.image.channels);
-        pixels(w, |n, o, [ys, xs]| {
-            let mut first = 0;
-            // SAFETY: `check` has seen that images and weights have these sizes; channels end at c.
-            unsafe {
-                while first + 4 * PANEL <= c {
-                    channels::<V, 4>(&self, n, o, (&ys, &xs), first);
-                    first += 4 * PANEL;
-                }
-                while first + PANEL <= c {
-                    channels::<V, 1>(&self, n, o, (&ys, &xs), first);
-                    first += PANEL;
-                }
-                if first < c && c >= PANEL {
-                    // The last vector overlaps the one before, and gives the same sums there.
-                    channels::<V, 1>(&self, n, o, (&ys, &xs), c - PANEL);
-                    first = c;
+        let w = &self.d.image.window;
+        let [_, oh, ow] = w.output;
+        for oy in 0..oh {
+            let ys = within(w, 1, oy);
+            let mut ox = 0;
+            while ox < ow {
+                let xs = within(w, 2, ox);
+                // Pixels whose whole windows lie within the image meet the same weights.
+                let four = xs.len() == w.kernel[2]
+                    && ox + 4 <= ow
+                    && within(w, 2, ox + 3).len() == w.kernel[2];
+                let (n, near) = (oy * ow + ox, (&ys, &xs));
+                // SAFETY: `check` has seen that images and weights have these sizes; these pixels exist.
+                unsafe {
+                    ox += if four && V::MANY {
+                        self.pixels::<V, FMA, 4, 2>(n, [oy, ox], near)
+                    } else {
+                        self.pixels::<V, FMA, 1, 4>(n, [oy, ox], near)
+                    };
                 }
             }
-            for i in first..c {
-                let y = self.one::<FMA>(n, o, (&ys, &xs), i);
-                // SAFETY: n is an output pixel and i a channel.
-                unsafe { *self.y.add(n * c + i) = y };
-            }
-        });
+        }
     }
 }
 
 type Near<'a> = (&'a std::ops::Range<usize>, &'a std::ops::Range<usize>);
 
 impl Channels<'_> {
+    /// X pixels side by side from number n on, P vectors of channels at a time; returns X.
+    ///
+    /// # Safety
+    /// The sizes are as [`Self::check`] wants them, the pixels exist and have the same window, and the processor has
+    /// the vector's instructions.
+    #[inline(always)]
+    unsafe fn pixels<V: Vector, const FMA: bool, const X: usize, const P: usize>(
+        &self,
+        n: usize,
+        o: [usize; 2],
+        near: Near<'_>,
+    ) -> usize {
+        let c = self.d.image.channels;
+        let mut first = 0;
+        // SAFETY: the caller's promise; channels end at c.
+        unsafe {
+            while first + P * PANEL <= c {
+                channels::<V, X, P>(self, n, o, near, first);
+                first += P * PANEL;
+            }
+            while first + PANEL <= c {
+                channels::<V, X, 1>(self, n, o, near, first);
+                first += PANEL;
+            }
+            if first < c && c >= PANEL {
+                // The last vector overlaps the one before, and gives the same sums there.
+                channels::<V, X, 1>(self, n, o, near, c - PANEL);
+                first = c;
+            }
+            for (i, p) in (first..c).flat_map(|i| (0..X).map(move |p| (i, p))) {
+                *self.y.add((n + p) * c + i) = self.one::<FMA>(n + p, [o[0], o[1] + p], near, i);
+            }
+        }
+        X
+    }
+
     /// One channel of a pixel.
     #[inline(always)]
     fn one<const FMA: bool>(&self, n: usize, o: [usize; 2], (ys, xs): Near<'_>, i: usize) -> f32 {
@@ -559,14 +600,13 @@ impl Channels<'_> {
     }
 }
 
-/// P vectors of channels of a pixel.
+/// P vectors of channels of X pixels side by side.
 ///
 /// # Safety
-/// The sizes are as [`Channels::check`] wants them, there are so many channels, and the processor has the vector's
-/// instructions.
+/// As for [`Channels::pixels`], and there are so many channels.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
-unsafe fn channels<V: Vector, const P: usize>(
+unsafe fn channels<V: Vector, const X: usize, const P: usize>(
     at: &Channels<'_>,
     n: usize,
     o: [usize; 2],
@@ -574,34 +614,53 @@ unsafe fn channels<V: Vector, const P: usize>(
     first: usize,
 ) {
     let (w, c) = (&at.d.image.window, at.d.image.channels);
+    let apart = w.stride[2] * c;
     // SAFETY: the caller's promise; `ys` and `xs` keep to pixels of the image.
     unsafe {
-        let mut sums = [V::zero(); P];
+        let mut sums = [[V::zero(); P]; X];
         for v in 0..P {
-            sums[v] = V::load(at.d.bias.as_ptr().add(first + v * PANEL));
+            let bias = V::load(at.d.bias.as_ptr().add(first + v * PANEL));
+            for p in 0..X {
+                sums[p][v] = bias;
+            }
         }
         for ky in ys.start..ys.end {
             let mut x = at.x.as_ptr().add(under(w, o, [ky, xs.start]) * c + first);
             let mut h = at.d.taps.as_ptr().add((ky * w.kernel[2] + xs.start) * c + first);
             for _ in xs.start..xs.end {
                 for v in 0..P {
-                    let x = V::load(x.add(v * PANEL));
-                    sums[v] = sums[v].add_products(x, V::load(h.add(v * PANEL)));
+                    let h = V::load(h.add(v * PANEL));
+                    for p in 0..X {
+                        let x = V::load(x.add(p * apart + v * PANEL));
+                        sums[p][v] = sums[p][v].add_products(x, h);
+                    }
                 }
                 x = x.wrapping_add(w.dilation[2] * c);
                 h = h.wrapping_add(c);
             }
         }
         let to = n * c + first;
-        for v in 0..P {
-            let mut sum = sums[v];
-            if let Some(added) = at.added {
-                sum = sum.add(V::load(added.as_ptr().add(to + v * PANEL)));
+        if let Some(added) = at.added {
+            for p in 0..X {
+                for v in 0..P {
+                    let added = V::load(added.as_ptr().add(to + p * c + v * PANEL));
+                    sums[p][v] = sums[p][v].add(added);
+                }
             }
-            if let Some((low, high)) = at.clamp {
-                sum = sum.clamp(low, high);
+        }
+        let y = at.y.add(to);
+        if let Some((low, high)) = at.clamp {
+            for p in 0..X {
+                for v in 0..P {
+                    sums[p][v].clamp(low, high).store(y.add(p * c + v * PANEL));
+                }
             }
-            sum.store(at.y.add(to + v * PANEL));
+        } else {
+            for p in 0..X {
+                for v in 0..P {
+                    sums[p][v].store(y.add(p * c + v * PANEL));
+                }
+            }
         }
     }
 }
@@ -673,38 +732,103 @@ struct Pool {
 struct Pooled<'a> {
     p: &'a Pool,
     x: &'a [f32],
-    y: &'a mut [f32],
+    /// First element of the result, and its elements.
+    y: *mut f32,
+    out: usize,
 }
 
-impl Loop for Pooled<'_> {
-    type Out = ();
+impl Pooled<'_> {
+    fn check(&self) {
+        let (plane, out, _) = self.p.image.window.sizes();
+        let c = self.p.image.channels;
+        assert!(self.x.len() == plane * c && self.out == out * c, "an image has another size");
+    }
+
+    fn start(&self) -> f32 {
+        if self.p.mean { 0.0 } else { f32::NEG_INFINITY }
+    }
+
+    /// One channel of a pixel.
+    fn one(&self, o: [usize; 2], (ys, xs): Near<'_>, by: f32, i: usize) -> f32 {
+        let (w, c) = (&self.p.image.window, self.p.image.channels);
+        let mut sum = self.start();
+        for (ky, kx) in ys.clone().flat_map(|ky| xs.clone().map(move |kx| (ky, kx))) {
+            let x = self.x[under(w, o, [ky, kx]) * c + i];
+            sum = if self.p.mean { sum + x } else { Num::max(sum, x) };
+        }
+        if self.p.mean { sum * by } else { sum }
+    }
+}
+
+impl Wide for Pooled<'_> {
     #[inline(always)]
-    fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { p, x, y } = self;
-        let (w, c) = (&p.image.window, p.image.channels);
+    unsafe fn run<V: Vector, const FMA: bool>(self) {
+        let (w, c) = (&self.p.image.window, self.p.image.channels);
         pixels(w, |n, o, [ys, xs]| {
-            let y = &mut y[n * c..(n + 1) * c];
-            y.fill(if p.mean { 0.0 } else { f32::NEG_INFINITY });
-            for ky in ys.clone() {
-                for kx in xs.clone() {
-                    let x = &x[under(w, o, [ky, kx]) * c..][..c];
-                    if p.mean {
-                        y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
-                    } else {
-                        // A NaN wins, as it does in ONNX.
-                        y.iter_mut().zip(x).for_each(|(y, &x)| *y = Num::max(*y, x));
-                    }
+            let count = if self.p.padding {
+                (1..3).map(|d| w.reached(d, o[d - 1])).product()
+            } else {
+                ys.len() * xs.len()
+            };
+            let by = 1.0 / count as f32;
+            let mut first = 0;
+            // SAFETY: `check` has seen that the images have these sizes; channels end at c.
+            unsafe {
+                while first + 4 * PANEL <= c {
+                    pooled::<V, 4>(&self, n, o, (&ys, &xs), by, first);
+                    first += 4 * PANEL;
+                }
+                while first + PANEL <= c {
+                    pooled::<V, 1>(&self, n, o, (&ys, &xs), by, first);
+                    first += PANEL;
+                }
+                if first < c && c >= PANEL {
+                    // The last vector overlaps the one before, and gives the same there.
+                    pooled::<V, 1>(&self, n, o, (&ys, &xs), by, c - PANEL);
+                    first = c;
                 }
             }
-            if p.mean {
-                let count = if p.padding {
-                    (1..3).map(|d| w.reached(d, o[d - 1])).product()
-                } else {
-                    ys.len() * xs.len()
-                };
-                y.iter_mut().for_each(|y| *y /= count as f32);
+            for i in first..c {
+                let y = self.one(o, (&ys, &xs), by, i);
+                // SAFETY: n is an output pixel and i a channel.
+                unsafe { *self.y.add(n * c + i) = y };
             }
         });
+    }
+}
+
+/// P vectors of channels of a pixel.
+///
+/// # Safety
+/// The sizes are as [`Pooled::check`] wants them, there are so many channels, and the processor has the vector's
+/// instructions.
+#[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+unsafe fn pooled<V: Vector, const P: usize>(
+    at: &Pooled<'_>,
+    n: usize,
+    o: [usize; 2],
+    (ys, xs): Near<'_>,
+    by: f32,
+    first: usize,
+) {
+    let (w, c) = (&at.p.image.window, at.p.image.channels);
+    // SAFETY: the caller's promise; `ys` and `xs` keep to pixels of the image.
+    unsafe {
+        let mut sums = [V::load([at.start(); PANEL].as_ptr()); P];
+        for ky in ys.start..ys.end {
+            for kx in xs.start..xs.end {
+                let x = at.x.as_ptr().add(under(w, o, [ky, kx]) * c + first);
+                for v in 0..P {
+                    let x = V::load(x.add(v * PANEL));
+                    sums[v] = if at.p.mean { sums[v].add(x) } else { sums[v].greater(x) };
+                }
+            }
+        }
+        for v in 0..P {
+            let sum = if at.p.mean { V::zero().add_product(by, sums[v]) } else { sums[v] };
+            sum.store(at.y.add(n * c + first + v * PANEL));
+        }
     }
 }
 
@@ -714,7 +838,177 @@ impl Body for Pool {
         let (plane, out, _) = self.image.window.sizes();
         let c = self.image.channels;
         for (x, y) in x.chunks_exact(plane * c).zip(y.chunks_exact_mut(out * c)) {
-            simd::dispatch(Pooled { p: self, x, y });
+            let job = Pooled { p: self, x, y: y.as_mut_ptr(), out: y.len() };
+            job.check();
+            // SAFETY: `check` has seen that the images have the sizes that the code relies on.
+            unsafe { run_wide(job) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use zbmd_ir::{Actor, Params, Role, TiVec, TokenType, Value};
+
+    use super::*;
+    use crate::call::Call;
+    use crate::op::{Registry, ResolveCx};
+
+    /// Small integers, so that sums are exact in any order.
+    fn numbers(n: usize, seed: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * 31 + seed * 17) % 13) as f32 - 6.0).collect()
+    }
+
+    fn bytes(data: &[f32]) -> Vec<u8> {
+        data.iter().flat_map(|v| v.to_le_bytes()).collect()
+    }
+
+    /// [n, c, h, w] to [n, h, w, c].
+    fn last(x: &[f32], [n, c, h, w]: [usize; 4]) -> Vec<f32> {
+        let at = |b: usize, p: usize, c1: usize| x[(b * c + c1) * h * w + p];
+        (0..n)
+            .flat_map(|b| (0..h * w).map(move |p| (b, p)))
+            .flat_map(|(b, p)| (0..c).map(move |c1| at(b, p, c1)))
+            .collect()
+    }
+
+    /// The result of an op on inputs by port, and its type.
+    fn run(
+        op: &str,
+        params: &Params,
+        blobs: &[Bytes],
+        ins: &[(&str, &[u32], &[f32])],
+    ) -> (Vec<f32>, Vec<u32>) {
+        let registry = Registry::standard();
+        let blobs: TiVec<zbmd_ir::BlobId, Bytes> = blobs.to_vec().into();
+        let connected: Vec<String> = ins.iter().map(|i| i.0.to_owned()).collect();
+        let types: BTreeMap<String, TokenType> =
+            ins.iter().map(|i| (i.0.to_owned(), TokenType::new(DType::F32, i.1))).collect();
+        let cx = ResolveCx { params, connected: &connected, types: &types, blobs: &blobs };
+        let signature = registry.op(op).unwrap().resolve(&cx).unwrap();
+        let actor = Actor {
+            name: "a".into(),
+            role: Role::Compute,
+            op: op.into(),
+            params: params.clone(),
+            inputs: signature.inputs,
+            outputs: signature.outputs,
+            state: Vec::new(),
+        };
+        let kernel = registry.kernel(&actor, &blobs).unwrap();
+        let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
+        for (i, input) in ins.iter().enumerate() {
+            call.input(i).copy_from_slice(&bytes(input.2));
+        }
+        call.run(&*kernel).unwrap();
+        let out = call.output(0).chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
+        (out.collect(), actor.outputs[0].token.shape.to_vec())
+    }
+
+    #[test]
+    fn results_are_those_of_channels_first() {
+        // Channels, filters, groups, height and width, kernel, stride, dilation, padding, activation, added.
+        for (c, f, g, hw, k, stride, dilation, pad, act, added) in [
+            (3, 8, 1, [9, 11], [3, 3], 2, 1, 1, "relu", false),
+            (16, 40, 1, [7, 7], [1, 1], 1, 1, 0, "none", true),
+            (5, 33, 1, [6, 5], [3, 2], 1, 2, 2, "clip", true),
+            (12, 18, 3, [5, 6], [1, 1], 1, 1, 0, "relu", false),
+            (8, 16, 2, [6, 6], [3, 3], 1, 1, 1, "none", false),
+            (80, 80, 80, [9, 9], [3, 3], 1, 1, 1, "relu", true),
+            (20, 20, 20, [8, 13], [5, 5], 2, 1, 2, "none", false),
+            (4, 4, 4, [6, 6], [3, 3], 1, 2, 2, "clip", false),
+            (6, 12, 6, [4, 4], [1, 1], 1, 1, 0, "none", false),
+            (32, 96, 1, [14, 14], [1, 1], 1, 1, 0, "silu", false),
+        ] {
+            let [h, w] = hw;
+            let x = numbers(c * h * w, 1);
+            let weights = numbers(f * c / g * k[0] * k[1], 2);
+            let bias = numbers(f, 3);
+            let shape = [f, c / g, k[0], k[1]].map(|d| d as u32);
+            let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+            let tensor = |id: u32, shape: &[u32]| {
+                Value::Tensor(zbmd_ir::BlobId::from(id), TokenType::new(DType::F32, shape))
+            };
+            let params: Params = [
+                ("w", tensor(0, &shape)),
+                ("b", tensor(1, &[f as u32])),
+                ("group", Value::Int(g as i64)),
+                ("strides", list(&[stride, stride])),
+                ("dilations", list(&[dilation, dilation])),
+                ("pads", list(&[pad; 4])),
+                ("act", Value::Str(act.into())),
+                ("act_min", Value::Float(-3.0)),
+                ("act_max", Value::Float(9.0)),
+            ]
+            .into_iter()
+            .filter(|(name, _)| act == "clip" || !name.starts_with("act_"))
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+            let blobs = [Bytes::from(bytes(&weights)), Bytes::from(bytes(&bias))];
+            let first = [1, c as u32, h as u32, w as u32];
+            let (_, out) = run("NnConv", &params, &blobs, &[("x", &first, &x)]);
+            let size = [out[0], out[1], out[2], out[3]].map(|d| d as usize);
+            let more = numbers(size.iter().product(), 4);
+            let mut ins = vec![("x", &first[..], &x[..])];
+            if added {
+                ins.push(("added", &out, &more));
+            }
+            let (want, _) = run("NnConv", &params, &blobs, &ins);
+            let x = last(&x, [1, c, h, w]);
+            let more = last(&more, size);
+            let turned = [1, h as u32, w as u32, c as u32];
+            let out = [out[0], out[2], out[3], out[1]];
+            let mut ins = vec![("x", &turned[..], &x[..])];
+            if added {
+                ins.push(("added", &out, &more));
+            }
+            let (got, shape) = run("NnConvChannelsLast", &params, &blobs, &ins);
+            assert_eq!(shape, out, "{c} to {f} in {g}");
+            for (got, want) in got.iter().zip(&last(&want, size)) {
+                assert!(
+                    (got - want).abs() <= 1e-6 * want.abs(),
+                    "{c} to {f} in {g}: {got}, {want}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn pools_are_those_of_channels_first() {
+        for (op, c, h, w, k, stride, pad) in [
+            ("MaxPool", 70, 7, 9, 3, 2, 1),
+            ("MaxPool", 5, 6, 6, 2, 2, 0),
+            ("AveragePool", 17, 8, 8, 3, 1, 1),
+            ("AveragePool", 64, 8, 5, 2, 2, 0),
+            ("GlobalAveragePool", 20, 7, 7, 0, 0, 0),
+        ] {
+            let mut x = numbers(c * h * w, 5);
+            x[3] = if op == "MaxPool" { f32::NAN } else { 1.0 };
+            let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+            let params: Params = [
+                ("kernel_shape", list(&[k, k])),
+                ("strides", list(&[stride, stride])),
+                ("pads", list(&[pad; 4])),
+            ]
+            .into_iter()
+            .filter(|_| k > 0)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+            let first = [1, c as u32, h as u32, w as u32];
+            let (want, out) = run(&format!("Nn{op}"), &params, &[], &[("x", &first, &x)]);
+            let size = [out[0], out[1], out[2], out[3]].map(|d| d as usize);
+            let x = last(&x, [1, c, h, w]);
+            let turned = [1, h as u32, w as u32, c as u32];
+            let name = format!("Nn{op}ChannelsLast");
+            let (got, _) = run(&name, &params, &[], &[("x", &turned, &x)]);
+            for (got, want) in got.iter().zip(&last(&want, size)) {
+                let same =
+                    (got - want).abs() <= 1e-6 * want.abs() || (got.is_nan() && want.is_nan());
+                assert!(same, "{op} of {c}: {got}, {want}");
+            }
         }
     }
 }

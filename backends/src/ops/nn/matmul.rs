@@ -9,6 +9,7 @@ use super::gemm::{Act, Extra, Left, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use crate::op::OpError;
+use crate::simd::{self, Isa, Loop, fma};
 
 type Made = Result<Plan, OpError>;
 
@@ -169,6 +170,11 @@ impl Body for MatMul {
                     from + i * self.s.walk.step[0] as usize,
                     right + i * self.s.walk.step[1] as usize,
                 );
+                if m == 1 {
+                    let (x, b) = (&x[from..from + k], &b[right..right + k * n]);
+                    simd::dispatch(OneRow { x, b, y: &mut y[(to + i) * n..][..n], extra });
+                    continue;
+                }
                 if right != before {
                     pack(&b[right..], k, n, n, 1, packed);
                     before = right;
@@ -180,11 +186,35 @@ impl Body for MatMul {
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.packed.is_some() { 0 } else { 4 * packed_len(self.s.k, self.s.n) }
+        if self.packed.is_some() || self.s.m == 1 { 0 } else { 4 * packed_len(self.s.k, self.s.n) }
     }
 
     fn batches(&self) -> bool {
         self.stacked
+    }
+}
+
+/// One row times a matrix that is met once: packing it would cost more than the product. The same chains as there.
+struct OneRow<'a> {
+    x: &'a [f32],
+    b: &'a [f32],
+    y: &'a mut [f32],
+    extra: Extra<'a>,
+}
+
+impl Loop for OneRow<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self, _: Isa<FMA>) {
+        let Self { x, b, y, extra } = self;
+        y.fill(0.0);
+        for (&x, b) in x.iter().zip(b.chunks_exact(y.len().max(1))) {
+            y.iter_mut().zip(b).for_each(|(y, &b)| *y = fma::<FMA>(x, b, *y));
+        }
+        if let Some(bias) = extra.column_bias {
+            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        }
+        extra.act.apply::<FMA>(y);
     }
 }
 
