@@ -236,8 +236,9 @@ pub struct Player<'p> {
     released: BTreeMap<RingId, u64>,
     /// What the device sent.
     pub sent: BTreeMap<RingId, Vec<u8>>,
-    /// What it saved at borders, and how many periods it said had ended.
+    /// What it saved at borders.
     pub saved: BTreeMap<(u64, ChannelId), Vec<u8>>,
+    /// How many periods it said had ended.
     pub ended: u64,
     /// Answers that tokens are not there yet, to make the device wait.
     rng: fastrand::Rng,

@@ -62,7 +62,7 @@ struct Size {
 impl Size {
     /// Picoseconds that one call more takes; and nanoseconds of the longer submission.
     fn sample(&mut self, clock: &dyn Fn() -> u64) -> Result<(f64, u64), Fault> {
-        let mut time = |call: &mut GpuCall| {
+        let time = |call: &mut GpuCall| {
             let start = clock();
             call.run().map(|()| clock().saturating_sub(start))
         };
