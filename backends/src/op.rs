@@ -150,10 +150,12 @@ pub trait Op: Send + Sync {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError>;
 
-    /// Makes the kernels for GPUs; `None` where there are none, and the actor runs on a CPU. Ports are as for
-    /// [`Self::kernel`].
-    fn lower(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Option<KernelPlan> {
-        None
+    /// Makes the kernels for GPUs. Ports are as for [`Self::kernel`].
+    ///
+    /// # Errors
+    /// Why there are none and the actor runs on a CPU, as a clause: "functions of f64 are the CPU's".
+    fn lower(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
+        Err("the op has none".to_owned())
     }
 
     /// Work of one firing. By default the bytes of the ports and one operation an output element.
@@ -281,7 +283,25 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
         caps: &Caps,
     ) -> Option<KernelPlan> {
-        self.op(&actor.op)?.lower(actor, blobs).filter(|plan| plan.fits(caps))
+        self.op(&actor.op)?.lower(actor, blobs).ok().filter(|plan| plan.fits(caps))
+    }
+
+    /// Why an actor cannot run on a GPU that has `caps`, as a clause for people: "the device lacks 64-bit floats".
+    /// `None` where it can. What a device can do is [`crate::vulkan::Device::caps`], or [`Caps::COMMON`] without one.
+    pub fn gpu_reason(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+    ) -> Option<String> {
+        if actor.role != zbmd_ir::Role::Compute {
+            return Some("sources and sinks belong to the host".to_owned());
+        }
+        let Some(op) = self.op(&actor.op) else { return Some("the op is unknown".to_owned()) };
+        match op.lower(actor, blobs) {
+            Ok(plan) => plan.lacks(caps),
+            Err(why) => Some(why),
+        }
     }
 
     /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory

@@ -10,7 +10,7 @@ use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::{OnnxError, SetValue, check_onnx_bytes};
 use zbmd_compiler::{CompileOptions, graph_of_onnx};
-use zbmd_ir::{DType, TokenType};
+use zbmd_ir::{BlobId, DType, Graph, TiVec, TokenType};
 
 /// A tensor with its name.
 #[derive(Clone, Debug)]
@@ -65,8 +65,15 @@ pub enum Ran {
     Refused(String),
 }
 
-/// Imports a model, setting those inputs that must be constants, and runs it once.
-pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
+/// The graph of a model in which those inputs are set that must be constants, or why there is none.
+///
+/// # Errors
+/// What the importer says.
+pub fn graph_once(
+    model: &[u8],
+    inputs: &[Tensor],
+    registry: &Registry,
+) -> Result<(Graph, TiVec<BlobId, Bytes>), String> {
     let mut options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
     loop {
         match check_onnx_bytes(model, registry, &options.onnx) {
@@ -75,17 +82,23 @@ pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
                 if !options.onnx.set.contains_key(&value) =>
             {
                 let Some(given) = inputs.iter().find(|t| t.name == value) else {
-                    return Ran::Refused(format!("no data for input `{value}`"));
+                    return Err(format!("no data for input `{value}`"));
                 };
                 let set = SetValue::Tensor(given.ty.clone(), Bytes::from(given.data.clone()));
                 options.onnx.set.insert(value, set);
             }
-            Err(error) => return Ran::Refused(error.to_string()),
+            Err(error) => return Err(error.to_string()),
         }
     }
-    let (graph, blobs) = match graph_of_onnx("model", model, &options) {
+    graph_of_onnx("model", model, &options)
+        .map_err(|diagnostics| diagnostics.list[0].message.clone())
+}
+
+/// Imports a model, setting those inputs that must be constants, and runs it once.
+pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
+    let (graph, blobs) = match graph_once(model, inputs, registry) {
         Ok(made) => made,
-        Err(diagnostics) => return Ran::Refused(diagnostics.list[0].message.clone()),
+        Err(why) => return Ran::Refused(why),
     };
     let mut interpreter = match Interpreter::new(&graph, &blobs, registry) {
         Ok(interpreter) => interpreter,

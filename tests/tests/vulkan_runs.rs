@@ -213,14 +213,16 @@ mod linux {
 
     /// Fewer kills than starts in a row that may fail: some come before the worker is ready.
     fn killed() {
-        let faults = Some("Inject(kinds: [kill], every: (\"400ms\", \"800ms\"), count: 4, seed: 5)");
+        let faults =
+            Some("Inject(kinds: [kill], every: (\"400ms\", \"800ms\"), count: 4, seed: 5)");
         disturbed(Losses::Single, &GPUS, faults, 2);
         disturbed(Losses::None, &GPUS, faults, 1);
         disturbed(Losses::Single, &PROCESSES, faults, 2);
     }
 
     fn stopped() {
-        let faults = Some("Inject(kinds: [stop], every: (\"400ms\", \"800ms\"), count: 4, seed: 6)");
+        let faults =
+            Some("Inject(kinds: [stop], every: (\"400ms\", \"800ms\"), count: 4, seed: 6)");
         disturbed(Losses::Single, &GPUS, faults, 1);
     }
 

@@ -101,7 +101,7 @@ fn to_i64<'k>(v: Val<'k>) -> Val<'k> {
 }
 
 /// An `f32` as the bits of the nearest `f16`.
-fn to_half<'k>(v: Val<'k>) -> Val<'k> {
+pub(super) fn to_half<'k>(v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let bits = v.as_bits(Ty::U32);
     let (sign, a) = ((bits >> 16) & 0x8000, bits & 0x7fff_ffff);
@@ -120,7 +120,7 @@ fn to_half<'k>(v: Val<'k>) -> Val<'k> {
 }
 
 /// The `f32` of the bits of an `f16`.
-fn from_half<'k>(half: Val<'k>) -> Val<'k> {
+pub(super) fn from_half<'k>(half: Val<'k>) -> Val<'k> {
     let k = half.builder();
     let sign = (half & 0x8000) << 16;
     let exponent = (half >> 10) & 0x1f;
@@ -134,18 +134,23 @@ fn from_half<'k>(half: Val<'k>) -> Val<'k> {
 }
 
 /// An `f32` as the bits of the nearest `bf16`.
-fn to_bfloat<'k>(v: Val<'k>) -> Val<'k> {
+pub(super) fn to_bfloat<'k>(v: Val<'k>) -> Val<'k> {
     let k = v.builder();
     let bits = v.as_bits(Ty::U32);
     let rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     k.select(v.ne(v), (bits >> 16) | 0x40, rounded)
 }
 
+/// The `f32` of the bits of a `bf16`.
+pub(super) fn from_bfloat<'k>(half: Val<'k>) -> Val<'k> {
+    (half << 16).as_bits(Ty::F32)
+}
+
 /// What is loaded as a number of its natural type.
 fn widen<'k>(from: DType, v: Val<'k>) -> Val<'k> {
     match from {
         DType::F16 => from_half(v),
-        DType::Bf16 => (v << 16).as_bits(Ty::F32),
+        DType::Bf16 => from_bfloat(v),
         DType::Bool | DType::U8 => v.cast(Ty::I32),
         _ => v,
     }

@@ -11,7 +11,7 @@ use super::wide::Cx;
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
-fn horner<'k>(z: Val<'k>, coefficients: &[f32]) -> Val<'k> {
+pub(super) fn horner<'k>(z: Val<'k>, coefficients: &[f32]) -> Val<'k> {
     let k = z.builder();
     let first = k.f32(coefficients[0]);
     coefficients[1..].iter().fold(first, |sum, &c| k.fma(sum, z, k.f32(c)))
@@ -240,7 +240,7 @@ pub(crate) fn cis_turns<'k>(phase: Val<'k>) -> Cx<'k> {
 }
 
 /// |a| with the sign of b.
-fn copysign<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
+pub(super) fn copysign<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let (magnitude, sign) = (a.as_bits(Ty::U32) & 0x7fff_ffff, b.as_bits(Ty::U32) & 0x8000_0000);
     (magnitude | sign).as_bits(Ty::F32)
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::lang::{Kernel, Needs};
 
 /// A number that grows with the firings of a call.
@@ -92,7 +94,7 @@ impl Caps {
 pub struct KernelPlan {
     pub(crate) steps: Vec<Step>,
     /// Constant tables.
-    pub(crate) consts: Vec<Vec<u8>>,
+    pub(crate) consts: Vec<Bytes>,
     pub(crate) scratch_bytes: u64,
 }
 
@@ -118,7 +120,7 @@ impl KernelPlan {
 
     /// With constant tables, numbered in order.
     pub(crate) fn constants(mut self, consts: Vec<Vec<u8>>) -> Self {
-        self.consts = consts;
+        self.consts = consts.into_iter().map(Bytes::from).collect();
         self
     }
 
@@ -142,12 +144,24 @@ impl KernelPlan {
 
     /// Whether a device can run it.
     pub fn fits(&self, caps: &Caps) -> bool {
-        self.needs().within(caps.has)
-            && self.kernels().all(|k| {
-                k.bindings.len() as u32 <= caps.bindings
-                    && k.shared_bytes() <= caps.shared_bytes
-                    && k.local <= caps.group
+        self.lacks(caps).is_none()
+    }
+
+    /// Why a device cannot run it, as a clause; `None` where it can.
+    pub fn lacks(&self, caps: &Caps) -> Option<String> {
+        let missing = self.needs().beyond(caps.has);
+        if !missing.is_empty() {
+            return Some(format!("the device lacks {}", missing.join(" and ")));
+        }
+        let over = |what: &str, most: u64, has: u64| {
+            (most > has).then(|| format!("a kernel needs {most} {what}, the device has {has}"))
+        };
+        let most = |of: fn(&Kernel) -> u64| self.kernels().map(of).max().unwrap_or(0);
+        over("operands", most(|k| k.bindings.len() as u64), caps.bindings.into())
+            .or_else(|| {
+                over("bytes of shared memory", most(Kernel::shared_bytes), caps.shared_bytes)
             })
+            .or_else(|| over("threads in a group", most(|k| k.local.into()), caps.group.into()))
     }
 
     /// Arena bytes that it needs while it runs.

@@ -60,19 +60,19 @@ struct Shape {
 }
 
 /// A sum and, for `f32`, what is left beside.
-struct Sum<'k> {
-    sum: Var<'k>,
-    rest: Var<'k>,
+pub(super) struct Sum<'k> {
+    pub(super) sum: Var<'k>,
+    pub(super) rest: Var<'k>,
     compensated: bool,
 }
 
 impl<'k> Sum<'k> {
-    fn new(k: &'k Builder, ty: Ty) -> Self {
+    pub(super) fn new(k: &'k Builder, ty: Ty) -> Self {
         let (sum, rest) = (k.var(k.number(ty, 0.0)), k.var(k.number(ty, 0.0)));
         Self { sum, rest, compensated: ty == Ty::F32 }
     }
 
-    fn add(&self, value: Val<'k>) {
+    pub(super) fn add(&self, value: Val<'k>) {
         if !self.compensated {
             return self.sum.set(self.sum.get() + value);
         }
@@ -82,7 +82,7 @@ impl<'k> Sum<'k> {
     }
 
     /// Where the sum is no finite number, what is left is none.
-    fn total(&self) -> Val<'k> {
+    pub(super) fn total(&self) -> Val<'k> {
         let (sum, rest) = (self.sum.get(), self.rest.get());
         let k = sum.builder();
         if !self.compensated {

@@ -141,10 +141,10 @@ impl Op for Entry {
         (made.kernel)()
     }
 
-    fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<KernelPlan> {
-        let made = self.made_for(actor, blobs).ok()?;
-        check_ports(actor, &made.signature).ok()?;
-        (made.lower)()
+    fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
+        let made = self.made_for(actor, blobs).map_err(|e| e.to_string())?;
+        check_ports(actor, &made.signature).map_err(|e| e.to_string())?;
+        (made.lower)().ok_or_else(|| "it has none for these types or sizes".to_owned())
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {

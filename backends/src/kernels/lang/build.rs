@@ -381,6 +381,10 @@ impl<'k> Var<'k> {
 }
 
 impl<'k> Shared<'k> {
+    pub(crate) fn ty(self) -> Ty {
+        self.ty
+    }
+
     pub(crate) fn get(self, index: Val<'k>) -> Val<'k> {
         self.k.emit(self.ty, Code::Shared(self.index, index.reg))
     }

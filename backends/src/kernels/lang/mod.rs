@@ -218,13 +218,20 @@ pub struct Needs {
 }
 
 impl Needs {
+    /// What of this a device that can do `caps` cannot do, in words.
+    pub fn beyond(self, caps: Needs) -> Vec<&'static str> {
+        let all = [
+            (self.f64 && !caps.f64, "64-bit floats"),
+            (self.i64 && !caps.i64, "64-bit integers"),
+            (self.bytes && !caps.bytes, "memory of bytes"),
+            (self.halves && !caps.halves, "memory of 16-bit elements"),
+        ];
+        all.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
+    }
+
     /// Whether a device that can do `caps` can do all of this.
     pub fn within(self, caps: Needs) -> bool {
-        let fits = |needs: bool, has: bool| has || !needs;
-        fits(self.f64, caps.f64)
-            && fits(self.i64, caps.i64)
-            && fits(self.bytes, caps.bytes)
-            && fits(self.halves, caps.halves)
+        self.beyond(caps).is_empty()
     }
 
     /// Both together.

@@ -9,6 +9,7 @@ use zbmd_ir::{DType, InPort, OutPort, TokenType, Value};
 
 use super::super::args::{Args, encode, input_error};
 use super::super::entry::{Made, in_port, out_port};
+use super::gpu::Moves;
 use super::num::Float;
 use crate::kernel::{Io, Kernel, KernelFault};
 use crate::op::OpError;
@@ -293,6 +294,8 @@ pub(crate) struct Plan {
     pub(crate) outs: Vec<TokenType>,
     make: Make,
     flops: f64,
+    /// How it moves elements of operand 0, where it does nothing else.
+    pub(crate) moves: Option<Moves>,
 }
 
 impl Plan {
@@ -312,7 +315,13 @@ impl Plan {
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        Self { outs, make, flops }
+        Self { outs, make, flops, moves: None }
+    }
+
+    /// Says that it moves elements of operand 0 and nothing else.
+    pub(crate) fn moves(mut self, moves: Moves) -> Self {
+        self.moves = Some(moves);
+        self
     }
 
     /// A body for floats: computes in f64 where operand 0 is f64, in f32 otherwise.

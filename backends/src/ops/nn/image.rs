@@ -1,5 +1,7 @@
 //! Images: resizing, sampling at given places, grids of places.
 
+use std::sync::Arc;
+
 use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, token, volume};
 use super::num::Float;
 use super::reduce::around;
@@ -8,14 +10,22 @@ use crate::op::OpError;
 type Made = Result<Plan, OpError>;
 
 /// What a resized element is made of: places along the axis and their weights.
-struct Axis {
-    axis: usize,
+pub(super) struct Axis {
+    pub(super) axis: usize,
     /// For each output element, `taps` pairs.
-    places: Vec<u32>,
-    weights: Vec<f64>,
-    taps: usize,
+    pub(super) places: Vec<u32>,
+    pub(super) weights: Vec<f64>,
+    pub(super) taps: usize,
     /// Outputs that lie outside and take the extrapolation value.
-    outside: Vec<bool>,
+    pub(super) outside: Vec<bool>,
+}
+
+/// How a tensor is resized: axis after axis.
+pub(super) struct Resized {
+    pub(super) passes: Vec<Axis>,
+    pub(super) out: Vec<usize>,
+    pub(super) extrapolation: f64,
+    nearest: bool,
 }
 
 /// How one axis is resized.
@@ -131,7 +141,7 @@ impl Rule<'_> {
 }
 
 /// Operands: x, roi, scales, sizes.
-pub(super) fn resize(cx: &Cx<'_>) -> Made {
+pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
     let dtype = cx.dtype(0)?;
     let from = cx.dims(0)?;
     let rank = from.len();
@@ -207,10 +217,22 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
             passes.push(rule.axis(a, from[a], out[a], scale[a], crop));
         }
     }
+    let nearest = rule.mode == "nearest";
+    Ok(Resized {
+        passes,
+        out,
+        nearest,
+        extrapolation: cx.args.float_or("extrapolation_value", 0.0)?,
+    })
+}
+
+pub(super) fn resize(cx: &Cx<'_>) -> Made {
+    let Resized { passes, out, extrapolation, nearest: is_nearest } = resized(cx)?;
+    let (dtype, from) = (cx.dtype(0)?, cx.dims(0)?);
     let ty = token(dtype, &out);
     let flops = 8.0 * volume(&out) as f64 * passes.iter().map(|p| p.taps).sum::<usize>() as f64;
-    if rule.mode == "nearest" || !FLOATS.contains(&dtype) {
-        if !passes.iter().all(|p| p.outside.iter().all(|o| !o)) || rule.mode != "nearest" {
+    if is_nearest || !FLOATS.contains(&dtype) {
+        if !passes.iter().all(|p| p.outside.iter().all(|o| !o)) || !is_nearest {
             return Err(cx.refuse(
                 0,
                 format!("is {}", cx.operand(0)?.ty),
@@ -227,12 +249,7 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
         shapes.push(next);
     }
     let largest = shapes.iter().map(|s| volume(s)).max().unwrap_or(0);
-    let body = Resize {
-        passes,
-        shapes,
-        largest,
-        extrapolation: cx.args.float_or("extrapolation_value", 0.0)?,
-    };
+    let body = Resize { passes, shapes, largest, extrapolation };
     Ok(Plan::float(dtype, vec![ty], body).flops(flops))
 }
 
@@ -253,18 +270,27 @@ fn nearest(cx: &Cx<'_>, from: &[usize], out: &[usize], passes: &[Axis]) -> Made 
         })
         .collect();
     let steps = super::index::strides(out);
+    let place = move |n: usize| {
+        let mut rest = n;
+        let mut at = 0;
+        for (line, step) in lines.iter().zip(&steps) {
+            at += line[rest / step];
+            rest %= step;
+        }
+        at
+    };
+    let (place, count) = (Arc::new(place), volume(out));
+    let chosen = Arc::clone(&place);
+    let table = Arc::new(move || (0..count).map(|n| chosen(n) as u32).collect::<Vec<u32>>());
+    // No operand has the number of the fill value, which no element takes.
+    let moves = super::gpu::Moves::Chosen { table, fill: usize::MAX };
     Ok(Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
         let (x, y) = (t.bytes(0), t.out_bytes(0));
         for (n, y) in y.chunks_exact_mut(size).enumerate() {
-            let mut rest = n;
-            let mut at = 0;
-            for (line, step) in lines.iter().zip(&steps) {
-                at += line[rest / step];
-                rest %= step;
-            }
-            y.copy_from_slice(&x[at * size..][..size]);
+            y.copy_from_slice(&x[place(n) * size..][..size]);
         }
-    }))
+    })
+    .moves(moves))
 }
 
 struct Resize {

@@ -9,6 +9,7 @@ mod conv;
 pub(crate) mod cx;
 mod elementwise;
 mod gemm;
+mod gpu;
 mod image;
 mod index;
 mod last;
@@ -33,6 +34,7 @@ use zbmd_ir::{Actor, BlobId, DType, TiSlice, TokenType, Value};
 use super::args::{Args, input_error};
 use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
 use crate::kernel::Kernel;
+use crate::kernels::KernelPlan;
 use crate::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
 
@@ -179,6 +181,22 @@ struct Nn(&'static Entry);
 
 impl Nn {
     fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
+        let made = self.planned(cx, |tensor, plan, names| {
+            let ins = tensor.ins;
+            let plan = if self.0.row.wide { Halves::wrap(plan, &ins) } else { plan };
+            plan.made(ins, names)
+        })?;
+        check_limits(&made.signature)?;
+        check_connected(&made.signature, cx.connected)?;
+        Ok(made)
+    }
+
+    /// The op with its operands, its plan and the names of its outputs.
+    fn planned<R>(
+        &self,
+        cx: &ResolveCx<'_>,
+        then: impl FnOnce(Cx<'_>, Plan, &[String]) -> R,
+    ) -> Result<R, OpError> {
         let spec = &self.0.spec;
         let plain: BTreeMap<String, Value> = cx
             .params
@@ -202,7 +220,6 @@ impl Nn {
         self.check_operands(&ins)?;
         let tensor = Cx { args, ins, wanted };
         let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
-        let Cx { ins, .. } = tensor;
         if plan.outs.len() != names.len() {
             return Err(Cx::other("not all of these outputs exist", "ask for others in `outputs`"));
         }
@@ -210,11 +227,7 @@ impl Nn {
         {
             return Err(Cx::other(format!("the result would be {token}"), "make it smaller"));
         }
-        let plan = if self.0.row.wide { Halves::wrap(plan, &ins) } else { plan };
-        let made = plan.made(ins, &names);
-        check_limits(&made.signature)?;
-        check_connected(&made.signature, cx.connected)?;
-        Ok(made)
+        Ok(then(tensor, plan, &names))
     }
 
     /// Refuses what kernels would stumble over: empty tensors where an element is needed, f64 beside f32.
@@ -424,6 +437,17 @@ impl Op for Nn {
         let made = self.made_for(actor, blobs)?;
         check_ports(actor, &made.signature)?;
         made.kernel()
+    }
+
+    fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
+        let made = self.made_for(actor, blobs).map_err(|e| e.to_string())?;
+        check_ports(actor, &made.signature).map_err(|e| e.to_string())?;
+        let (connected, types) = stateless_inputs(actor);
+        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let lowered = self.planned(&cx, |tensor, plan, _| {
+            gpu::lower(&tensor, self.0.spec.operator, &plan.outs, plan.moves.as_ref())
+        });
+        lowered.map_err(|e| e.to_string())?
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {

@@ -1,8 +1,11 @@
 //! Ops that move elements without computing: all dtypes, by the size of their elements.
 
+use std::sync::Arc;
+
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{Body, Cx, Plan, Tensors, dims, index_at, token, volume};
+use super::gpu::Moves;
 use super::index::{Strided, strides};
 use super::reduce::around;
 use crate::op::OpError;
@@ -19,11 +22,19 @@ fn size_of_dtype(cx: &Cx<'_>, i: usize) -> Result<usize, OpError> {
 /// A strided copy of operand 0.
 fn strided(cx: &Cx<'_>, shape: &[usize], out: &[usize], steps: Vec<isize>, start: isize) -> Made {
     let dtype = cx.dtype(0)?;
-    let copy = Strided::new(shape, steps, start, size_of_dtype(cx, 0)?)?;
+    let size = size_of_dtype(cx, 0)?;
+    let moves = Moves::Strided {
+        dims: shape.to_vec(),
+        steps: steps.clone(),
+        start: start.unsigned_abs(),
+        size,
+    };
+    let copy = Strided::new(shape, steps, start, size)?;
     Ok(Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
         let x = t.bytes(0);
         copy.run(x, t.out_bytes(0));
     })
+    .moves(moves)
     .flops(0.25 * volume(out) as f64))
 }
 
@@ -51,7 +62,8 @@ fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Made {
             true
         }
     }
-    Ok(Plan::new(vec![token(ty.dtype, &out)], Copy).flops(0.25 * ty.elements() as f64))
+    let plan = Plan::new(vec![token(ty.dtype, &out)], Copy);
+    Ok(plan.moves(Moves::All).flops(0.25 * ty.elements() as f64))
 }
 
 pub(super) fn identity(cx: &Cx<'_>) -> Made {
@@ -351,7 +363,7 @@ fn chosen(
         return Err(Cx::other(format!("the result would be {ty}"), "make it smaller"));
     }
     let flops = volume(&out) as f64;
-    Ok(Plan::lazy(vec![ty], move || {
+    let table = Arc::new(move || {
         let own = strides(&out);
         let mut index = vec![0; out.len()];
         let mut from = Vec::with_capacity(volume(&out));
@@ -362,9 +374,12 @@ fn chosen(
             }
             from.push(rule(&index).map_or(u32::MAX, |p| p as u32));
         }
-        Ok(Box::new(Chosen { from, size, fill }))
-    })
-    .flops(flops))
+        from
+    });
+    let moves = Moves::Chosen { table: table.clone(), fill };
+    Ok(Plan::lazy(vec![ty], move || Ok(Box::new(Chosen { from: table(), size, fill })))
+        .moves(moves)
+        .flops(flops))
 }
 
 pub(super) fn pad(cx: &Cx<'_>) -> Made {

@@ -3,6 +3,7 @@
 
 mod faults;
 mod suite;
+mod tensor;
 
 use std::sync::{Arc, OnceLock};
 

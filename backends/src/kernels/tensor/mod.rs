@@ -1,0 +1,200 @@
+//! Kernels over whole tensors: a token is a tensor, a call has the tokens of all its firings one behind the other.
+//!
+//! A [`Bench`] is a [`Builder`] that knows which tensor each binding is: loads widen what is narrow (half precision to
+//! f32, small integers to 32 bits) and stores narrow it again, so that kernels compute in few types. Knows no op.
+
+pub(crate) mod function;
+pub(crate) mod map;
+pub(crate) mod moves;
+pub(crate) mod product;
+pub(crate) mod row;
+pub(crate) mod space;
+
+use std::cell::RefCell;
+
+use zbmd_ir::DType;
+
+use super::convert::{from_bfloat, from_half, to_bfloat, to_half};
+use super::lang::{Builder, Mem, Ty, Val};
+use super::plan::{Grid, KernelPlan, Operand};
+
+/// What a kernel cannot do, as a clause.
+pub(crate) type Why = String;
+
+/// A tensor that kernels work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) operand: Operand,
+    pub(crate) dtype: DType,
+    /// Elements of one token.
+    pub(crate) elements: u64,
+    /// Whether it is the same in every firing.
+    pub(crate) constant: bool,
+}
+
+/// The type that elements of a dtype are computed in; truth values are 0 and 1.
+pub(crate) fn computed(dtype: DType) -> Result<Ty, Why> {
+    Ok(match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => Ty::F32,
+        DType::F64 => Ty::F64,
+        DType::I8 | DType::I16 | DType::I32 => Ty::I32,
+        DType::U8 | DType::Bool => Ty::U32,
+        DType::I64 => Ty::I64,
+        DType::C32 => return Err("complex tensors are not taken".to_owned()),
+    })
+}
+
+fn memory(dtype: DType) -> Mem {
+    match dtype {
+        DType::F32 | DType::C32 => Mem::F32,
+        DType::F64 => Mem::F64,
+        DType::F16 | DType::Bf16 => Mem::U16,
+        DType::I8 => Mem::I8,
+        DType::U8 | DType::Bool => Mem::U8,
+        DType::I16 => Mem::I16,
+        DType::I32 => Mem::I32,
+        DType::I64 => Mem::I64,
+    }
+}
+
+/// A size as a word of a kernel.
+fn word(v: usize) -> Result<u32, Why> {
+    u32::try_from(v).map_err(|_| format!("a size of {v} is beyond 32 bits"))
+}
+
+/// A kernel over tensors in the making.
+pub(crate) struct Bench {
+    pub(crate) k: Builder,
+    operands: RefCell<Vec<Operand>>,
+}
+
+/// A tensor as a binding of a kernel in the making.
+#[derive(Clone, Copy)]
+pub(crate) struct Tensor<'k> {
+    k: &'k Builder,
+    binding: u32,
+    dtype: DType,
+    /// Elements of a token; none for what is the same in every firing.
+    each: Option<Val<'k>>,
+    /// 64-bit integers as two words, of which the lower one counts: indices.
+    index: bool,
+}
+
+impl Bench {
+    /// A kernel whose groups have `local` threads.
+    pub(crate) fn new(name: &'static str, local: u32) -> Self {
+        Self { k: Builder::new(name, local), operands: RefCell::default() }
+    }
+
+    fn tensor(&self, slot: Slot, writes: bool, index: bool) -> Result<Tensor<'_>, Why> {
+        let wide = index && slot.dtype == DType::I64;
+        let mem = if wide { Mem::U32 } else { memory(slot.dtype) };
+        let binding = if writes { self.k.writes(mem) } else { self.k.reads(mem) };
+        self.operands.borrow_mut().push(slot.operand);
+        let each = match slot.constant {
+            true => None,
+            false => Some(self.size(slot.elements as usize)?),
+        };
+        Ok(Tensor { k: &self.k, binding, dtype: slot.dtype, each, index: wide })
+    }
+
+    /// The next binding, only read. Tensors are bound before the first statement.
+    pub(crate) fn reads(&self, slot: Slot) -> Result<Tensor<'_>, Why> {
+        self.tensor(slot, false, false)
+    }
+
+    /// A tensor of indices: what is loaded is an `i32`, which needs no 64-bit arithmetic.
+    pub(crate) fn reads_index(&self, slot: Slot) -> Result<Tensor<'_>, Why> {
+        match slot.dtype {
+            DType::F32 | DType::F64 | DType::F16 | DType::Bf16 | DType::C32 => {
+                Err("indices are floats".to_owned())
+            }
+            _ => self.tensor(slot, false, true),
+        }
+    }
+
+    /// The next binding, written and perhaps read.
+    pub(crate) fn writes(&self, slot: Slot) -> Result<Tensor<'_>, Why> {
+        self.tensor(slot, true, false)
+    }
+
+    /// The same for what takes an `i32`.
+    pub(crate) fn writes_index(&self, slot: Slot) -> Result<Tensor<'_>, Why> {
+        self.tensor(slot, true, true)
+    }
+
+    /// A shape or size, which does not change the kernel's code.
+    pub(crate) fn size(&self, v: usize) -> Result<Val<'_>, Why> {
+        Ok(self.k.spec(word(v)?))
+    }
+
+    /// A distance, which may be negative: places wrap.
+    pub(crate) fn step(&self, v: isize) -> Result<Val<'_>, Why> {
+        let fits = i32::try_from(v).map_err(|_| format!("a step of {v} is beyond 32 bits"))?;
+        Ok(self.k.spec(fits as u32))
+    }
+
+    /// Adds the finished kernel to a plan.
+    pub(crate) fn finish(self, plan: KernelPlan, grid: Grid) -> KernelPlan {
+        let operands = self.operands.into_inner();
+        plan.then(self.k.finish(), &operands, grid)
+    }
+}
+
+impl<'k> Tensor<'k> {
+    /// Where the token of a firing begins.
+    pub(crate) fn base(self, firing: Val<'k>) -> Val<'k> {
+        self.each.map_or_else(|| self.k.u32(0), |each| firing * each)
+    }
+
+    pub(crate) fn is_constant(self) -> bool {
+        self.each.is_none()
+    }
+
+    /// Element `at` of all tokens.
+    pub(crate) fn load(self, at: Val<'k>) -> Val<'k> {
+        let k = self.k;
+        if self.index {
+            return k.load(self.binding, at * 2).cast(Ty::I32);
+        }
+        let raw = k.load(self.binding, at);
+        match self.dtype {
+            DType::F16 => from_half(raw),
+            DType::Bf16 => from_bfloat(raw),
+            _ => raw,
+        }
+    }
+
+    /// Element `at` of a firing's token.
+    pub(crate) fn get(self, firing: Val<'k>, at: Val<'k>) -> Val<'k> {
+        match self.each {
+            Some(each) => self.load(firing * each + at),
+            None => self.load(at),
+        }
+    }
+
+    /// An index: element `at` of a firing's token as `i32`.
+    pub(crate) fn index(self, firing: Val<'k>, at: Val<'k>) -> Val<'k> {
+        self.get(firing, at).cast(Ty::I32)
+    }
+
+    pub(crate) fn store(self, at: Val<'k>, value: Val<'k>) {
+        let k = self.k;
+        if self.index {
+            let word = value.cast(Ty::I32);
+            k.store(self.binding, at * 2, word.cast(Ty::U32));
+            return k.store(self.binding, at * 2 + 1, (word >> 31).cast(Ty::U32));
+        }
+        let value = if value.ty == Ty::Bool { value.cast(Ty::U32) } else { value };
+        let value = match self.dtype {
+            DType::F16 => to_half(value),
+            DType::Bf16 => to_bfloat(value),
+            _ => value,
+        };
+        k.store(self.binding, at, value);
+    }
+
+    pub(crate) fn put(self, firing: Val<'k>, at: Val<'k>, value: Val<'k>) {
+        self.store(self.base(firing) + at, value);
+    }
+}

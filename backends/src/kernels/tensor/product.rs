@@ -1,0 +1,290 @@
+//! Products of matrices whose elements are loaded by rules: of matrices as they lie, of windows of an image.
+//!
+//! Three kernels: tiles in shared memory with a few elements in the registers of each thread; columns whose sums are
+//! shared out among a few threads, for products of few rows; and one thread for each element. Every sum of a tile goes
+//! along the inner dimension in its order, as on the CPU.
+
+use super::{Bench, Why};
+use crate::kernels::lang::{Place, Shared, Ty, Val};
+use crate::kernels::plan::{Amount, Grid};
+
+/// Sizes of a product: `batches` matrices of `rows` by `columns` over `depth` elements; those that depend on the
+/// firings of a call are given as so many for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) batches: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) depth: usize,
+    pub(crate) grows: Grows,
+}
+
+/// What there is of once for each firing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grows {
+    Batches,
+    Rows,
+    Columns,
+}
+
+/// Which kernel a product runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Tiles of `side · per` elements along each side, `side` squared threads.
+    Tiles {
+        side: u32,
+        per: u32,
+    },
+    /// So many threads to a sum, neighbouring threads having neighbouring columns.
+    Slices(u32),
+    /// A group to a sum: where rows of the right matrix lie across its columns.
+    Group,
+    Elements,
+}
+
+/// Inner elements that a tile has.
+const DEPTH: u32 = 16;
+/// Rows below which a tile is not worth its barriers.
+const FEW: usize = 4;
+
+impl Sizes {
+    fn counted(&self, by: Grows) -> usize {
+        match by {
+            Grows::Batches => self.batches,
+            Grows::Rows => self.rows,
+            Grows::Columns => self.columns,
+        }
+    }
+
+    /// The variant for elements of f32; `across` says that the right matrix is read along its columns.
+    pub(crate) fn variant(&self, across: bool) -> Variant {
+        let Sizes { rows, columns, depth, .. } = *self;
+        if rows <= FEW || columns < 8 {
+            return match depth {
+                64.. if across || columns < 8 => Variant::Group,
+                64.. if columns >= 16 => Variant::Slices(4),
+                _ => Variant::Elements,
+            };
+        }
+        match rows.min(columns) {
+            256.. => Variant::Tiles { side: 16, per: 4 },
+            32.. => Variant::Tiles { side: 8, per: 4 },
+            _ => Variant::Tiles { side: 8, per: 2 },
+        }
+    }
+
+    fn grid(&self, variant: Variant) -> Grid {
+        let Sizes { batches, rows, columns, .. } = *self;
+        match variant {
+            Variant::Tiles { side, per } => {
+                let tile = (side * per) as usize;
+                Grid::Groups(Amount::each(
+                    (batches * rows.div_ceil(tile) * columns.div_ceil(tile)) as u64,
+                ))
+            }
+            Variant::Group => Grid::Groups(Amount::each((batches * rows * columns) as u64)),
+            Variant::Slices(s) => Grid::Groups(Amount::each(
+                (batches * rows * columns.div_ceil((64 / s) as usize)) as u64,
+            )),
+            Variant::Elements => Grid::Threads(Amount::each((batches * rows * columns) as u64)),
+        }
+    }
+
+    fn local(variant: Variant) -> u32 {
+        match variant {
+            Variant::Tiles { side, .. } => side * side,
+            _ => 64,
+        }
+    }
+
+    /// A bench for a kernel of the variant.
+    pub(crate) fn bench(name: &'static str, variant: Variant) -> Bench {
+        Bench::new(name, Self::local(variant))
+    }
+}
+
+/// Sizes in a kernel.
+#[derive(Clone, Copy)]
+struct On<'k> {
+    batches: Val<'k>,
+    rows: Val<'k>,
+    columns: Val<'k>,
+    depth: Val<'k>,
+}
+
+/// How a product reads and writes; `b` is what was worked out for a batch.
+pub(crate) struct Rules<'r, 'k> {
+    /// What is the same for all elements of a batch.
+    pub(crate) batch: &'r dyn Fn(Val<'k>) -> Vec<Val<'k>>,
+    /// Element of the left matrix: row, inner.
+    pub(crate) left: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
+    /// Element of the right matrix: inner, column.
+    pub(crate) right: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
+    /// Takes a sum: row, column.
+    pub(crate) store: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>, Val<'k>),
+    pub(crate) ty: Ty,
+}
+
+/// Adds the statements of a product to a bench on which everything is bound; the grid that it wants.
+pub(crate) fn product<'k>(
+    bench: &'k Bench,
+    sizes: &Sizes,
+    variant: Variant,
+    rules: &Rules<'_, 'k>,
+) -> Result<Grid, Why> {
+    let k = &bench.k;
+    let size = |by: Grows| -> Result<Val<'k>, Why> {
+        let one = bench.size(sizes.counted(by))?;
+        Ok(if sizes.grows == by { k.firings() * one } else { one })
+    };
+    let on = On {
+        batches: size(Grows::Batches)?,
+        rows: size(Grows::Rows)?,
+        columns: size(Grows::Columns)?,
+        depth: bench.size(sizes.depth)?,
+    };
+    match variant {
+        Variant::Tiles { side, per } => tiles(bench, on, rules, side, per),
+        Variant::Slices(slices) => self::slices(bench, on, rules, slices),
+        Variant::Group => groups(bench, on, rules),
+        Variant::Elements => elements(bench, on, rules),
+    }
+    Ok(sizes.grid(variant))
+}
+
+/// a · b + c.
+fn add_product<'k>(a: Val<'k>, b: Val<'k>, c: Val<'k>) -> Val<'k> {
+    if a.ty.is_float() { a.builder().fma(a, b, c) } else { c + a * b }
+}
+
+/// A thread for each element.
+fn elements<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>) {
+    let k = &bench.k;
+    let each = on.rows * on.columns;
+    k.each(on.batches * each, |i| {
+        let (b, rest) = ((rules.batch)(i / each), i % each);
+        let (row, column) = (rest / on.columns, rest % on.columns);
+        let sum = k.var(k.number(rules.ty, 0.0));
+        k.times(on.depth, |d| {
+            let (x, y) = ((rules.left)(&b, row, d), (rules.right)(&b, d, column));
+            sum.set(add_product(x, y, sum.get()));
+        });
+        (rules.store)(&b, row, column, sum.get());
+    });
+}
+
+/// Groups of 64 threads: 64 / `slices` neighbouring columns, the inner dimension shared out among `slices` threads.
+fn slices<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, slices: u32) {
+    let k = &bench.k;
+    let wide = 64 / slices;
+    let sums = k.shared(rules.ty, 64);
+    let local = k.place(Place::Local);
+    let (slice, lane) = (local / wide, local % wide);
+    let across = up(on.columns, wide);
+    k.each_group(on.batches * on.rows * across, |g| {
+        let (row, part) = (g / across, g % across);
+        let (b, row) = ((rules.batch)(row / on.rows), row % on.rows);
+        let column = part * wide + lane;
+        let sum = k.var(k.number(rules.ty, 0.0));
+        k.if_(column.lt(on.columns), || {
+            k.range(slice, on.depth, k.u32(slices), |d| {
+                let (x, y) = ((rules.left)(&b, row, d), (rules.right)(&b, d, column));
+                sum.set(add_product(x, y, sum.get()));
+            });
+        });
+        sums.set(local, sum.get());
+        k.barrier();
+        k.if_(slice.eq(k.u32(0)) & column.lt(on.columns), || {
+            let total = (1..slices).fold(sum.get(), |t, s| t + sums.get(lane + s * wide));
+            (rules.store)(&b, row, column, total);
+        });
+        k.barrier();
+    });
+}
+
+/// A group for each element.
+fn groups<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>) {
+    let k = &bench.k;
+    let sums = k.shared(rules.ty, 64);
+    let local = k.place(Place::Local);
+    let each = on.rows * on.columns;
+    k.each_group(on.batches * each, |g| {
+        let (b, rest) = ((rules.batch)(g / each), g % each);
+        let (row, column) = (rest / on.columns, rest % on.columns);
+        let sum = k.var(k.number(rules.ty, 0.0));
+        k.each_local(on.depth, |d| {
+            let (x, y) = ((rules.left)(&b, row, d), (rules.right)(&b, d, column));
+            sum.set(add_product(x, y, sum.get()));
+        });
+        sums.set(local, sum.get());
+        k.barrier();
+        let mut half = 32;
+        while half > 0 {
+            k.if_(local.lt(k.u32(half)), || {
+                sums.set(local, sums.get(local) + sums.get(local + half));
+            });
+            k.barrier();
+            half /= 2;
+        }
+        k.if_(local.eq(k.u32(0)), || {
+            (rules.store)(&b, row, column, sums.get(k.u32(0)));
+        });
+        k.barrier();
+    });
+}
+
+/// A group for each tile of `side · r` by `side · r` elements, r by r of them to a thread.
+fn tiles<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, side: u32, r: u32) {
+    let k = &bench.k;
+    let tile = side * r;
+    let (xs, ys) = (k.shared(rules.ty, tile * DEPTH), k.shared(rules.ty, tile * DEPTH));
+    let local = k.place(Place::Local);
+    let (down_at, across_at) = (local / side, local % side);
+    let (down, across) = (up(on.rows, tile), up(on.columns, tile));
+    k.each_group(on.batches * down * across, |t| {
+        let (batch, rest) = (t / (down * across), t % (down * across));
+        let (row, column) = ((rest / across) * tile, (rest % across) * tile);
+        let b = (rules.batch)(batch);
+        let sums: Vec<_> = (0..r * r).map(|_| k.var(k.number(rules.ty, 0.0))).collect();
+        k.range(k.u32(0), on.depth, k.u32(DEPTH), |depth| {
+            k.each_local(k.u32(tile * DEPTH), |e| {
+                let (i, d) = (e / DEPTH, e % DEPTH);
+                let inside = (row + i).lt(on.rows) & (depth + d).lt(on.depth);
+                fill(xs, d * tile + i, inside, || (rules.left)(&b, row + i, depth + d));
+                let (d, j) = (e / tile, e % tile);
+                let inside = (column + j).lt(on.columns) & (depth + d).lt(on.depth);
+                fill(ys, d * tile + j, inside, || (rules.right)(&b, depth + d, column + j));
+            });
+            k.barrier();
+            let most = (on.depth - depth).min(k.u32(DEPTH));
+            k.times(most, |d| {
+                let line = d * tile;
+                let left: Vec<_> = (0..r).map(|i| xs.get(line + down_at + side * i)).collect();
+                let right: Vec<_> = (0..r).map(|j| ys.get(line + across_at + side * j)).collect();
+                for (i, x) in left.iter().enumerate() {
+                    for (j, y) in right.iter().enumerate() {
+                        let sum = sums[i * r as usize + j];
+                        sum.set(add_product(*x, *y, sum.get()));
+                    }
+                }
+            });
+            k.barrier();
+        });
+        for (i, j) in (0..r).flat_map(|i| (0..r).map(move |j| (i, j))) {
+            let (at_row, at_column) = (row + down_at + side * i, column + across_at + side * j);
+            k.if_(at_row.lt(on.rows) & at_column.lt(on.columns), || {
+                (rules.store)(&b, at_row, at_column, sums[(i * r + j) as usize].get());
+            });
+        }
+    });
+}
+
+fn up<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
+    (v + (tile - 1)) / tile
+}
+
+/// An element of shared memory: what is loaded, or 0 outside.
+fn fill<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, load: impl FnOnce() -> Val<'k>) {
+    let k = at.builder();
+    k.if_else(inside, || to.set(at, load()), || to.set(at, k.number(to.ty(), 0.0)));
+}

@@ -1,0 +1,494 @@
+//! Attention with the softmax on the way (Milakov & Gimelshein 2018; Dao et al. 2022): a group of threads for each query
+//! goes through the keys in chunks, and no score ever leaves it. Rotary embeddings.
+
+use zbmd_ir::DType;
+
+use super::super::index::strides;
+use super::{Gpu, Lowered, said};
+use crate::kernels::lang::{Place, Shared, Ty, Val};
+use crate::kernels::math::{exp, tanh};
+use crate::kernels::tensor::moves::{Ends, Strided, copy};
+use crate::kernels::tensor::{Bench, Slot, Tensor, Why, computed};
+use crate::kernels::{Amount, Grid, KernelPlan};
+
+/// Threads of a group.
+const LOCAL: u32 = 64;
+/// Keys of a chunk.
+const CHUNK: u32 = 256;
+/// Largest query and value: a query lies in shared memory, sums of values in registers.
+const MAX_SIZE: usize = 512;
+
+/// Where heads lie: one behind the other, or (`rows`) side by side in each row.
+#[derive(Clone, Copy)]
+struct Heads {
+    heads: usize,
+    len: usize,
+    size: usize,
+    rows: bool,
+}
+
+impl Heads {
+    fn of(dims: &[usize], heads: usize) -> Result<Self, Why> {
+        match *dims {
+            [_, heads, len, size] => Ok(Self { heads, len, size, rows: false }),
+            [_, len, width] if heads > 0 => {
+                Ok(Self { heads, len, size: width / heads, rows: true })
+            }
+            _ => Err("heads cannot be told apart".to_owned()),
+        }
+    }
+
+    /// Steps along batch, head, row and element.
+    fn steps(&self) -> Vec<isize> {
+        let Heads { heads, len, size, rows } = *self;
+        let all = match rows {
+            true => [len * heads * size, size, heads * size, 1],
+            false => [heads * len * size, len * size, size, 1],
+        };
+        all.map(|s| s as isize).to_vec()
+    }
+
+    fn on<'k>(&self, bench: &'k Bench) -> Result<OnHeads<'k>, Why> {
+        let steps = self.steps();
+        let size = |d: usize| bench.size(steps[d] as usize);
+        Ok(OnHeads([size(0)?, size(1)?, size(2)?]))
+    }
+}
+
+/// Steps along batch, head and row, in a kernel.
+#[derive(Clone, Copy)]
+struct OnHeads<'k>([Val<'k>; 3]);
+
+impl<'k> OnHeads<'k> {
+    fn at(self, b: Val<'k>, h: Val<'k>, i: Val<'k>) -> Val<'k> {
+        b * self.0[0] + h * self.0[1] + i * self.0[2]
+    }
+}
+
+/// What hides keys, or is added to their scores.
+struct Mask<'k> {
+    tensor: Tensor<'k>,
+    truth: bool,
+    /// Steps along batch, head, query and key.
+    steps: [Val<'k>; 4],
+    /// Keys that it speaks of.
+    keys: Val<'k>,
+}
+
+/// Where a query is.
+#[derive(Clone, Copy)]
+struct Query<'k> {
+    firing: Val<'k>,
+    b: Val<'k>,
+    h: Val<'k>,
+    i: Val<'k>,
+    /// Valid keys, where that is given.
+    length: Option<Val<'k>>,
+}
+
+/// What decides whether a key is seen by its place.
+struct Sight {
+    past: usize,
+    queries: usize,
+    cached: bool,
+    causal: bool,
+    left: i64,
+    right: i64,
+}
+
+impl Sight {
+    /// Whether key j is hidden from a query.
+    fn hides<'k>(&self, q: Query<'k>, j: Val<'k>) -> Option<Val<'k>> {
+        let k = j.builder();
+        let j = j.cast(Ty::I32);
+        let offset = match q.length {
+            Some(n) if !self.cached => n - k.i32(self.queries as i32),
+            _ => k.i32(self.past as i32),
+        };
+        let ahead = j - (q.i.cast(Ty::I32) + offset);
+        let bound = |v: i64| k.i32(v.min(1 << 30) as i32);
+        let all = [
+            self.causal.then(|| k.i32(0).lt(ahead)),
+            (self.left >= 0).then(|| bound(self.left).lt(-ahead)),
+            (self.right >= 0).then(|| bound(self.right).lt(ahead)),
+            q.length.map(|n| n.le(j)),
+        ];
+        all.into_iter().flatten().reduce(|a, b| a | b)
+    }
+}
+
+/// All threads of a group have the result of f over their values.
+fn join<'k>(
+    shared: Shared<'k>,
+    value: Val<'k>,
+    f: impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
+) -> Val<'k> {
+    let k = value.builder();
+    let local = k.place(Place::Local);
+    shared.set(local, value);
+    k.barrier();
+    let mut half = LOCAL / 2;
+    while half > 0 {
+        k.if_(local.lt(k.u32(half)), || {
+            shared.set(local, f(shared.get(local), shared.get(local + half)));
+        });
+        k.barrier();
+        half /= 2;
+    }
+    let all = shared.get(k.u32(0));
+    k.barrier();
+    all
+}
+
+/// Keys or values: what is there already, and what is new.
+#[derive(Clone, Copy)]
+struct Cached<'k> {
+    past: Option<Tensor<'k>>,
+    now: Tensor<'k>,
+    on: OnHeads<'k>,
+    heads: Val<'k>,
+    past_len: Val<'k>,
+    size: Val<'k>,
+}
+
+impl<'k> Cached<'k> {
+    /// Calls `f` with the tensor that has row j, and where the row begins.
+    fn row(&self, q: Query<'k>, h: Val<'k>, j: Val<'k>, f: impl Fn(Tensor<'k>, Val<'k>)) {
+        let k = j.builder();
+        let Some(past) = self.past else {
+            return f(self.now, self.now.base(q.firing) + self.on.at(q.b, h, j));
+        };
+        k.if_else(
+            j.lt(self.past_len),
+            || {
+                let row = (q.b * self.heads + h) * self.past_len + j;
+                f(past, past.base(q.firing) + row * self.size);
+            },
+            || {
+                let at = self.on.at(q.b, h, j - self.past_len);
+                f(self.now, self.now.base(q.firing) + at);
+            },
+        );
+    }
+}
+
+impl Gpu<'_> {
+    /// Operands: queries, keys, values, mask, past keys, past values, lengths.
+    pub(super) fn attention(&self) -> Lowered {
+        let heads = |name: &str| -> Result<usize, Why> {
+            Ok(self.cx.args.uint_or(name, 0, 0, 1 << 20).map_err(said)? as usize)
+        };
+        let dims = self.dims(0)?;
+        let q = Heads::of(&dims, heads("q_num_heads")?)?;
+        let kv = heads("kv_num_heads")?;
+        let (key, value) = (Heads::of(&self.dims(1)?, kv)?, Heads::of(&self.dims(2)?, kv)?);
+        let past = self.cx.opt(4).map_or(0, |o| o.dims()[2]);
+        let (batch, total) = (dims[0], past + key.len);
+        if q.size > MAX_SIZE || value.size > MAX_SIZE || q.size == 0 || value.size == 0 {
+            return Err(format!("heads of {} elements are too large", q.size.max(value.size)));
+        }
+        if computed(self.dtype(0)?)? != Ty::F32 {
+            return Err("attention of f64 is the CPU's".to_owned());
+        }
+        let mut plan = KernelPlan::default();
+        for (position, now, before, heads) in [(1, 1, 4, key), (2, 2, 5, value)] {
+            if let Some(to) = self.wanted(position) {
+                plan = self.present(plan, to, (now, before), heads, (batch, past))?;
+            }
+        }
+        if self.wanted(0).is_none() && self.wanted(3).is_none() {
+            return Ok(plan);
+        }
+        self.scores(plan, [q, key, value], (batch, past, total))
+    }
+
+    /// Past and new rows one behind the other.
+    fn present(
+        &self,
+        mut plan: KernelPlan,
+        to: Slot,
+        (now, before): (usize, usize),
+        heads: Heads,
+        (batch, past): (usize, usize),
+    ) -> Lowered {
+        let total = past + heads.len;
+        let whole = Heads { len: total, rows: false, ..heads }.steps();
+        let parts = [(before, past, 0, false), (now, heads.len, past, heads.rows)];
+        for (i, len, at, rows) in parts.into_iter().filter(|p| p.1 > 0) {
+            let from = self.slot(i)?;
+            let own = Heads { len, rows, ..heads }.steps();
+            let bytes = |s: Slot| s.elements * s.dtype.size_bytes();
+            let ends = Ends {
+                from: (from.operand, bytes(from)),
+                constant: from.constant,
+                to: (to.operand, bytes(to)),
+            };
+            let what = Strided {
+                size: to.dtype.size_bytes() as usize,
+                dims: vec![batch, heads.heads, len, heads.size],
+                from: (0, own),
+                to: (at * heads.size, whole.clone()),
+            };
+            plan = copy(plan, ends, &what)?;
+        }
+        Ok(plan)
+    }
+
+    fn mask<'k>(&self, bench: &'k Bench, total: usize) -> Result<Option<Mask<'k>>, Why> {
+        let Some(operand) = self.cx.opt(3) else { return Ok(None) };
+        let dims = operand.dims();
+        let mut shape = vec![1; 4_usize.saturating_sub(dims.len())];
+        shape.extend(&dims);
+        let keys = dims.last().copied().unwrap_or(1);
+        let own = strides(&shape);
+        let step = |d: usize| {
+            let stays = shape[d] == 1 && (d < 3 || total > 1) && !(d == 3 && keys == total);
+            bench.size(if stays { 0 } else { own[d] })
+        };
+        Ok(Some(Mask {
+            tensor: bench.reads(self.slot(3)?)?,
+            truth: operand.ty.dtype == DType::Bool,
+            steps: [step(0)?, step(1)?, step(2)?, step(3)?],
+            keys: bench.size(if keys == 1 && total > 1 && dims.len() < 2 {
+                total
+            } else {
+                keys
+            })?,
+        }))
+    }
+
+    fn scores(
+        &self,
+        plan: KernelPlan,
+        [q, key, value]: [Heads; 3],
+        (batch, past, total): (usize, usize, usize),
+    ) -> Lowered {
+        let int = |name: &str, d: i64| self.cx.args.int_or(name, d).map_err(said);
+        let f = |name: &str, d: f64| self.cx.args.float_or(name, d).map_err(said);
+        let root = f("scale", 1.0 / (q.size as f64).sqrt())?.sqrt() as f32;
+        let softcap = f("softcap", 0.0)? as f32;
+        let mode = int("qk_matmul_output_mode", 0)?;
+        if mode == 3 && self.wanted(3).is_some() && total > CHUNK as usize {
+            return Err(format!("weights of {total} keys are not kept"));
+        }
+        let sight = Sight {
+            past,
+            queries: q.len,
+            cached: self.cx.opt(4).is_some(),
+            causal: self.cx.flag("is_causal", false).map_err(said)?,
+            left: int("left_window_size", -1)?,
+            right: int("right_window_size", -1)?,
+        };
+        let bench = Bench::new("attention", LOCAL);
+        let k = &bench.k;
+        let queries = bench.reads(self.slot(0)?)?;
+        let past_len = bench.size(past)?;
+        let cached = |now: usize, before: usize, h: Heads| -> Result<Cached<'_>, Why> {
+            Ok(Cached {
+                now: bench.reads(self.slot(now)?)?,
+                past: match self.cx.opt(before).filter(|_| past > 0) {
+                    Some(_) => Some(bench.reads(self.slot(before)?)?),
+                    None => None,
+                },
+                on: h.on(&bench)?,
+                heads: bench.size(h.heads)?,
+                past_len,
+                size: bench.size(h.size)?,
+            })
+        };
+        let (keys, values) = (cached(1, 4, key)?, cached(2, 5, value)?);
+        let mask = self.mask(&bench, total)?;
+        let lengths = self.opt_slot(6)?.map(|s| bench.reads_index(s)).transpose()?;
+        let y = self.wanted(0).map(|s| bench.writes(s)).transpose()?;
+        let shown = self.wanted(3).map(|s| bench.writes(s)).transpose()?;
+        let (on_q, on_y) = (q.on(&bench)?, Heads { size: value.size, ..q }.on(&bench)?);
+        let (heads_on, len_on) = (bench.size(q.heads)?, bench.size(q.len)?);
+        let (share, total_on) = (bench.size(q.heads / key.heads)?, bench.size(total)?);
+        let rows = bench.size(batch * q.heads * q.len)?;
+        let query = k.shared(Ty::F32, q.size as u32);
+        let weights = k.shared(Ty::F32, CHUNK);
+        let meet = k.shared(Ty::F32, LOCAL);
+        let local = k.place(Place::Local);
+        let low = k.f32(f32::NEG_INFINITY);
+        k.each_group(k.firings() * rows, |r| {
+            let (firing, at) = (r / rows, r % rows);
+            let (i, rest) = (at % len_on, at / len_on);
+            let (h, b) = (rest % heads_on, rest / heads_on);
+            let length = lengths.map(|l| l.index(firing, b));
+            let place = Query { firing, b, h, i, length };
+            let kv_head = h / share;
+            let first = queries.base(firing) + on_q.at(b, h, i);
+            k.each_local(keys.size, |d| {
+                query.set(d, queries.load(first + d) * k.f32(root));
+            });
+            k.barrier();
+            let (top, sum) = (k.var(low), k.var(k.f32(0.0)));
+            let per = value.size.div_ceil(LOCAL as usize);
+            let sums: Vec<_> = (0..per).map(|_| k.var(k.f32(0.0))).collect();
+            k.range(k.u32(0), total_on, k.u32(CHUNK), |from| {
+                let count = (total_on - from).min(k.u32(CHUNK));
+                let most = k.var(low);
+                k.each_local(count, |jj| {
+                    let j = from + jj;
+                    let dot = k.var(k.f32(0.0));
+                    keys.row(place, kv_head, j, |t, row| {
+                        k.times(keys.size, |d| {
+                            let key = t.load(row + d) * k.f32(root);
+                            dot.set(dot.get() + query.get(d) * key);
+                        });
+                    });
+                    let dot = dot.get();
+                    let capped = match softcap > 0.0 {
+                        true => tanh(dot / k.f32(softcap)) * k.f32(softcap),
+                        false => dot,
+                    };
+                    let score = self::seen(&sight, mask.as_ref(), place, j, capped);
+                    if let Some(shown) = shown.filter(|_| mode < 3) {
+                        let value = if mode == 2 { score } else { capped };
+                        shown.store(r * total_on + j, value);
+                    }
+                    weights.set(jj, score);
+                    most.set(most.get().max(score));
+                });
+                let here = join(meet, most.get(), |a, b| a.max(b));
+                let next = top.get().max(here);
+                let none = next.eq(low);
+                let part = k.var(k.f32(0.0));
+                k.each_local(count, |jj| {
+                    let score = weights.get(jj);
+                    let hidden = none | score.eq(low);
+                    let weight = k.select(hidden, k.f32(0.0), exp(score - next));
+                    weights.set(jj, weight);
+                    part.set(part.get() + weight);
+                });
+                let part = join(meet, part.get(), |a, b| a + b);
+                let keep = k.select(none | top.get().eq(low), k.f32(0.0), exp(top.get() - next));
+                sum.set(sum.get() * keep + part);
+                top.set(next);
+                for (n, total) in sums.iter().enumerate() {
+                    let d = local + n as u32 * LOCAL;
+                    k.if_(d.lt(values.size), || {
+                        total.set(total.get() * keep);
+                        k.times(count, |jj| {
+                            let weight = weights.get(jj);
+                            // Hidden values may be no numbers; they do not count.
+                            k.if_(weight.ne(k.f32(0.0)), || {
+                                values.row(place, kv_head, from + jj, |t, row| {
+                                    let more = weight * t.load(row + d);
+                                    total.set(total.get() + more);
+                                });
+                            });
+                        });
+                    });
+                }
+                k.barrier();
+            });
+            let none = sum.get().eq(k.f32(0.0));
+            let scale = k.select(none, k.f32(0.0), k.f32(1.0) / sum.get());
+            if let Some(shown) = shown.filter(|_| mode == 3) {
+                k.each_local(total_on, |j| {
+                    shown.store(r * total_on + j, weights.get(j) * scale);
+                });
+            }
+            if let Some(y) = y {
+                let first = y.base(firing) + on_y.at(b, h, i);
+                for (n, total) in sums.iter().enumerate() {
+                    let d = local + n as u32 * LOCAL;
+                    k.if_(d.lt(values.size), || y.store(first + d, total.get() * scale));
+                }
+            }
+            k.barrier();
+        });
+        let grid = Grid::Groups(Amount::each((batch * q.heads * q.len) as u64));
+        Ok(bench.finish(plan, grid))
+    }
+
+    /// Rotation of pairs of elements by angles of their position.
+    pub(super) fn rotary(&self) -> Lowered {
+        let dims = self.dims(0)?;
+        let size = |name: &str| -> Result<usize, Why> {
+            Ok(self.cx.args.uint_or(name, 0, 0, 1 << 30).map_err(said)? as usize)
+        };
+        let x = Heads::of(&dims, size("num_heads")?)?;
+        let turned = match size("rotary_embedding_dim")? {
+            0 => x.size,
+            n => n,
+        };
+        let interleaved = self.cx.flag("interleaved", false).map_err(said)?;
+        let slot = self.slot(0)?;
+        if computed(slot.dtype)? != Ty::F32 {
+            return Err("rotations of f64 are the CPU's".to_owned());
+        }
+        let bench = Bench::new("rotary embedding", 64);
+        let k = &bench.k;
+        let source = bench.reads(slot)?;
+        let (cos, sin) = (bench.reads(self.slot(1)?)?, bench.reads(self.slot(2)?)?);
+        let positions = self.opt_slot(3)?.map(|s| bench.reads_index(s)).transpose()?;
+        let target = bench.writes(self.out(0))?;
+        let known = bench.size(self.dims(1)?[0])?;
+        let (heads, len, width) = (bench.size(x.heads)?, bench.size(x.len)?, bench.size(x.size)?);
+        let (turned, half) = (bench.size(turned)?, bench.size(turned / 2)?);
+        let each = bench.size(slot.elements as usize)?;
+        k.each(k.firings() * each, |n| {
+            let (firing, e) = (n / each, n % each);
+            let (j, rest) = (e % width, e / width);
+            let place = match x.rows {
+                true => rest / heads,
+                false => (rest / (len * heads)) * len + rest % len,
+            };
+            let first = source.base(firing) + (e - j);
+            let value = k.var(source.load(first + j));
+            k.if_(j.lt(turned), || {
+                let row = match positions {
+                    Some(p) => {
+                        let at = p.index(firing, place).max(k.i32(0)).cast(Ty::U32);
+                        at.min(known - 1)
+                    }
+                    None => place,
+                };
+                let (pair, odd) = match interleaved {
+                    true => (j >> 1, (j & 1).ne(k.u32(0))),
+                    false => (j % half, half.le(j)),
+                };
+                let (p, q) = match interleaved {
+                    true => (pair * 2, pair * 2 + 1),
+                    false => (pair, pair + half),
+                };
+                let (c, s) =
+                    (cos.get(firing, row * half + pair), sin.get(firing, row * half + pair));
+                let (re, im) = (source.load(first + p), source.load(first + q));
+                value.set(k.select(odd, s * re + c * im, c * re - s * im));
+            });
+            target.store(n, value.get());
+        });
+        let grid = Grid::Threads(Amount::each(slot.elements));
+        Ok(bench.finish(KernelPlan::default(), grid))
+    }
+}
+
+/// A score with its mask; −∞ where the key is hidden.
+fn seen<'k>(
+    sight: &Sight,
+    mask: Option<&Mask<'k>>,
+    q: Query<'k>,
+    j: Val<'k>,
+    score: Val<'k>,
+) -> Val<'k> {
+    let k = j.builder();
+    let low = k.f32(f32::NEG_INFINITY);
+    let score = match sight.hides(q, j) {
+        Some(hidden) => k.select(hidden, low, score),
+        None => score,
+    };
+    let Some(mask) = mask else { return score };
+    let value = k.var(low);
+    k.if_(j.lt(mask.keys), || {
+        let [sb, sh, si, sj] = mask.steps;
+        let m = mask.tensor.get(q.firing, q.b * sb + q.h * sh + q.i * si + j * sj);
+        value.set(match mask.truth {
+            true => k.select(m.ne(k.u32(0)), score, low),
+            false => score + m.cast(Ty::F32),
+        });
+    });
+    value.get()
+}

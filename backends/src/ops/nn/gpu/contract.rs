@@ -1,0 +1,260 @@
+//! Products of matrices.
+
+use super::super::cx::volume;
+use super::super::index::broadcast;
+use super::{Gpu, Lowered, said};
+use crate::kernels::KernelPlan;
+use crate::kernels::lang::Ty;
+use crate::kernels::tensor::function::After;
+use crate::kernels::tensor::product::{Grows, Rules, Sizes, Variant, product};
+use crate::kernels::tensor::space::{Space, dense, spread};
+use crate::kernels::tensor::{Tensor, Why, computed};
+
+/// A number that is taken off each element of a matrix: one, or one for each of its rows or columns.
+type Zero<'k> = Option<(Tensor<'k>, bool)>;
+
+impl Gpu<'_> {
+    /// The activation that a pass has put into the op.
+    pub(super) fn after(&self) -> Result<After, Why> {
+        let bound = |name: &str, default: f32| -> Result<f32, Why> {
+            Ok(self.cx.args.float_or(name, default.into()).map_err(said)? as f32)
+        };
+        Ok(match self.cx.args.word_opt("act").map_err(said)?.unwrap_or("none") {
+            "relu" => After::Relu,
+            "clip" => After::Clip(bound("act_min", f32::MIN)?, bound("act_max", f32::MAX)?),
+            "sigmoid" => After::Sigmoid,
+            "tanh" => After::Tanh,
+            "silu" => After::Silu,
+            "gelu" => After::Gelu,
+            "hardswish" => After::HardSwish,
+            _ => After::Nothing,
+        })
+    }
+
+    /// Batched products with a bias for each column; of bytes with their zero points taken off.
+    pub(super) fn matmul(&self) -> Lowered {
+        let (mut a, mut b) = (self.dims(0)?, self.dims(1)?);
+        if a.len() == 1 {
+            a.insert(0, 1);
+        }
+        if b.len() == 1 {
+            b.push(1);
+        }
+        let (m, depth, n) = (a[a.len() - 2], a[a.len() - 1], b[b.len() - 1]);
+        let (ba, bb) = (&a[..a.len() - 2], &b[..b.len() - 2]);
+        let batch = broadcast(&[ba, bb]).map_err(said)?;
+        let (x, y, z) = (self.slot(0)?, self.slot(1)?, self.out(0));
+        let integers = self.op == "MatMulInteger";
+        let ty = if integers { Ty::I32 } else { computed(z.dtype)? };
+        // One matrix for all rows of all batches and firings.
+        let stacked = y.constant && !x.constant && volume(bb) == 1;
+        let sizes = match stacked {
+            true => Sizes {
+                batches: 1,
+                rows: volume(&a) / depth.max(1),
+                columns: n,
+                depth,
+                grows: Grows::Rows,
+            },
+            false => {
+                Sizes { batches: volume(&batch), rows: m, columns: n, depth, grows: Grows::Batches }
+            }
+        };
+        let small = ty != Ty::F32 && ty != Ty::I32;
+        let variant = if small { Variant::Elements } else { sizes.variant(false) };
+        let bench = Sizes::bench("matrix product", variant);
+        let (left, right) = (bench.reads(x)?, bench.reads(y)?);
+        let after = if integers { After::Nothing } else { self.after()? };
+        let bias = match self.opt_slot(2)? {
+            Some(slot) if !integers => Some(bench.reads(slot)?),
+            _ => None,
+        };
+        let zero = |i: usize| -> Result<Zero<'_>, Why> {
+            let Some(slot) = self.opt_slot(i)?.filter(|_| integers) else { return Ok(None) };
+            Ok(Some((bench.reads(slot)?, slot.elements > 1)))
+        };
+        let zeros = [zero(2)?, zero(3)?];
+        let target = bench.writes(z)?;
+        let (depth_on, columns, rows) =
+            (bench.size(depth)?, bench.size(n)?, bench.size(if stacked { sizes.rows } else { m })?);
+        let count = bench.size(volume(&batch))?;
+        let steps = |own: &[usize], size: usize| -> Vec<isize> {
+            spread(&batch, own).iter().map(|s| s * size as isize).collect()
+        };
+        let space = Space::new(&batch, &[steps(ba, m * depth), steps(bb, depth * n)]);
+        let places = space.on(&bench)?;
+        let rules = Rules {
+            batch: &|b| {
+                if stacked {
+                    return vec![];
+                }
+                let (firing, at) = (b / count, places.at(b % count));
+                vec![left.base(firing) + at[0], right.base(firing) + at[1], b * rows, firing]
+            },
+            left: &|b, row, d| {
+                let at = row * depth_on + d;
+                let v = left.load(b.first().map_or(at, |first| *first + at)).cast(ty);
+                match zeros[0] {
+                    Some((zero, many)) => {
+                        let k = v.builder();
+                        let firing = b.get(3).copied().unwrap_or_else(|| k.u32(0));
+                        let place = if many { row % rows } else { k.u32(0) };
+                        v - zero.get(firing, place).cast(ty)
+                    }
+                    None => v,
+                }
+            },
+            right: &|b, d, column| {
+                let at = d * columns + column;
+                let v = right.load(b.get(1).map_or(at, |first| *first + at)).cast(ty);
+                match zeros[1] {
+                    Some((zero, many)) => {
+                        let k = v.builder();
+                        let firing = b.get(3).copied().unwrap_or_else(|| k.u32(0));
+                        let place = if many { column } else { k.u32(0) };
+                        v - zero.get(firing, place).cast(ty)
+                    }
+                    None => v,
+                }
+            },
+            store: &|b, row, column, sum| {
+                let sum = match bias {
+                    Some(bias) => sum + bias.load(column),
+                    None => sum,
+                };
+                let row = b.get(2).map_or(row, |first| *first + row);
+                target.store(row * columns + column, after.of(sum));
+            },
+            ty,
+        };
+        // A zero point that is a port or one for each row belongs to a firing of its own.
+        if stacked && integers && zeros[0].is_some_and(|z| z.1 || !z.0.is_constant()) {
+            return Err("zero points of many rows are the CPU's".to_owned());
+        }
+        if stacked && zeros[1].is_some_and(|z| !z.0.is_constant()) {
+            return Err("zero points that vary are the CPU's".to_owned());
+        }
+        let grid = product(&bench, &sizes, variant, &rules)?;
+        Ok(bench.finish(KernelPlan::default(), grid))
+    }
+
+    /// alpha · a · b + beta · c.
+    pub(super) fn gemm(&self) -> Lowered {
+        let (a, b) = (self.dims(0)?, self.dims(1)?);
+        let flag = |name: &str| self.cx.flag(name, false).map_err(said);
+        let (ta, tb) = (flag("transA")?, flag("transB")?);
+        let (m, depth) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
+        let n = if tb { b[0] } else { b[1] };
+        let f = |name: &str| self.cx.args.float_or(name, 1.0).map_err(said);
+        let (alpha, beta) = (f("alpha")?, f("beta")?);
+        let (x, y, z) = (self.slot(0)?, self.slot(1)?, self.out(0));
+        let ty = computed(z.dtype)?;
+        if !ty.is_float() && (alpha, beta) != (1.0, 1.0) {
+            return Err("scaled products of integers are the CPU's".to_owned());
+        }
+        let added = self.opt_slot(2)?;
+        let stacked = y.constant && !x.constant && !ta && added.is_none_or(|c| c.constant);
+        let grows = if stacked { Grows::Rows } else { Grows::Batches };
+        let sizes = Sizes { batches: 1, rows: m, columns: n, depth, grows };
+        let variant = if ty == Ty::F32 { sizes.variant(tb) } else { Variant::Elements };
+        let bench = Sizes::bench("product and sum", variant);
+        let (left, right) = (bench.reads(x)?, bench.reads(y)?);
+        let c = added.map(|slot| bench.reads(slot)).transpose()?;
+        let target = bench.writes(z)?;
+        let after = self.after()?;
+        let (rows, columns, inner) = (bench.size(m)?, bench.size(n)?, bench.size(depth)?);
+        let own = if added.is_some() { self.dims(2)? } else { vec![] };
+        let places = Space::new(&[m, n], &[spread(&[m, n], &own)]).on(&bench)?;
+        let rules = Rules {
+            batch: &|b| vec![b],
+            left: &|b, row, d| {
+                let at = if ta { d * rows + row } else { row * inner + d };
+                // Stacked rows count through all firings.
+                if stacked { left.load(at) } else { left.get(b[0], at) }
+            },
+            right: &|b, d, column| {
+                let at = if tb { column * inner + d } else { d * columns + column };
+                right.get(b[0], at)
+            },
+            store: &|b, row, column, sum| {
+                let scaled = if alpha == 1.0 { sum } else { sum * sum.like(alpha) };
+                let value = match c {
+                    Some(c) => {
+                        let at = places.at((row % rows) * columns + column)[0];
+                        let more = c.get(b[0], at);
+                        scaled + if beta == 1.0 { more } else { more * more.like(beta) }
+                    }
+                    None => scaled,
+                };
+                let row = if stacked { row } else { b[0] * rows + row };
+                target.store(row * columns + column, after.of(value));
+            },
+            ty,
+        };
+        let grid = product(&bench, &sizes, variant, &rules)?;
+        Ok(bench.finish(KernelPlan::default(), grid))
+    }
+
+    /// Einstein's sums of two operands at most: one thread for each element of the result.
+    pub(super) fn einsum(&self) -> Lowered {
+        let equation = self.cx.args.word("equation").map_err(said)?;
+        let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+        let Some((left, right)) = equation.split_once("->") else {
+            return Err("sums without `->` are the CPU's".to_owned());
+        };
+        let terms: Vec<Vec<char>> = left.split(',').map(|t| t.chars().collect()).collect();
+        if equation.contains('.') || terms.len() > 4 || terms.len() != self.cx.ins.len() {
+            return Err("sums with `...` are the CPU's".to_owned());
+        }
+        let mut sizes = std::collections::BTreeMap::new();
+        for (i, term) in terms.iter().enumerate() {
+            for (&c, d) in term.iter().zip(self.dims(i)?) {
+                let known = sizes.entry(c).or_insert(d);
+                *known = (*known).max(d);
+            }
+        }
+        let out: Vec<char> = right.chars().collect();
+        let rest: Vec<char> = sizes.keys().copied().filter(|c| !out.contains(c)).collect();
+        let steps = |i: usize, over: &[char]| -> Result<Vec<isize>, Why> {
+            let (shape, own) = (self.dims(i)?, dense(&self.dims(i)?));
+            let of = |c: &char| {
+                let here = terms[i].iter().enumerate().filter(|(_, l)| *l == c);
+                here.map(|(j, _)| if shape[j] == 1 { 0 } else { own[j] }).sum()
+            };
+            Ok(over.iter().map(of).collect())
+        };
+        let lens = |over: &[char]| -> Vec<usize> { over.iter().map(|c| sizes[c]).collect() };
+        let space = |over: &[char]| -> Result<Space, Why> {
+            let steps =
+                (0..terms.len()).map(|i| steps(i, over)).collect::<Result<Vec<_>, Why>>()?;
+            Ok(Space::new(&lens(over), &steps))
+        };
+        let y = self.out(0);
+        let ty = computed(y.dtype)?;
+        let bench = crate::kernels::tensor::Bench::new("sum of products", 64);
+        let k = &bench.k;
+        let inputs = (0..terms.len())
+            .map(|i| bench.reads(self.slot(i)?))
+            .collect::<Result<Vec<_>, Why>>()?;
+        let target = bench.writes(y)?;
+        let (kept, over) = (space(&out)?.on(&bench)?, space(&rest)?.on(&bench)?);
+        let each = bench.size(y.elements as usize)?;
+        let len = bench.size(volume(&lens(&rest)))?;
+        k.each(k.firings() * each, |i| {
+            let (firing, first) = (i / each, kept.at(i % each));
+            let sum = k.var(k.number(ty, 0.0));
+            k.times(len, |e| {
+                let more = over.at(e);
+                let product = inputs
+                    .iter()
+                    .enumerate()
+                    .map(|(n, t)| t.get(firing, first[n] + more[n]))
+                    .reduce(|a, b| a * b);
+                sum.set(sum.get() + product.unwrap_or_else(|| k.number(ty, 0.0)));
+            });
+            target.store(i, sum.get());
+        });
+        let grid = crate::kernels::Grid::Threads(crate::kernels::Amount::each(y.elements));
+        Ok(bench.finish(KernelPlan::default(), grid))
+    }
+}

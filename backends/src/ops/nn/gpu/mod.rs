@@ -1,0 +1,206 @@
+//! Kernels of the tensor ops for GPUs, from the operands that the CPU's plan has accepted: shapes fit here.
+//!
+//! Movement is described by the CPU's plan ([`Moves`]); all else is worked out from operands and parameters. Constants
+//! are bound as they lie in the program. A refusal is a clause that says why an actor stays on the CPU.
+
+mod attention;
+mod contract;
+mod elementwise;
+mod image;
+mod indices;
+mod losses;
+mod moves;
+mod recurrent;
+mod rows;
+mod windows;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_ir::{DType, TokenType};
+
+use super::cx::{Cx, Operand};
+use crate::kernels::tensor::{Slot, Why};
+use crate::kernels::{KernelPlan, Operand as Memory};
+use crate::op::OpError;
+
+/// Kernels, or why there are none.
+type Lowered = Result<KernelPlan, Why>;
+
+/// How an op moves elements of operand 0.
+#[derive(Clone)]
+pub(crate) enum Moves {
+    /// All bytes as they are.
+    All,
+    /// `out[i0, i1, …] = in[start + i0·steps[0] + …]`, elements of `size` bytes.
+    Strided { dims: Vec<usize>, steps: Vec<isize>, start: usize, size: usize },
+    /// An element of operand 0 for each element of the result, or `u32::MAX` for the operand `fill`.
+    Chosen { table: Arc<dyn Fn() -> Vec<u32>>, fill: usize },
+}
+
+/// An op that is lowered.
+pub(super) struct Gpu<'a> {
+    cx: &'a Cx<'a>,
+    op: &'a str,
+    outs: &'a [TokenType],
+    consts: RefCell<Vec<Bytes>>,
+}
+
+/// Kernels of an op for its operands and outputs.
+pub(super) fn lower(cx: &Cx<'_>, op: &str, outs: &[TokenType], moves: Option<&Moves>) -> Lowered {
+    let gpu = Gpu { cx, op, outs, consts: RefCell::default() };
+    let mut plan = match moves {
+        Some(moves) => gpu.moves(moves)?,
+        None => gpu.by_name()?,
+    };
+    plan.consts = gpu.consts.into_inner();
+    Ok(plan)
+}
+
+impl Gpu<'_> {
+    fn by_name(&self) -> Lowered {
+        match self.op {
+            "Add" | "Sub" | "Mul" | "Div" | "Mod" | "And" | "Or" | "Xor" | "BitwiseAnd"
+            | "BitwiseOr" | "BitwiseXor" | "BitShift" | "Equal" | "Greater" | "GreaterOrEqual"
+            | "Less" | "LessOrEqual" | "PRelu" | "Pow" | "SwiGLU" => self.binary(),
+            "Sum" | "Mean" | "Max" | "Min" => self.variadic(),
+            "Abs" | "Neg" | "Relu" | "Sign" | "Not" | "IsNaN" | "IsInf" | "BitwiseNot" => {
+                self.arithmetic()
+            }
+            "Cast" => self.cast(),
+            "BitCast" => self.same_bytes(),
+            "Clip" => self.clip(),
+            "Where" => self.select(),
+            "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "Ceil" | "Celu" | "Cos"
+            | "Cosh" | "Elu" | "Erf" | "Exp" | "Floor" | "Gelu" | "HardSigmoid" | "HardSwish"
+            | "LeakyRelu" | "Log" | "Mish" | "Reciprocal" | "Round" | "Selu" | "Shrink"
+            | "Sigmoid" | "Sin" | "Sinh" | "Softplus" | "Softsign" | "Sqrt" | "Swish" | "Tan"
+            | "Tanh" | "ThresholdedRelu" => self.unary(),
+            "BatchNormalization" => self.batch_norm(),
+            "QuantizeLinear" | "DequantizeLinear" => self.quantised(),
+            "Concat" => self.concat(),
+            "Split" => self.split(),
+            "Pad" => self.pad(),
+            "Gather" | "GatherElements" | "GatherND" => self.gather(),
+            "OneHot" => self.one_hot(),
+            "ReverseSequence" => self.reverse_sequence(),
+            "ScatterElements" | "ScatterND" => self.scatter(),
+            "TensorScatter" => self.tensor_scatter(),
+            "EyeLike" => self.eye_like(),
+            "TopK" => self.top_k(),
+            "Softmax" | "LogSoftmax" | "Hardmax" => self.softmax(),
+            "ArgMax" | "ArgMin" => self.arg(),
+            "CumSum" | "CumProd" => self.cumulative(),
+            "GlobalAveragePool" | "GlobalMaxPool" | "GlobalLpPool" => self.global_pool(),
+            "LayerNormalization" | "RMSNormalization" => self.layer_norm(),
+            "InstanceNormalization" | "GroupNormalization" => self.group_norm(),
+            "MeanVarianceNormalization" | "LpNormalization" => self.plain_norm(),
+            "LRN" => self.lrn(),
+            "MatMul" | "MatMulInteger" => self.matmul(),
+            "Gemm" => self.gemm(),
+            "Einsum" => self.einsum(),
+            "Conv" | "ConvInteger" => self.conv(),
+            "ConvTranspose" => self.conv_transpose(),
+            "CausalConvWithState" => self.causal_conv(),
+            "MaxPool" | "AveragePool" | "LpPool" => self.pool(),
+            "RNN" | "GRU" | "LSTM" => self.recurrent(),
+            "Attention" => self.attention(),
+            "RotaryEmbedding" => self.rotary(),
+            "Resize" => self.resize(),
+            "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => self.loss(),
+            name if name.starts_with("Reduce") => self.reduce(),
+            _ => Err("the op has none".to_owned()),
+        }
+    }
+
+    /// Operand `i` as a tensor of a kernel; an empty one or a missing one is refused.
+    fn slot(&self, i: usize) -> Result<Slot, Why> {
+        let operand = self.operand(i)?;
+        let (dtype, elements) = (operand.ty.dtype, operand.ty.elements());
+        if elements == 0 {
+            return Err("an operand is empty".to_owned());
+        }
+        let operand = match &operand.data {
+            Some(data) => self.constant(data.clone()),
+            None => Memory::Input(self.port(i)),
+        };
+        Ok(Slot { operand, dtype, elements, constant: matches!(operand, Memory::Const(_)) })
+    }
+
+    /// Operand `i`, if it is there.
+    fn opt_slot(&self, i: usize) -> Result<Option<Slot>, Why> {
+        self.cx.opt(i).map(|_| self.slot(i)).transpose()
+    }
+
+    fn operand(&self, i: usize) -> Result<&Operand, Why> {
+        self.cx.opt(i).ok_or_else(|| "an operand is missing".to_owned())
+    }
+
+    /// Number of the input port of operand `i`.
+    fn port(&self, i: usize) -> u32 {
+        let before = self.cx.ins.iter().take(i).flatten();
+        before.filter(|o| o.data.is_none()).count() as u32
+    }
+
+    /// A table of the plan.
+    fn constant(&self, bytes: Bytes) -> Memory {
+        let mut consts = self.consts.borrow_mut();
+        let known =
+            consts.iter().position(|c| c.as_ptr() == bytes.as_ptr() && c.len() == bytes.len());
+        let place = known.unwrap_or_else(|| {
+            consts.push(bytes);
+            consts.len() - 1
+        });
+        Memory::Const(place as u32)
+    }
+
+    /// A table of words.
+    fn words(&self, words: impl IntoIterator<Item = u32>) -> Memory {
+        let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        self.constant(Bytes::from(bytes))
+    }
+
+    /// A table of floats.
+    fn floats(&self, values: impl IntoIterator<Item = f32>) -> Slot {
+        let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
+        let elements = bytes.len() as u64 / 4;
+        let operand = self.constant(Bytes::from(bytes));
+        Slot { operand, dtype: DType::F32, elements, constant: true }
+    }
+
+    /// Output number `o` of those that are wanted.
+    fn out(&self, o: usize) -> Slot {
+        let ty = &self.outs[o];
+        let (operand, dtype) = (Memory::Output(o as u32), ty.dtype);
+        Slot { operand, dtype, elements: ty.elements(), constant: false }
+    }
+
+    /// The output at a position of the operator, if it is wanted.
+    fn wanted(&self, position: usize) -> Option<Slot> {
+        self.cx.wanted.iter().position(|&w| w == position).map(|o| self.out(o))
+    }
+
+    fn out_dims(&self, o: usize) -> Vec<usize> {
+        super::cx::dims(&self.outs[o])
+    }
+
+    fn dims(&self, i: usize) -> Result<Vec<usize>, Why> {
+        Ok(self.operand(i)?.dims())
+    }
+
+    fn dtype(&self, i: usize) -> Result<DType, Why> {
+        Ok(self.operand(i)?.ty.dtype)
+    }
+
+    /// The axis that a parameter names.
+    fn axis(&self, name: &str, default: i64, rank: usize) -> Result<usize, Why> {
+        let axis = self.cx.args.int_or(name, default).map_err(said)?;
+        self.cx.axis(axis, rank).map_err(said)
+    }
+}
+
+/// What an error says: parameters were checked before, so none is seen.
+fn said(error: OpError) -> Why {
+    error.to_string()
+}

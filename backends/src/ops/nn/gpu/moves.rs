@@ -1,0 +1,152 @@
+//! Elements moved as they are.
+
+use super::super::cx::volume;
+use super::super::index::strides;
+use super::super::reduce::around;
+use super::{Gpu, Lowered, Moves, said};
+use crate::kernels::tensor::Slot;
+use crate::kernels::tensor::moves::{Ends, Strided, by_table, copy};
+use crate::kernels::{Amount, KernelPlan};
+
+fn signed(v: &[usize]) -> Vec<isize> {
+    v.iter().map(|&s| s as isize).collect()
+}
+
+fn bytes_of(slot: Slot) -> u64 {
+    slot.elements * slot.dtype.size_bytes()
+}
+
+fn ends(from: Slot, to: Slot) -> Ends {
+    Ends {
+        from: (from.operand, bytes_of(from)),
+        constant: from.constant,
+        to: (to.operand, bytes_of(to)),
+    }
+}
+
+/// Parts of an axis that are copied one by one: elements around the axis, and the length of the axis as a whole.
+struct Parts {
+    outer: usize,
+    inner: usize,
+    whole: usize,
+    size: usize,
+}
+
+impl Parts {
+    /// The copy of `n` elements of the axis between a tensor that has them alone and one that has them at `at`.
+    fn copy(&self, n: usize, at: usize, joins: bool) -> Strided {
+        let steps = |len: usize| vec![(len * self.inner) as isize, 1];
+        let (alone, within) = ((0, steps(n)), (at * self.inner, steps(self.whole)));
+        let (from, to) = if joins { (alone, within) } else { (within, alone) };
+        Strided { size: self.size, dims: vec![self.outer, n * self.inner], from, to }
+    }
+}
+
+impl Gpu<'_> {
+    pub(super) fn moves(&self, moves: &Moves) -> Lowered {
+        match moves {
+            Moves::All => self.same_bytes(),
+            Moves::Strided { dims, steps, start, size } => {
+                if dims.contains(&0) {
+                    return Ok(KernelPlan::default());
+                }
+                let to = signed(&strides(dims));
+                let (from, dims) = ((*start, steps.clone()), dims.clone());
+                let what = Strided { size: *size, dims, from, to: (0, to) };
+                copy(KernelPlan::default(), ends(self.slot(0)?, self.out(0)), &what)
+            }
+            Moves::Chosen { table, fill } => {
+                let fill = self.opt_slot(*fill)?;
+                let words = self.words(table());
+                let plan = KernelPlan::default();
+                by_table(plan, (self.slot(0)?, self.out(0)), fill, words)
+            }
+        }
+    }
+
+    pub(super) fn same_bytes(&self) -> Lowered {
+        let (from, to) = (self.slot(0)?, self.out(0));
+        if !from.constant {
+            let bytes = Amount::each(bytes_of(from));
+            return Ok(KernelPlan::default().copy(from.operand, to.operand, bytes));
+        }
+        let dims = vec![bytes_of(from) as usize];
+        let what = Strided { size: 1, dims, from: (0, vec![1]), to: (0, vec![1]) };
+        copy(KernelPlan::default(), ends(from, to), &what)
+    }
+
+    pub(super) fn concat(&self) -> Lowered {
+        let dims = self.out_dims(0);
+        let axis = self.axis("axis", 0, dims.len())?;
+        let (outer, whole, inner) = around(&dims, axis);
+        let size = self.outs[0].dtype.size_bytes() as usize;
+        let parts = Parts { outer, inner, whole, size };
+        let (mut plan, mut at) = (KernelPlan::default(), 0);
+        for i in 0..self.cx.ins.len() {
+            let n = self.dims(i)?.get(axis).copied().unwrap_or(1);
+            if self.operand(i)?.ty.elements() > 0 {
+                let ends = ends(self.slot(i)?, self.out(0));
+                plan = copy(plan, ends, &parts.copy(n, at, true))?;
+            }
+            at += n;
+        }
+        Ok(plan)
+    }
+
+    pub(super) fn split(&self) -> Lowered {
+        let dims = self.dims(0)?;
+        let axis = self.axis("axis", 0, dims.len())?;
+        let (outer, whole, inner) = around(&dims, axis);
+        let size = self.dtype(0)?.size_bytes() as usize;
+        let lens: Vec<usize> = match self.cx.ints(1).map_err(said)? {
+            Some(parts) => parts.iter().map(|&p| p.max(0) as usize).collect(),
+            None => {
+                let all = self.cx.wanted.len() as u64;
+                let count = self.cx.args.uint_or("num_outputs", all, 1, 31).map_err(said)? as usize;
+                let each = whole.div_ceil(count);
+                (0..count).map(|i| each.min(whole.saturating_sub(i * each))).collect()
+            }
+        };
+        let parts = Parts { outer, inner, whole, size };
+        let mut plan = KernelPlan::default();
+        for (o, &w) in self.cx.wanted.iter().enumerate() {
+            let at: usize = lens.iter().take(w).sum();
+            let n = self.out_dims(o).get(axis).copied().unwrap_or(1);
+            plan = copy(plan, ends(self.slot(0)?, self.out(o)), &parts.copy(n, at, false))?;
+        }
+        Ok(plan)
+    }
+
+    /// Padding with a value, which may cut off too; other modes come as tables.
+    pub(super) fn pad(&self) -> Lowered {
+        let (from, out) = (self.dims(0)?, self.out_dims(0));
+        let pads = self.cx.ints(1).map_err(said)?.unwrap_or_default();
+        let axes = self.cx.ints(3).map_err(said)?;
+        let axes = axes.unwrap_or_else(|| (0..from.len() as i64).collect());
+        let mut before = vec![0_i64; from.len()];
+        for (&axis, &pad) in axes.iter().zip(&pads) {
+            before[self.cx.axis(axis, from.len()).map_err(said)?] = pad;
+        }
+        if volume(&out) > 1 << 26 {
+            return Err("its table of places would be too large".to_owned());
+        }
+        let table = self.words(table(&from, &out, &before));
+        by_table(KernelPlan::default(), (self.slot(0)?, self.out(0)), self.opt_slot(2)?, table)
+    }
+}
+
+/// The element of `from` at each place of `out`, shifted by `before`; `u32::MAX` outside.
+fn table(from: &[usize], out: &[usize], before: &[i64]) -> Vec<u32> {
+    let (own, to) = (strides(from), strides(out));
+    let place = |n: usize| -> Option<usize> {
+        let mut rest = n;
+        let mut at = 0;
+        for d in 0..out.len() {
+            let i = usize::try_from((rest / to[d]) as i64 - before[d]).ok()?;
+            rest %= to[d];
+            at += if i < from[d] { i * own[d] } else { return None };
+        }
+        Some(at)
+    };
+    (0..volume(out)).map(|n| place(n).map_or(u32::MAX, |p| p as u32)).collect()
+}
