@@ -7,7 +7,7 @@ mod segments;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -117,7 +117,7 @@ enum Verdict {
     Wrong(String),
 }
 
-fn judge(device: &Arc<Device>, dir: &PathBuf, case: &Case, registry: &Registry) -> Verdict {
+fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> Verdict {
     let model = std::fs::read(dir.join("model.onnx")).expect("model.onnx");
     let (inputs, outputs) = (tensors(dir, "input"), tensors(dir, "output"));
     let Ok((graph, blobs)) = graph_once(&model, &inputs, registry) else {
