@@ -930,7 +930,7 @@ mod tests {
             let shape = [f, c / g, k[0], k[1]].map(|d| d as u32);
             let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
             let tensor = |id: u32, shape: &[u32]| {
-                Value::Tensor(zbmd_ir::BlobId::from(id), TokenType::new(DType::F32, shape))
+                Value::Tensor(zbmd_ir::BlobId(id), TokenType::new(DType::F32, shape))
             };
             let params: Params = [
                 ("w", tensor(0, &shape)),
