@@ -25,8 +25,8 @@ use zbmd_ir::{Params, Role, TokenType};
 pub(crate) use emit::{Emitted, Writer, emit};
 pub use error::OnnxError;
 pub(crate) use graph::Graph;
-pub use passes::PassReport;
 pub(crate) use passes::CHANNELS_LAST;
+pub use passes::PassReport;
 pub use ron::Text;
 
 use crate::net::{End, Link, Net, NetActor};

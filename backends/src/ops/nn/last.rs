@@ -6,6 +6,8 @@
 //! columns are gathered, and sums leave the registers once, with bias, added tensor and bounds applied.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
+use std::borrow::Cow;
+
 use zbmd_ir::DType;
 
 use super::conv::padded_dims;
@@ -75,7 +77,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let depthwise = per == 1 && filters == groups;
     let plan = Plan::lazy(vec![token(DType::F32, &out)], move || {
         let data = constant_f32(&weights).unwrap_or_default();
-        let bias = bias.as_ref().and_then(constant_f32);
+        let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         Ok(match depthwise {
             true => Box::new(Depthwise::new(image, &data, bias, act)) as Box<dyn Body>,
             false => Box::new(Rows::new(image, (groups, per, filters / groups), &data, bias, act)?),
