@@ -6,7 +6,7 @@
 //! columns stay empty. Models come from the shared data folder.
 //!
 //! Memory is what a process that only loads and runs the compiled bundle has at its peak, less what an empty one
-//! has; of the rival, what its process grows by from before the model is loaded to after the last call.
+//! has; of the rival, the peak of its process, less what it had before it loaded the model.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

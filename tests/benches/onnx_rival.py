@@ -1,10 +1,10 @@
 """Times an ONNX model by ONNX Runtime: onnx_rival.py MODEL THREADS FOLDER.
 
 The outputs of one call go to FOLDER as 0.npy, 1.npy, ... Then each line of the standard input is a number of calls;
-the answer is the seconds of one of them. In the end, the peak of the resident memory in KiB.
+the answer is the seconds of one of them. In the end, the KiB that the peak of the resident memory
+lies above what it was before the model was loaded.
 """
 import os
-import resource
 import sys
 import time
 
@@ -18,13 +18,13 @@ options.intra_op_num_threads = threads
 options.inter_op_num_threads = 1
 
 
-def resident():
-    with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * resource.getpagesize() // 1024
+def kib(field):
+    with open("/proc/self/status") as f:
+        return int(next(line for line in f if line.startswith(field)).split()[1])
 
 
-# The interpreter and its packages are not the rival's memory; the library itself is left out too.
-before = resident()
+# The interpreter, its packages and the library are not the model's memory.
+before = kib("VmRSS")
 session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 stem = path[: -len(".onnx")]
 types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
@@ -49,4 +49,4 @@ for line in sys.stdin:
     for _ in range(calls):
         session.run(None, feed)
     print((time.perf_counter() - start) / calls, flush=True)
-print(resident() - before)
+print(kib("VmHWM") - before)

@@ -671,5 +671,5 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
 /// A constant weight, for passes that fold into it.
 #[allow(dead_code, reason = "kept beside the kernels that it feeds")]
 fn weight(cx: &Cx<'_>) -> Option<Vec<f32>> {
-    cx.opt(1).and_then(constant_f32)
+    cx.opt(1).and_then(constant_f32).map(std::borrow::Cow::into_owned)
 }

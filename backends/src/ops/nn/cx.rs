@@ -1,6 +1,7 @@
 //! How tensor ops are written: operands that are ports or constants, outputs by name, a body that is run once a
 //! firing. Knows no op.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -397,15 +398,18 @@ impl Aligned {
     }
 }
 
-/// A constant of f32 elements, aligned.
-pub(crate) fn constant_f32(operand: &Operand) -> Option<Vec<f32>> {
+/// The elements of a constant as f32: where they lie if they are that, for a model's weights are large.
+pub(crate) fn constant_f32(operand: &Operand) -> Option<Cow<'_, [f32]>> {
     let data = operand.data.as_ref()?;
-    Some(match operand.ty.dtype {
-        DType::F32 => data
+    if operand.ty.dtype != DType::F32 {
+        return Some(to_f64(data, operand.ty.dtype).into_iter().map(|v| v as f32).collect());
+    }
+    Some(match bytemuck::try_cast_slice(data) {
+        Ok(floats) => Cow::Borrowed(floats),
+        Err(_) => data
             .chunks_exact(4)
             .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
             .collect(),
-        other => to_f64(data, other).into_iter().map(|v| v as f32).collect(),
     })
 }
 

@@ -16,7 +16,7 @@ const DEPTH: usize = 256;
 /// Panels that are gone through for each block of rows.
 const GROUP: usize = 8;
 /// Floats between what is multiplied and what is asked for, where one row goes through the right matrix.
-const AHEAD: usize = 24 * PANEL;
+const AHEAD: usize = 32 * PANEL;
 /// Rows of a block.
 const ROWS: usize = 96;
 

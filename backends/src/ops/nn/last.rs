@@ -6,6 +6,8 @@
 //! columns are gathered, and sums leave the registers once, with bias, added tensor and bounds applied.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
+use std::borrow::Cow;
+
 use zbmd_ir::DType;
 
 use super::conv::padded_dims;
@@ -75,7 +77,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let depthwise = per == 1 && filters == groups;
     let plan = Plan::lazy(vec![token(DType::F32, &out)], move || {
         let data = constant_f32(&weights).unwrap_or_default();
-        let bias = bias.as_ref().and_then(constant_f32);
+        let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         Ok(match depthwise {
             true => Box::new(Depthwise::new(image, &data, bias, act)) as Box<dyn Body>,
             false => Box::new(Rows::new(image, (groups, per, filters / groups), &data, bias, act)?),
@@ -930,7 +932,7 @@ mod tests {
             let shape = [f, c / g, k[0], k[1]].map(|d| d as u32);
             let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
             let tensor = |id: u32, shape: &[u32]| {
-                Value::Tensor(zbmd_ir::BlobId::from(id), TokenType::new(DType::F32, shape))
+                Value::Tensor(zbmd_ir::BlobId(id), TokenType::new(DType::F32, shape))
             };
             let params: Params = [
                 ("w", tensor(0, &shape)),

@@ -1,5 +1,7 @@
 //! Matrix products: MatMul, Gemm, Einsum and their integer kin.
 
+use std::borrow::Cow;
+
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
@@ -137,7 +139,7 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
             pack(&data, s.k, s.n, s.n, 1, &mut packed);
             packed
         });
-        let bias = bias.as_ref().and_then(constant_f32);
+        let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         Ok(Box::new(MatMul { s, packed, stacked, bias, act }))
     })
     .flops(flops))
@@ -299,10 +301,10 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
     let act = act(cx)?;
     let weights = cx.operand(1)?.clone();
     Ok(Plan::lazy(out, move || {
-        let packed = constant_f32(&weights).map(|mut data| {
-            data.iter_mut().for_each(|v| *v *= alpha as f32);
+        let packed = constant_f32(&weights).map(|data| {
             let mut packed = vec![0.0; packed_len(k, n)];
             pack(&data, k, n, right.0, right.1, &mut packed);
+            packed.iter_mut().for_each(|v| *v *= alpha as f32);
             packed
         });
         Ok(Box::new(Gemm {

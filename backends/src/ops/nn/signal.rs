@@ -27,9 +27,9 @@ fn first(v: Option<Vec<i64>>) -> Option<i64> {
     v.and_then(|v| v.first().copied())
 }
 
-/// A transform of lines of a tensor.
+/// A transform of lines of a tensor, in f64.
 struct Dft {
-    fft: Arc<dyn Fft<f32>>,
+    fft: Arc<dyn Fft<f64>>,
     points: usize,
     shape: (usize, usize, usize),
     /// Parts of an element: 1 for real, 2 for complex numbers.
@@ -79,14 +79,17 @@ pub(super) fn dft(cx: &Cx<'_>) -> Made {
 impl Body for Dft {
     fn run(&self, t: &mut Tensors<'_>) {
         let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-        let (line, work) = t.scratch::<Complex<f32>>().split_at_mut(self.points);
+        let (line, work) = t.scratch::<Complex<f64>>().split_at_mut(self.points);
         let (outer, n, inner) = self.shape;
         let (from, to) = self.parts;
         for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
             for (k, v) in line.iter_mut().enumerate() {
                 let source = |k: usize| {
                     let at = ((o * n + k) * inner + i) * from;
-                    Complex::new(x[at], if from == 2 { x[at + 1] } else { 0.0 })
+                    Complex::new(
+                        f64::from(x[at]),
+                        if from == 2 { f64::from(x[at + 1]) } else { 0.0 },
+                    )
                 };
                 // The other half of a spectrum mirrors the given one.
                 *v = match () {
@@ -98,19 +101,19 @@ impl Body for Dft {
                 };
             }
             self.fft.process_with_scratch(line, &mut work[..self.fft.get_inplace_scratch_len()]);
-            let scale = if self.inverse { 1.0 / self.points as f32 } else { 1.0 };
+            let scale = if self.inverse { 1.0 / self.points as f64 } else { 1.0 };
             for (k, v) in line[..self.kept].iter().enumerate() {
                 let at = ((o * self.kept + k) * inner + i) * to;
-                y[at] = v.re * scale;
+                y[at] = (v.re * scale) as f32;
                 if to == 2 {
-                    y[at + 1] = v.im * scale;
+                    y[at + 1] = (v.im * scale) as f32;
                 }
             }
         }
     }
 
     fn scratch_bytes(&self) -> usize {
-        8 * (self.points + self.fft.get_inplace_scratch_len())
+        16 * (self.points + self.fft.get_inplace_scratch_len())
     }
 }
 
