@@ -430,8 +430,7 @@ impl Crew {
     /// Waits for the threads that were told to end.
     pub(crate) fn dismiss(mut self) {
         let processes = self.members.iter().filter(|(_, m)| !matches!(m.hand, Hand::Thread));
-        let processes: Vec<(DeviceId, u32)> =
-            processes.map(|(d, m)| (*d, m.incarnation)).collect();
+        let processes: Vec<(DeviceId, u32)> = processes.map(|(d, m)| (*d, m.incarnation)).collect();
         processes.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
         for thread in self.threads.drain(..) {
             // A panic has been told as news.

@@ -53,7 +53,13 @@ mod linux {
     }
 
     /// Every sink and the state at the end, beside the interpreter's.
-    fn check(program: &Program, engine: &Engine, model: &str, isolation: Isolation, tolerance: f64) {
+    fn check(
+        program: &Program,
+        engine: &Engine,
+        model: &str,
+        isolation: Isolation,
+        tolerance: f64,
+    ) {
         let plan = &program.plans[PlanId(0)];
         // Not a whole number of blocks: the tail plan has something to do where there is one.
         let inputs = tame_inputs(program, 6 * plan.block + plan.block / 2);
@@ -111,7 +117,8 @@ mod linux {
     /// Partly on the GPU, by pins; where it may be lost, all of it by a slow CPU, for what is pinned can go nowhere else.
     fn exact(machine: &Machine, losses: Losses) -> Engine {
         let mut machine = machine.clone();
-        let pin = |actor: &str| machine.devices.get(GPU).map(|d| format!("{actor:?}: {:?}", d.name));
+        let pin =
+            |actor: &str| machine.devices.get(GPU).map(|d| format!("{actor:?}: {:?}", d.name));
         let pins = ["scale", "sum", "late"].into_iter().filter_map(pin);
         let pins: Vec<String> = pins.filter(|_| losses == Losses::None).collect();
         if losses != Losses::None {
@@ -206,14 +213,16 @@ mod linux {
 
     /// Fewer kills than starts in a row that may fail: some come before the worker is ready.
     fn killed() {
-        let faults = Some("Inject(kinds: [kill], every: (\"400ms\", \"800ms\"), count: 4, seed: 5)");
+        let faults =
+            Some("Inject(kinds: [kill], every: (\"400ms\", \"800ms\"), count: 4, seed: 5)");
         disturbed(Losses::Single, &GPUS, faults, 2);
         disturbed(Losses::None, &GPUS, faults, 1);
         disturbed(Losses::Single, &PROCESSES, faults, 2);
     }
 
     fn stopped() {
-        let faults = Some("Inject(kinds: [stop], every: (\"400ms\", \"800ms\"), count: 4, seed: 6)");
+        let faults =
+            Some("Inject(kinds: [stop], every: (\"400ms\", \"800ms\"), count: 4, seed: 6)");
         disturbed(Losses::Single, &GPUS, faults, 1);
     }
 

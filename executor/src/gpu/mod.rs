@@ -14,8 +14,8 @@ use std::sync::Arc;
 use zbmd_backends::vulkan::{HostRegion, Replay, ReplayError};
 use zbmd_ir::{Calendar, DeviceId, Entry, Plan, Program, Slot, State};
 
-pub(crate) use self::device::{DeviceFault, FaultKind, Gpus};
 use self::device::Lent;
+pub(crate) use self::device::{DeviceFault, FaultKind, Gpus};
 use self::others::Others;
 use crate::border;
 use crate::epoch::{Area, EpochMemory};
@@ -109,8 +109,7 @@ impl Gpu {
         let own = &plan.calendars[calendar];
         let registry = &engine.registry;
         let wrong = |error| of_replay(name, error);
-        let made =
-            Replay::new(lent.device(), registry, program, plan, own, &regions.collect());
+        let made = Replay::new(lent.device(), registry, program, plan, own, &regions.collect());
         let mut replay = made.map_err(wrong)?;
         let graph = &program.graph;
         let channels = border::read_area(epoch, graph, Area::Start);
@@ -118,9 +117,7 @@ impl Gpu {
         replay.load_state(&state).map_err(|fault| wrong(fault.into()))?;
         if let Some(borders) = epoch.borders() {
             let keepers = border::keepers(graph, plan);
-            replay
-                .save_borders(borders.every(), &keepers)
-                .map_err(|fault| wrong(fault.into()))?;
+            replay.save_borders(borders.every(), &keepers).map_err(|fault| wrong(fault.into()))?;
         }
         lent.keep_kernels();
         let others = Others::new(graph, plan, calendar, epoch);

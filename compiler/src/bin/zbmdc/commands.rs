@@ -144,7 +144,9 @@ fn choose_machine(args: &Compile, registry: &mut Registry) -> Result<MachineChoi
         return Ok(choice);
     }
     if !args.gpus {
-        return Ok(args.devices.map_or(MachineChoice::Detect, |n| MachineChoice::Uniform(n.into())));
+        return Ok(args
+            .devices
+            .map_or(MachineChoice::Detect, |n| MachineChoice::Uniform(n.into())));
     }
     let found = zbmd_backends::devices::gpus().and_then(|gpus| match gpus.is_empty() {
         true => Err("the driver finds none that zbmd can use".to_owned()),
