@@ -33,7 +33,7 @@ pub fn page(view: &View) -> String {
 }
 
 /// JSON that cannot end the element it stands in: names of models are not ours.
-pub(crate) fn embedded(json: &str) -> String {
+fn embedded(json: &str) -> String {
     json.trim_end()
         .replace('<', "\\u003c")
         .replace('\u{2028}', "\\u2028")

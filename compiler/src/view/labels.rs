@@ -2,26 +2,24 @@
 
 use zbmd_ir::text::{bytes, duration};
 
-use super::{Act, BufferView, PlanView, SlotView, View};
+use super::{Act, BufferView, LoadView, PlanView, SlotView, View};
 
 impl View {
-    /// What a slot does, such as `fir[0..147]` or `fir.out -> cpu:1`.
+    /// What a slot does, such as `fir[0..147]` or `fir.out[0..294] to cpu:1`.
     pub fn label(&self, plan: &PlanView, slot: &SlotView) -> String {
+        let range = format!("[{}..{}]", slot.first, slot.first.saturating_add(slot.count));
         let ring = plan.rings.get(slot.id as usize);
-        let over = |arrow: &str, towards: bool| {
+        let over = |tokens: &str, arrow: &str, towards: bool| {
             ring.map_or_else(String::new, |r| {
                 let device = self.device_name(if towards { r.to } else { r.from });
-                format!("{} {arrow} {device}", self.channel_name(r.channel))
+                format!("{}{tokens} {arrow} {device}", self.channel_name(r.channel))
             })
         };
         match slot.act {
-            Act::Fire => {
-                let end = slot.first.saturating_add(slot.count);
-                format!("{}[{}..{end}]", self.actor_name(slot.id), slot.first)
-            }
-            Act::Send => over("->", true),
-            Act::Recv => over("<-", false),
-            Act::Release => over("released to", false),
+            Act::Fire => format!("{}{range}", self.actor_name(slot.id)),
+            Act::Send => over(&range, "to", true),
+            Act::Recv => over(&range, "from", false),
+            Act::Release => over("", "released to", false),
             Act::Carry => {
                 let buffer = plan.buffers.get(slot.id as usize);
                 let channel = buffer.map_or("?", |b| self.channel_name(b.channel));
@@ -83,13 +81,8 @@ impl PlanView {
 
     /// The plan in one line.
     pub fn headline(&self) -> String {
-        let bound = if self.bound_by.is_empty() {
-            String::new()
-        } else {
-            format!("   bound by {}", self.bound_by)
-        };
         format!(
-            "{}   blocks of {}   period {}   latency {}   stages {}{bound}",
+            "{}   blocks of {}   period {}   latency {}   stages {}",
             self.name,
             self.block,
             duration(self.period_ns),
@@ -98,14 +91,12 @@ impl PlanView {
         )
     }
 
-    /// What limits the period, and by how much: the busiest lane or link, and the next one.
+    /// What limits the period, and the busiest lanes and links.
     pub fn bottleneck(&self) -> String {
-        let part = |l: &super::LoadView| {
-            let percent = 100.0 * l.share;
-            format!("{} is busy {} of a period, {percent:.1} %", l.what, duration(l.busy_ns))
-        };
+        let part =
+            |l: &LoadView| format!("{} {} ({:.1} %)", l.what, duration(l.busy_ns), 100.0 * l.share);
         let parts: Vec<String> = self.loads.iter().take(2).map(part).collect();
-        parts.join("; next, ")
+        format!("bound by {}   busiest: {}", self.bound_by, parts.join(", "))
     }
 }
 

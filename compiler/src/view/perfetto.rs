@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{PlanView, SlotView, View};
+use super::{Act, PlanView, SlotView, View};
 
 /// Slices that a trace has at most unless more periods are asked for.
 const SLICES: u64 = 500_000;
@@ -106,7 +106,7 @@ pub fn plan(view: &View, plan: &PlanView, periods: Option<u64>) -> Vec<u8> {
             for (s, slot) in lane.slots.iter().enumerate() {
                 let Some(block) = period.checked_sub(u64::from(slot.stage)) else { continue };
                 let at = period.saturating_mul(plan.period_ns);
-                let name = names[&view.short_label(plan, slot)];
+                let name = names[&(slot.act, slot.id)];
                 let place = (l as u32, s as u32);
                 event(&mut trace, at.saturating_add(slot.start_ns), l, |e| {
                     e.number(field::event::KIND, BEGIN);
@@ -160,8 +160,8 @@ fn lane_track(lane: usize) -> u64 {
     2 << 32 | lane as u64
 }
 
-/// Tracks and names; the number of each name.
-fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<String, u64> {
+/// Tracks and names; the number of the name of each slot, by what it does to what.
+fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(Act, u32), u64> {
     let mut described = None;
     for (l, lane) in plan.lanes.iter().enumerate() {
         // Lanes of a device stand together.
@@ -184,10 +184,13 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<St
             });
         });
     }
-    let mut names = BTreeMap::new();
+    let mut names: BTreeMap<String, u64> = BTreeMap::new();
+    let mut numbers = BTreeMap::new();
     for slot in plan.lanes.iter().flat_map(|l| &l.slots) {
-        let next = names.len() as u64 + 1;
-        names.entry(view.short_label(plan, slot)).or_insert(next);
+        numbers.entry((slot.act, slot.id)).or_insert_with(|| {
+            let next = names.len() as u64 + 1;
+            *names.entry(view.short_label(plan, slot)).or_insert(next)
+        });
     }
     packet(trace, CLEARED, |p| {
         p.message(field::packet::INTERNED, |interned| {
@@ -197,14 +200,14 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<St
                     m.text(2, name);
                 });
             };
-            for act in super::Act::ALL {
+            for act in Act::ALL {
                 list(1, act as u64 + 1, act.name());
             }
             names.iter().for_each(|(name, &number)| list(2, number, name));
             NOTES.iter().zip(1..).for_each(|(name, number)| list(3, number, name));
         });
     });
-    names
+    numbers
 }
 
 /// Flows that start and end at slots.

@@ -158,7 +158,9 @@ fn curves(out: &mut String, plan: &PlanView, scale: &Scale) {
             (slot, ABOVE + ROW * u64::from(lane) + ROW / 2)
         };
         let ((from, y0), (to, y1)) = (end(t.from), end(t.to));
-        let (x0, x1) = (scale.x(from.end_ns()), scale.x(to.start_ns));
+        // A receipt may be waiting already when its tokens are sent.
+        let there = to.start_ns.max(from.end_ns()).min(to.end_ns());
+        let (x0, x1) = (scale.x(from.end_ns()), scale.x(there));
         let middle = px((x0 + x1) / 2);
         let _ = writeln!(
             out,
@@ -170,7 +172,7 @@ fn curves(out: &mut String, plan: &PlanView, scale: &Scale) {
 }
 
 /// Actors differ in hue, neighbours far apart; what moves tokens is grey.
-pub(super) fn colour(slot: &SlotView) -> String {
+fn colour(slot: &SlotView) -> String {
     match slot.act {
         Act::Fire | Act::Loop => format!("hsl({},55%,45%)", (u64::from(slot.id) * 137 + 210) % 360),
         Act::Send => "#8d99a6".to_owned(),
@@ -181,7 +183,7 @@ pub(super) fn colour(slot: &SlotView) -> String {
 }
 
 /// Text within XML. Control characters, which XML lacks, become blanks.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

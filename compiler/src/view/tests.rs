@@ -369,12 +369,12 @@ fn a_trace_reads_back_as_the_calendar() {
         expected.sort();
         let bare: Vec<_> = found.iter().map(|s| (s.0, s.1, s.2, s.3.clone())).collect();
         assert_eq!(bare, expected, "{}", view.model);
-        // Every flow that reaches a slice has left one, earlier; as many as transfers that fit.
+        // Every flow that reaches a slice has left one before that ends; as many as transfers that fit.
         let left: BTreeMap<u64, u64> =
             found.iter().flat_map(|s| s.4.iter().map(|&id| (id, s.1))).collect();
         let reached: Vec<(u64, u64)> =
-            found.iter().flat_map(|s| s.5.iter().map(|&id| (id, s.1))).collect();
-        assert!(reached.iter().all(|(id, at)| left[id] <= *at));
+            found.iter().flat_map(|s| s.5.iter().map(|&id| (id, s.2))).collect();
+        assert!(reached.iter().all(|(id, end)| left[id] < *end));
         let transfers: u64 = plan.transfers.iter().map(|t| periods - u64::from(t.periods)).sum();
         assert_eq!(reached.len() as u64, transfers);
     }

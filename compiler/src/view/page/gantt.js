@@ -29,7 +29,7 @@ class Gantt {
     const c = this.plot.context;
     c.font = "12px system-ui, sans-serif";
     const widest = Math.max(0, ...this.lanes.map((l) => c.measureText(this.name(l)).width));
-    return Math.min(widest + 62, this.plot.width / 3 || 140);
+    return Math.min(widest + 74, this.plot.width / 3 || 140);
   }
 
   name(lane) { return laneName(lane, this.roles()); }
@@ -56,7 +56,7 @@ class Gantt {
     this.lanes.forEach((lane, l) => {
       const share = (100 * lane.busy_ns) / Math.max(this.plan.period_ns, 1);
       c.textAlign = "left";
-      c.fillText(this.name(lane), 6, AXIS + l * ROW + ROW / 2, left - 54);
+      c.fillText(this.name(lane), 6, AXIS + l * ROW + ROW / 2, left - 66);
       c.textAlign = "right";
       c.fillText(share.toFixed(1) + " %", left - 6, AXIS + l * ROW + ROW / 2);
     });
@@ -96,7 +96,7 @@ class Gantt {
 
   // Slots within one pixel are one line, in the colour of the longest of them.
   lane(c, lane, top, from, to, width) {
-    const { left } = this.plot, slots = lane.slots;
+    const { left } = this.plot, slots = lane.slots, picky = state.matches !== null || state.actor !== null;
     c.fillStyle = inks.lane;
     c.fillRect(left, top + 3, width - left, ROW - 6);
     for (let p = 0; p < this.count; p++) {
@@ -112,7 +112,7 @@ class Gantt {
           const pixel = Math.floor(x0);
           if (line && line.pixel === pixel) {
             // What is looked for is not hidden by what is longer.
-            const [a, b] = [this.shown(slot), this.shown(line.slot)];
+            const a = picky && this.shown(slot), b = picky && this.shown(line.slot);
             if (a === b ? slot.duration_ns > line.slot.duration_ns : a) line.slot = slot;
             continue;
           }
@@ -156,7 +156,8 @@ class Gantt {
     for (const t of plan.transfers) {
       if (t.periods) continue;
       const a = plan.lanes[t.from[0]].slots[t.from[1]], b = plan.lanes[t.to[0]].slots[t.to[1]];
-      const start = endOf(a), end = b.start_ns;
+      // A receipt may be waiting already when its tokens are sent.
+      const start = endOf(a), end = Math.min(Math.max(b.start_ns, start), endOf(b));
       if (end < from || start > to || drawn++ > 600) continue;
       const [x0, x1] = [this.px(start), this.px(end)];
       const [y0, y1] = [AXIS + t.from[0] * ROW + ROW / 2, AXIS + t.to[0] * ROW + ROW / 2];
