@@ -1,12 +1,31 @@
 // Actors and channels in layers, folded into rows where they are many.
 const BOX = { w: 132, h: 44, dx: 200, dy: 66 };
 
+// Marks the channels that close cycles, found in depth; those with initial tokens are looked at last, since one of
+// each cycle has some, but so have windows that look back.
+function closing(edges, n) {
+  const out = Array.from({ length: n }, () => []), seen = new Array(n).fill(0), into = new Array(n).fill(0);
+  for (const e of [...edges].sort((a, b) => a.delay - b.delay)) { out[e.from].push(e); into[e.to]++; }
+  const starts = [...Array(n).keys()].sort((a, b) => into[a] - into[b] || a - b);
+  for (const start of starts) {
+    if (seen[start]) continue;
+    const path = [[start, 0]];
+    seen[start] = 1;
+    while (path.length) {
+      const top = path[path.length - 1], e = out[top[0]][top[1]++];
+      if (!e) { seen[top[0]] = 2; path.pop(); continue; }
+      e.back = seen[e.to] === 1;
+      if (!seen[e.to]) { seen[e.to] = 1; path.push([e.to, 0]); }
+    }
+  }
+}
+
 function layers() {
   const n = view.actors.length, edges = [];
   view.channels.forEach((channel, c) => channel.readers.forEach((r) => edges.push({ from: channel.from, to: r.actor, delay: r.delay, channel: c, port: r.port })));
-  // Channels with initial tokens close cycles: without them the graph is mostly free of any.
+  closing(edges, n);
   const out = view.actors.map(() => []), waits = new Array(n).fill(0), level = new Array(n).fill(0);
-  for (const e of edges) if (!e.delay && e.from !== e.to) { out[e.from].push(e.to); waits[e.to]++; }
+  for (const e of edges) if (!e.back) { out[e.from].push(e.to); waits[e.to]++; }
   const ready = [];
   waits.forEach((w, a) => { if (!w) ready.push(a); });
   for (let i = 0; i < ready.length; i++) {
@@ -110,9 +129,9 @@ class GraphView {
     if (Math.max(x0, x1) < seen.left - 100 || Math.min(x0, x1) > seen.right + 100) return;
     if (Math.max(y0, y1) < seen.top - 60 || Math.min(y0, y1) > seen.bottom + 60) return;
     c.globalAlpha = bright(e.from) || bright(e.to) ? 0.8 : 0.12;
-    c.strokeStyle = e.delay ? inks.mark : inks.soft;
+    c.strokeStyle = e.back ? inks.mark : inks.soft;
     c.lineWidth = Math.min(1.2, 1 / scale);
-    c.setLineDash(e.delay ? [5, 4] : []);
+    c.setLineDash(e.back ? [5, 4] : []);
     c.beginPath();
     c.moveTo(x0, y0);
     const bend = back ? 70 : Math.max(20, (x1 - x0) / 2), under = back && Math.abs(y1 - y0) < BOX.h ? 60 : 0;
