@@ -270,6 +270,20 @@ pub fn calibrate_str(
     run.calibrate(front, how, progress)
 }
 
+/// Reads a machine file: the devices, and what was measured on them.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read_machine(path: impl AsRef<Path>) -> Result<(Machine, MeasuredCosts), Diagnostics> {
+    let machine = MachineChoice::File(path.as_ref().to_owned());
+    let options = CompileOptions { machine, ..CompileOptions::default() };
+    let mut run = Run::new(&options);
+    match run.machine() {
+        Some(found) if run.sink.errors() == 0 => Ok(found),
+        _ => Err(run.sink.finish(run.sources)),
+    }
+}
+
 /// What bounds a model file, however it is scheduled. Times are those of the quickest device for each actor.
 ///
 /// # Errors

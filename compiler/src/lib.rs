@@ -11,6 +11,7 @@ mod codes;
 mod contingency;
 pub mod costs;
 mod diag;
+pub mod diff;
 mod expand;
 mod explain;
 mod infer;
@@ -28,6 +29,8 @@ mod safetensor;
 mod source;
 pub mod units;
 mod values;
+pub mod view;
+pub mod why;
 
 #[cfg(test)]
 mod tests;
@@ -40,7 +43,7 @@ pub use codes::Code;
 pub use compile::{
     CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
     calibrate_file, calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
-    graph_of_file, graph_of_onnx,
+    graph_of_file, graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};

@@ -98,6 +98,11 @@ impl SourceMap {
         &self.files[id.0 as usize]
     }
 
+    /// Names of all texts, in the order in which they were read: paths, for those that are files.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|source| source.name.as_str())
+    }
+
     /// Line and column of a byte offset. O(text).
     pub fn position(&self, id: FileId, offset: u32) -> Position {
         let text = &self.get(id).text;

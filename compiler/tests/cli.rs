@@ -315,8 +315,10 @@ fn losses_are_listed() {
         "contingencies   1 loss\n  kind0  cpu:0, cpu:1\n  without 1 like cpu:0  plan2 on 1 device";
     let printed = text(&zbmdc(dir.path(), &args).stdout);
     assert!(printed.starts_with(expected), "{printed}");
-    let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd"]).stdout);
+    let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd", "--emit", "all"]).stdout);
     assert!(printed.contains(expected) && printed.contains(" %\n"), "{printed}");
+    let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd"]).stdout);
+    assert!(printed.contains("without 1 like cpu:0  plan 2  period "), "{printed}");
 }
 
 #[test]

@@ -58,6 +58,8 @@ mod machine;
 mod nesting;
 mod plan;
 mod program;
+#[cfg(any(test, feature = "snapshot"))]
+pub mod snapshot;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

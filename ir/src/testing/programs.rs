@@ -403,7 +403,54 @@ pub fn spare() -> Program {
     program
 }
 
-/// All of them.
+/// A source and a gain on one device, a sink on another, one stage behind: a slot for each firing, and a transfer for
+/// each eighth. For tests of size: three slots for a firing of the source, and no loops.
+pub fn long(firings: u64) -> Program {
+    let firings = firings.next_multiple_of(8);
+    let gain = actor("gain", "Gain", vec![input("x", 1, 1)], vec![output("y", 1)]);
+    let actors = vec![
+        actor("in", "Source", vec![], vec![output("y", 1)]),
+        gain,
+        actor("out", "Sink", vec![input("x", 1, 1)], vec![]),
+    ];
+    let channels = vec![channel((0, 0), &[(1, 0, 0)]), channel((1, 0), &[(2, 0, 0)])];
+    let one =
+        |stage, actor, first| slot(stage, Action::Fire { actor: ActorId(actor), first, count: 1 });
+    let mut here = Vec::new();
+    let mut there = Vec::new();
+    let part = firings / 8;
+    for first in 0..firings {
+        here.extend([one(0, 0, first), one(0, 1, first)]);
+        if first % part == part - 1 {
+            let move_part = transfer(first + 1 - part, part);
+            here.push(slot(0, move_part(send)));
+            there.push(slot(1, move_part(recv)));
+            there.extend((first + 1 - part..=first).map(|first| one(1, 2, first)));
+        }
+    }
+    there.push(slot(1, Action::Release { ring: RingId(0) }));
+    let sketch = Sketch {
+        block: firings,
+        stages: 2,
+        placement: vec![0, 0, 1],
+        buffers: vec![(0, 0, 1, 0, firings), (1, 0, 1, 0, firings), (1, 1, 2, 0, firings)],
+        rings: vec![Ring {
+            channel: ChannelId(1),
+            from: DeviceId(0),
+            to: DeviceId(1),
+            buffer: BufferId(2),
+        }],
+        lanes: vec![here, there],
+        scratch: 0,
+    };
+    let mut program = build("long", actors, channels, sketch);
+    for device in &mut program.machine.devices {
+        device.memory_bytes = 1 << 30;
+    }
+    program
+}
+
+/// All that are small.
 pub fn all() -> Vec<Program> {
     vec![chain(), window(), pipeline(), feedback(), state(), two_devices(), round_trip(), spare()]
 }

@@ -62,7 +62,8 @@ pub fn replicas(graph: &Graph) -> Vec<(&str, u32)> {
     firsts.map(count).filter(|&(_, n)| n > 1).collect()
 }
 
-fn op(actor: &Actor) -> String {
+/// The op of an actor with its parameters, or `source` or `sink`. Long lists are cut.
+pub fn op(actor: &Actor) -> String {
     let name = match actor.role {
         Role::Compute => actor.op.as_str(),
         Role::Source => "source",

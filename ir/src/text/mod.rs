@@ -17,8 +17,9 @@ mod units;
 
 pub use self::calendar::{TextOptions, calendar};
 pub use self::contingencies::{contingencies, loss};
-pub use self::graph::{graph, replicas};
+pub use self::graph::{graph, op, replicas};
 pub use self::layout::{layout, placement, schedule};
+pub use self::table::{Cell, Table, left, right};
 pub use self::units::{bytes, duration};
 
 use std::borrow::Cow;

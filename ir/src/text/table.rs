@@ -1,8 +1,11 @@
 //! Lines with aligned columns.
 
 /// A cell: text to the left, numbers to the right.
-pub(super) enum Cell {
+#[derive(Clone, Debug)]
+pub enum Cell {
+    /// Filled up with blanks at the end.
     Left(String),
+    /// Filled up with blanks in front.
     Right(String),
 }
 
@@ -13,37 +16,41 @@ impl Cell {
     }
 }
 
-pub(super) fn left(text: impl Into<String>) -> Cell {
+/// A cell of text.
+pub fn left(text: impl Into<String>) -> Cell {
     Cell::Left(text.into())
 }
 
-pub(super) fn right(text: impl Into<String>) -> Cell {
+/// A cell of a number.
+pub fn right(text: impl Into<String>) -> Cell {
     Cell::Right(text.into())
 }
 
+#[derive(Clone, Debug)]
 enum Line {
     Cells(usize, Vec<Cell>),
     Text(usize, String),
 }
 
 /// Lines, indented by steps of two; cells of one column have one width.
-#[derive(Default)]
-pub(super) struct Table {
+#[derive(Clone, Debug, Default)]
+pub struct Table {
     lines: Vec<Line>,
 }
 
 impl Table {
-    pub(super) fn row(&mut self, indent: usize, cells: Vec<Cell>) {
+    /// A line of cells.
+    pub fn row(&mut self, indent: usize, cells: Vec<Cell>) {
         self.lines.push(Line::Cells(indent, cells));
     }
 
     /// A line without columns.
-    pub(super) fn text(&mut self, indent: usize, text: impl Into<String>) {
+    pub fn text(&mut self, indent: usize, text: impl Into<String>) {
         self.lines.push(Line::Text(indent, text.into()));
     }
 
     /// Appends all lines. Columns are two spaces apart; lines do not end in spaces.
-    pub(super) fn write(&self, out: &mut String) {
+    pub fn write(&self, out: &mut String) {
         let mut widths: Vec<usize> = Vec::new();
         for line in &self.lines {
             let Line::Cells(indent, cells) = line else { continue };

@@ -11,6 +11,7 @@ use zbmd_scheduler::buffers::Mode;
 const EXIT_CODES: &str = "\
 Exit codes:
   0   done
+  1   two bundles differ (diff)
   2   wrong usage
   3   the model or the machine is wrong; the errors are on stderr
   4   a file cannot be read or written
@@ -138,20 +139,80 @@ Examples:
         /// The code, as printed with the error
         code: Option<String>,
     },
-    /// Print what a bundle holds
+    /// Show a bundle: calendars over time, memory, what limits it
     #[command(after_help = "\
 Examples:
-  zbmdc inspect agc.zbmd
-  zbmdc inspect agc.zbmd --no-times                       stable text, to compare with")]
-    Inspect {
+  zbmdc inspect agc.zbmd                                  lanes over time, actors, memory
+  zbmdc inspect agc.zbmd --format html -o agc.html        a page to zoom and search in
+  zbmdc inspect agc.zbmd --format svg -o agc.svg
+  zbmdc inspect agc.zbmd --format perfetto -o agc.pftrace   for ui.perfetto.dev
+  zbmdc inspect agc.zbmd --format json                    for programs
+  zbmdc inspect agc.zbmd --format mermaid                 the graph, for Markdown
+  zbmdc inspect agc.zbmd --no-times                       stable text, to compare with
+  zbmdc inspect agc.zbmd --emit layout                    every buffer")]
+    Inspect(Inspect),
+    /// Say what two bundles have different; exit code 0 if nothing, 1 if something
+    #[command(after_help = "\
+Examples:
+  zbmdc diff agc.zbmd agc.zbmd                            says nothing, exit code 0
+  zbmdc diff agc.zbmd agc2.zbmd                           a line for each change, exit code 1
+  zbmdc diff agc.zbmd agc2.zbmd --format html -o diff.html
+  zbmdc diff agc.zbmd agc2.zbmd --format json")]
+    Diff {
+        /// The bundle before
+        before: PathBuf,
+        /// The bundle after
+        after: PathBuf,
+        /// How to say it
+        #[arg(long, value_name = "FORMAT", default_value = "text")]
+        format: DiffFormat,
+        /// Where to write it; by default to stdout
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Say why an actor runs where it runs, what it waits for, and what would have to change
+    #[command(after_help = "\
+Examples:
+  zbmdc why level agc2.zbmd
+  zbmdc why level agc2.zbmd --not cpu:1                   why it is not on that device
+  zbmdc why level agc.zbmd --machine machine.ron          with the costs that were measured")]
+    Why {
+        /// The actor
+        actor: String,
         /// The bundle
         bundle: PathBuf,
-        /// Leave out predicted times
-        #[arg(long)]
-        no_times: bool,
-        /// Print only one stage
-        #[arg(long, value_name = "STAGE")]
-        emit: Option<Emit>,
+        /// The only other device to tell of
+        #[arg(long = "not", alias = "why-not", value_name = "DEVICE")]
+        not: Option<String>,
+        /// A machine file with measured costs; otherwise they are those of the roofline
+        #[arg(long, value_name = "FILE")]
+        machine: Option<PathBuf>,
+    },
+    /// Compile a model again whenever it is saved, and say what changed
+    #[command(after_help = "\
+Example:
+  zbmdc watch agc.ron --devices 2                         writes agc.zbmd each time, until Ctrl-C")]
+    Watch(Compile),
+    /// Make a project: a model, a custom actor, a test with a snapshot, a bench
+    #[command(after_help = "\
+Example:
+  zbmdc new meter                                         a folder `meter`; its README says what to run")]
+    New {
+        /// Name of the project and of its folder: lower-case letters, digits, `-` and `_`
+        name: String,
+        /// A checkout of zbmd, whose crates are taken by path; otherwise they come by git
+        #[arg(long, value_name = "DIR")]
+        zbmd: Option<PathBuf>,
+    },
+    /// Write the man pages, or print that of zbmdc
+    #[command(after_help = "\
+Examples:
+  zbmdc man | man -l -
+  zbmdc man -o man1                                       zbmdc.1 and one for each subcommand")]
+    Man {
+        /// Folder to write them to
+        #[arg(short, long, value_name = "DIR")]
+        output: Option<PathBuf>,
     },
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -161,6 +222,63 @@ Example:
         /// The shell
         shell: Shell,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Inspect {
+    /// The bundle
+    pub(crate) bundle: PathBuf,
+    /// How to show it
+    #[arg(long, value_name = "FORMAT", default_value = "text", conflicts_with_all = ["emit", "no_times"])]
+    pub(crate) format: Format,
+    /// Where to write it; by default to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// The plan to show, by name or number; JSON, RON and HTML hold all
+    #[arg(long, value_name = "PLAN", default_value = "0")]
+    pub(crate) plan: String,
+    /// Columns of the text; by default those of the terminal
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..))]
+    pub(crate) width: Option<u16>,
+    /// Periods in a Perfetto trace; by default enough to fill the pipeline
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) periods: Option<u64>,
+    /// Print the stages without predicted times
+    #[arg(long)]
+    pub(crate) no_times: bool,
+    /// Print one stage in full
+    #[arg(long, value_name = "STAGE")]
+    pub(crate) emit: Option<Emit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Lanes over time, actors and memory, as wide as the terminal
+    Text,
+    /// All of it, for programs: documented in zbmd_compiler::view
+    Json,
+    /// The same as RON
+    Ron,
+    /// The graph for Graphviz
+    Dot,
+    /// The graph for Markdown
+    Mermaid,
+    /// Lanes over time as a drawing
+    Svg,
+    /// All of it in a page that needs no network
+    Html,
+    /// Lanes over time for ui.perfetto.dev
+    Perfetto,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffFormat {
+    /// A line for each change
+    Text,
+    /// For programs
+    Json,
+    /// A page that needs no network, with both calendars
+    Html,
 }
 
 /// What is given to a model from outside.
@@ -320,6 +438,8 @@ pub(crate) enum Contingencies {
 pub(crate) enum Emit {
     /// What the passes over ONNX models did
     Passes,
+    /// Everything
+    All,
     /// Actors, ports and channels
     Graph,
     /// Losses of devices, and the plans that run then

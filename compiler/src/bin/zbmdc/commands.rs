@@ -14,16 +14,19 @@ use zbmd_compiler::{
     SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
     compile_str, machine, page,
 };
-use zbmd_ir::bundle::{self, OpenError};
-use zbmd_ir::text::{self, TextOptions};
-use zbmd_ir::{Program, Role, verify};
+use zbmd_ir::{Program, Role};
 use zbmd_scheduler::Level;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
 
 use crate::args::{Cli, Command, Compile, Contingencies, Emit, Given, MessageFormat, Solve};
 use crate::calibrate::calibrate;
+use crate::compare::{diff, why};
+use crate::inspect::{emit, inspect};
+use crate::man::man;
+use crate::new::new;
 use crate::output::{Exit, Voice, print, say};
+use crate::watch::watch;
 
 /// Runs one invocation.
 pub(crate) fn run(cli: Cli) -> Exit {
@@ -37,7 +40,16 @@ pub(crate) fn run(cli: Cli) -> Exit {
         Command::Devices { ron, gpus } => devices(ron, gpus),
         Command::Ops { name } => ops(name.as_deref()),
         Command::Explain { code } => explain(code.as_deref()),
-        Command::Inspect { bundle, no_times, emit } => inspect(&bundle, no_times, emit, voice),
+        Command::Inspect(args) => inspect(&args, voice),
+        Command::Diff { before, after, format, output } => {
+            diff((&before, &after), format, output.as_deref(), voice)
+        }
+        Command::Why { actor, bundle, not, machine } => {
+            why(&actor, &bundle, not.as_deref(), machine.as_deref(), voice)
+        }
+        Command::Watch(args) => watch(&args, voice),
+        Command::New { name, zbmd } => new(&name, zbmd.as_deref(), voice),
+        Command::Man { output } => man(output.as_deref(), voice),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "zbmdc", &mut script);
@@ -76,28 +88,9 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
         return Exit::Usage;
     }
-    let mut outside = match given(&args.given) {
+    let options = match options(args, voice) {
         Ok(options) => options,
         Err(diagnostics) => return voice.report(&diagnostics),
-    };
-    let machine = match choose_machine(args, &mut outside.registry) {
-        Ok(machine) => machine,
-        Err(diagnostics) => return voice.report(&diagnostics),
-    };
-    let options = CompileOptions {
-        machine,
-        block: args.block,
-        max_latency_ns: args.max_latency,
-        max_memory_bytes: args.max_memory,
-        buffers: args.buffers,
-        search: search(args, voice),
-        contingencies: match args.contingencies {
-            Contingencies::None => Losses::None,
-            Contingencies::Single => Losses::Single,
-            Contingencies::Pairs => Losses::Pairs,
-        },
-        replicate: args.replicate,
-        ..outside
     };
     let registry = options.registry.clone();
     let compiled = if is_stdin(&args.model) {
@@ -187,7 +180,28 @@ fn left_to_cpus(program: &Program, registry: &Registry) -> String {
     format!("no kernel on {}: {}{more} stay on CPU devices\n", names.join(", "), shown.join(", "))
 }
 
-fn write(compiled: &Compiled, path: &PathBuf, voice: Voice) -> Exit {
+/// What is asked of a compilation.
+pub(crate) fn options(args: &Compile, voice: Voice) -> Result<CompileOptions, Diagnostics> {
+    let mut outside = given(&args.given)?;
+    let machine = choose_machine(args, &mut outside.registry)?;
+    Ok(CompileOptions {
+        machine,
+        block: args.block,
+        max_latency_ns: args.max_latency,
+        max_memory_bytes: args.max_memory,
+        buffers: args.buffers,
+        search: search(args, voice),
+        contingencies: match args.contingencies {
+            Contingencies::None => Losses::None,
+            Contingencies::Single => Losses::Single,
+            Contingencies::Pairs => Losses::Pairs,
+        },
+        replicate: args.replicate,
+        ..outside
+    })
+}
+
+pub(crate) fn write(compiled: &Compiled, path: &Path, voice: Voice) -> Exit {
     if let Err(error) = compiled.write(path) {
         return voice.report(&lone(
             Code::E0704,
@@ -282,7 +296,7 @@ fn passes(compiled: &Compiled) -> String {
 }
 
 /// The program in one line.
-fn headline(compiled: &Compiled) -> String {
+pub(crate) fn headline(compiled: &Compiled) -> String {
     let program = &compiled.program;
     let quality = match compiled.estimate {
         None => String::new(),
@@ -489,58 +503,4 @@ fn indent(text: &str) -> String {
         .lines()
         .map(|l| if l.is_empty() { "\n".to_owned() } else { format!("    {l}\n") })
         .collect()
-}
-
-fn inspect(path: &Path, no_times: bool, stage: Option<Emit>, voice: Voice) -> Exit {
-    match bundle::open(path) {
-        Ok(program) => {
-            let stages = match stage {
-                Some(stage) => vec![stage],
-                // A program without contingencies has nothing to say about them.
-                None => vec![
-                    Emit::Graph,
-                    Emit::Contingencies,
-                    Emit::Schedule,
-                    Emit::Layout,
-                    Emit::Calendar,
-                ],
-            };
-            let parts: Vec<String> =
-                stages.into_iter().map(|s| emit(&program, s, !no_times)).collect();
-            let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-            print(&parts.join("\n"))
-        }
-        Err(OpenError::Io(error)) => {
-            let message = format!("cannot read `{}`: {error}", path.display());
-            voice.report(&lone(Code::E0701, message, "check the path"))
-        }
-        Err(error) => {
-            let message = format!("`{}` is refused: {error}", path.display());
-            voice.report(&lone(Code::E0601, message, "compile the model again"))
-        }
-    }
-}
-
-/// One stage of a program as text.
-fn emit(program: &Program, stage: Emit, times: bool) -> String {
-    let plans = program.plans.iter();
-    let options = TextOptions { times };
-    match stage {
-        // A bundle does not hold how it was made.
-        Emit::Passes => String::new(),
-        Emit::Graph => {
-            // A verified program has a repetition vector; its absence would only cost a column.
-            let q = verify::check_graph(&program.graph, &program.blobs).ok();
-            text::graph(&program.graph, q.as_deref())
-        }
-        Emit::Contingencies => text::contingencies(program, options),
-        Emit::Schedule => {
-            let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
-            plans.map(part).collect::<Vec<_>>().join("\n")
-        }
-        Emit::Calendar => {
-            plans.map(|p| text::calendar(program, p, options)).collect::<Vec<_>>().join("\n")
-        }
-        Emit::Layout => plans.map(|p| text::layout(program, p)).collect::<Vec<_>>().join("\n"),
-    }
 }

@@ -3,7 +3,12 @@
 mod args;
 mod calibrate;
 mod commands;
+mod compare;
+mod inspect;
+mod man;
+mod new;
 mod output;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -1,17 +1,20 @@
 //! Stdout, stderr and how the process ends.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use zbmd_compiler::render::{self, Style};
 use zbmd_compiler::{Code, Diagnostics};
 
 use crate::args::{Colour, MessageFormat};
+use crate::commands::lone;
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Ok = 0,
+    Differ = 1,
     Usage = 2,
     Wrong = 3,
     File = 4,
@@ -106,10 +109,38 @@ pub(crate) fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Writes data to stdout. A reader that has seen enough, such as `head`, is no error.
+/// Writes data to a file, or to stdout if there is none.
+pub(crate) fn deliver(bytes: &[u8], path: Option<&Path>, voice: Voice) -> Exit {
+    let Some(path) = path else { return print_bytes(bytes) };
+    match std::fs::write(path, bytes) {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            let message = format!("cannot write `{}`: {error}", path.display());
+            voice.report(&lone(Code::E0704, message, "check the folder and its permissions"))
+        }
+    }
+}
+
+/// Columns of the terminal that stdout is, or 100.
+pub(crate) fn columns() -> usize {
+    #[cfg(unix)]
+    if let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdout())
+        && size.ws_col >= 40
+    {
+        return usize::from(size.ws_col);
+    }
+    100
+}
+
+/// Writes text to stdout.
 pub(crate) fn print(text: &str) -> Exit {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes data to stdout. A reader that has seen enough, such as `head`, is no error.
+fn print_bytes(bytes: &[u8]) -> Exit {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Exit::Ok,
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Exit::Ok,
         Err(error) => {

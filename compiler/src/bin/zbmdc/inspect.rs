@@ -1,0 +1,98 @@
+//! `zbmdc inspect`: a bundle in one of many forms.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use zbmd_compiler::Code;
+use zbmd_compiler::view::{View, graph, html, json, perfetto, svg, text as overview};
+use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::text::{self, TextOptions};
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{Program, verify};
+
+use crate::args::{Emit, Format, Inspect};
+use crate::commands::lone;
+use crate::output::{Exit, Voice, columns, deliver, say};
+
+/// A bundle's program and its view; what is wrong has been said otherwise.
+pub(crate) fn open(path: &Path, voice: Voice) -> Result<(Verified<Program>, View), Exit> {
+    let program = bundle::open(path).map_err(|error| match error {
+        OpenError::Io(error) => {
+            let message = format!("cannot read `{}`: {error}", path.display());
+            voice.report(&lone(Code::E0701, message, "check the path"))
+        }
+        error => {
+            let message = format!("`{}` is refused: {error}", path.display());
+            voice.report(&lone(Code::E0601, message, "compile the model again"))
+        }
+    })?;
+    // A file that was replaced just now may have other words; they are for people only.
+    let meta = bundle::open_meta(path).unwrap_or_default();
+    let view = View::of(&program, &meta);
+    Ok((program, view))
+}
+
+pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
+    let (program, view) = match open(&args.bundle, voice) {
+        Ok(opened) => opened,
+        Err(exit) => return exit,
+    };
+    let output = args.output.as_deref();
+    if args.emit.is_some() || args.no_times {
+        let stage = args.emit.unwrap_or(Emit::All);
+        return deliver(emit(&program, stage, !args.no_times).as_bytes(), output, voice);
+    }
+    let Some(plan) = view.plan(&args.plan).and_then(|i| view.plans.get(i)) else {
+        let names: Vec<String> =
+            view.plans.iter().enumerate().map(|(i, p)| format!("{i}: {}", p.name)).collect();
+        say(&format!("zbmdc: there is no plan `{}`, only {}\n", args.plan, names.join(", ")));
+        return Exit::Usage;
+    };
+    if args.format == Format::Perfetto && output.is_none() && std::io::stdout().is_terminal() {
+        say("zbmdc: a trace is no text; give `-o FILE`\n");
+        return Exit::Usage;
+    }
+    let width = args.width.map_or_else(columns, usize::from);
+    let bytes = match args.format {
+        Format::Text => overview::plan(&view, plan, width).into_bytes(),
+        Format::Json => json::write(&view).into_bytes(),
+        Format::Ron => json::ron(&view).into_bytes(),
+        Format::Dot => graph::dot(&view, plan).into_bytes(),
+        Format::Mermaid => graph::mermaid(&view, plan).into_bytes(),
+        Format::Svg => svg::plan(&view, plan).into_bytes(),
+        Format::Html => html::page(&view).into_bytes(),
+        Format::Perfetto => perfetto::plan(&view, plan, args.periods),
+    };
+    deliver(&bytes, output, voice)
+}
+
+/// One stage of a program as text.
+pub(crate) fn emit(program: &Program, stage: Emit, times: bool) -> String {
+    let plans = program.plans.iter();
+    let options = TextOptions { times };
+    match stage {
+        Emit::All => {
+            let stages =
+                [Emit::Graph, Emit::Contingencies, Emit::Schedule, Emit::Layout, Emit::Calendar];
+            let parts = stages.into_iter().map(|stage| emit(program, stage, times));
+            // A program without contingencies has nothing to say about them.
+            parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+        }
+        // A bundle does not hold how it was made.
+        Emit::Passes => String::new(),
+        Emit::Graph => {
+            // A verified program has a repetition vector; its absence would only cost a column.
+            let q = verify::check_graph(&program.graph, &program.blobs).ok();
+            text::graph(&program.graph, q.as_deref())
+        }
+        Emit::Contingencies => text::contingencies(program, options),
+        Emit::Schedule => {
+            let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
+            plans.map(part).collect::<Vec<_>>().join("\n")
+        }
+        Emit::Calendar => {
+            plans.map(|p| text::calendar(program, p, options)).collect::<Vec<_>>().join("\n")
+        }
+        Emit::Layout => plans.map(|p| text::layout(program, p)).collect::<Vec<_>>().join("\n"),
+    }
+}

@@ -1,0 +1,173 @@
+//! Calendars with their loops counted out, and what is summed over them. Knows nothing of formats.
+
+use std::collections::BTreeMap;
+
+use zbmd_ir::{Action, Entry, Slot};
+
+use super::{Act, SlotView};
+
+/// Executions of one loop that are listed; a longer one stands as one slot.
+const MAX_LOOP: u64 = 20_000;
+/// Executions of all loops of one plan that are listed.
+pub(super) const MAX_LISTED: u64 = 200_000;
+
+/// One slot of the calendar, whatever the number of its executions.
+pub(super) struct Visit<'a> {
+    pub(super) slot: &'a Slot,
+    /// Start of the first execution and end of the last.
+    pub(super) span: (u64, u64),
+    /// Executions in a period.
+    pub(super) times: u64,
+}
+
+/// Goes through each slot of a lane once, in order. O(slots).
+pub(super) fn visit<'a>(entries: &'a [Entry], f: &mut impl FnMut(Visit<'a>)) {
+    visit_within(entries, 1, 0, f);
+}
+
+/// `last_ns` is how much later than the first the last execution of the loops around is.
+fn visit_within<'a>(entries: &'a [Entry], times: u64, last_ns: u64, f: &mut impl FnMut(Visit<'a>)) {
+    for entry in entries {
+        match entry {
+            Entry::Slot(slot) => {
+                let end = slot.start_ns.saturating_add(slot.duration_ns).saturating_add(last_ns);
+                f(Visit { slot, span: (slot.start_ns, end), times });
+            }
+            Entry::Loop { count, body } => {
+                let more = length(body).saturating_mul(count.saturating_sub(1));
+                visit_within(body, times.saturating_mul(*count), last_ns.saturating_add(more), f);
+            }
+        }
+    }
+}
+
+/// Time of one execution of a loop's body.
+fn length(body: &[Entry]) -> u64 {
+    let start = body.first().map_or(0, start);
+    body.last().map_or(0, end).saturating_sub(start)
+}
+
+fn start(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Slot(slot) => slot.start_ns,
+        Entry::Loop { body, .. } => body.first().map_or(0, start),
+    }
+}
+
+fn end(entry: &Entry) -> u64 {
+    match entry {
+        Entry::Slot(slot) => slot.start_ns.saturating_add(slot.duration_ns),
+        Entry::Loop { count, body } => {
+            start(entry).saturating_add(length(body).saturating_mul(*count))
+        }
+    }
+}
+
+/// Counts out the loops of lanes, within a number of executions that all lanes of a plan share.
+pub(super) struct Expansion {
+    left: u64,
+    /// Where the next execution goes on.
+    next: BTreeMap<(Act, u32), u64>,
+    slots: Vec<SlotView>,
+}
+
+impl Expansion {
+    pub(super) fn new() -> Self {
+        Self { left: MAX_LISTED, next: BTreeMap::new(), slots: Vec::new() }
+    }
+
+    /// The slots of one lane, in order.
+    pub(super) fn lane(&mut self, entries: &[Entry]) -> Vec<SlotView> {
+        self.next.clear();
+        self.entries(entries, 0, true);
+        std::mem::take(&mut self.slots)
+    }
+
+    /// `later_ns` is how much later than the first this execution of the loops around is; it is the first if `fresh`.
+    fn entries(&mut self, entries: &[Entry], later_ns: u64, fresh: bool) {
+        for entry in entries {
+            match entry {
+                Entry::Slot(slot) => self.slot(slot, later_ns, fresh),
+                Entry::Loop { count, body } => {
+                    let executions = executions(body).saturating_mul(*count);
+                    if executions > MAX_LOOP.min(self.left) {
+                        self.whole(entry, executions, later_ns);
+                        continue;
+                    }
+                    let length = length(body);
+                    // Loops inside are within the executions of this one.
+                    let left = self.left - executions;
+                    for i in 0..*count {
+                        let later = later_ns.saturating_add(length.saturating_mul(i));
+                        self.left = u64::MAX;
+                        self.entries(body, later, fresh && i == 0);
+                    }
+                    self.left = left;
+                }
+            }
+        }
+    }
+
+    fn slot(&mut self, slot: &Slot, later_ns: u64, fresh: bool) {
+        let (act, id, first, count) = parts(&slot.action);
+        let next = self.next.entry((act, id)).or_insert(first);
+        let first = if fresh { first } else { *next };
+        *next = first.saturating_add(count);
+        self.slots.push(SlotView {
+            start_ns: slot.start_ns.saturating_add(later_ns),
+            duration_ns: slot.duration_ns,
+            stage: slot.stage,
+            act,
+            id,
+            first,
+            count,
+        });
+    }
+
+    /// A loop as one slot.
+    fn whole(&mut self, entry: &Entry, executions: u64, later_ns: u64) {
+        let mut busy: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut stage = 0;
+        visit(std::slice::from_ref(entry), &mut |v| {
+            let (act, id, _, count) = parts(&v.slot.action);
+            stage = v.slot.stage;
+            if act == Act::Fire {
+                let total = busy.entry(id).or_default();
+                *total = total.saturating_add(v.slot.duration_ns.saturating_mul(v.times));
+            }
+            let next = self.next.entry((act, id)).or_default();
+            *next = next.saturating_add(count.saturating_mul(v.times));
+        });
+        let heaviest = busy.iter().max_by_key(|&(id, ns)| (*ns, std::cmp::Reverse(*id)));
+        let start = start(entry);
+        self.slots.push(SlotView {
+            start_ns: start.saturating_add(later_ns),
+            duration_ns: end(entry).saturating_sub(start),
+            stage,
+            act: Act::Loop,
+            id: heaviest.map_or(0, |(&id, _)| id),
+            first: 0,
+            count: executions,
+        });
+    }
+}
+
+fn executions(entries: &[Entry]) -> u64 {
+    entries.iter().fold(0, |sum: u64, entry| {
+        sum.saturating_add(match entry {
+            Entry::Slot(_) => 1,
+            Entry::Loop { count, body } => executions(body).saturating_mul(*count),
+        })
+    })
+}
+
+/// What an action is done to, and how much of it.
+pub(super) fn parts(action: &Action) -> (Act, u32, u64, u64) {
+    match *action {
+        Action::Fire { actor, first, count } => (Act::Fire, actor.0, first, count),
+        Action::Send { ring, first, count } => (Act::Send, ring.0, first, count),
+        Action::Recv { ring, first, count } => (Act::Recv, ring.0, first, count),
+        Action::Release { ring } => (Act::Release, ring.0, 0, 0),
+        Action::Carry { buffer } => (Act::Carry, buffer.0, 0, 0),
+    }
+}

@@ -1,0 +1,428 @@
+//! What a bundle holds as people look at it: one structure, [`View`], which every format prints and every comparison
+//! reads. Knows nothing of how a plan is made.
+//!
+//! [`View::of`] flattens a program: names and types as text, loops of calendars counted out into slots, transfers
+//! matched from sender to receiver, live ranges of memory. The formats are functions of it: [`text`], [`json`],
+//! [`ron`], [`graph`] (DOT and Mermaid), [`svg`], [`html`] and [`perfetto`]. All are deterministic: the same program
+//! gives the same bytes.
+//!
+//! # The JSON form
+//!
+//! [`json::write`] writes a [`View`] field by field, under the names that the fields have here. `format` is
+//! [`FORMAT`], `version` is [`VERSION`]: it grows when a field changes its meaning or goes, not when one is added. All
+//! times are nanoseconds from the start of the period, all sizes bytes. Numbers called `actor`, `channel`, `device`,
+//! `plan`, `lane`, `slot`, `ring` and `buffer` are positions in the lists of those names, counted from 0. Absent
+//! fields are 0 or null.
+
+mod build;
+mod expand;
+pub mod graph;
+pub mod html;
+pub mod json;
+mod labels;
+pub mod perfetto;
+pub mod svg;
+#[cfg(test)]
+mod tests;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use zbmd_ir::{LaneKind, Program};
+
+/// What the `format` field of the JSON form says.
+pub const FORMAT: &str = "zbmd-view";
+/// Version of the JSON form.
+pub const VERSION: u32 = 1;
+
+/// A program to look at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct View {
+    /// [`FORMAT`].
+    pub format: &'static str,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Name of the model.
+    pub model: String,
+    /// What the bundle says of how it was made.
+    pub meta: BTreeMap<String, String>,
+    /// Devices of the machine.
+    pub devices: Vec<DeviceView>,
+    /// Links of the machine.
+    pub links: Vec<LinkView>,
+    /// Actors of the graph.
+    pub actors: Vec<ActorView>,
+    /// Channels of the graph.
+    pub channels: Vec<ChannelView>,
+    /// Actors that run on several devices at once, with the number of their replicas.
+    pub replicated: Vec<(String, u32)>,
+    /// The plans; 0 is `main`.
+    pub plans: Vec<PlanView>,
+    /// Devices that can stand in for one another; empty without contingencies.
+    pub kinds: Vec<Vec<u32>>,
+    /// What runs when devices are lost.
+    pub contingencies: Vec<ContingencyView>,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceView {
+    /// Its name, such as `cpu:0`.
+    pub name: String,
+    /// What drives it.
+    pub backend: String,
+    /// Memory for arenas and exchanges.
+    pub memory_bytes: u64,
+}
+
+/// A one-way link.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkView {
+    /// Device that sends.
+    pub from: u32,
+    /// Device that receives.
+    pub to: u32,
+    /// Bandwidth.
+    pub bytes_per_s: u64,
+    /// From the end of a send to the tokens' being readable.
+    pub latency_ns: u64,
+}
+
+/// An actor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActorView {
+    /// Its name.
+    pub name: String,
+    /// The op, `source` or `sink`, with its parameters.
+    pub op: String,
+    /// `compute`, `source` or `sink`.
+    pub role: &'static str,
+    /// Firings in an iteration.
+    pub repetitions: u64,
+    /// Input ports.
+    pub inputs: Vec<PortView>,
+    /// Output ports.
+    pub outputs: Vec<PortView>,
+}
+
+/// A port of an actor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PortView {
+    /// Its name.
+    pub name: String,
+    /// Tokens consumed or produced in a firing.
+    pub rate: u64,
+    /// Tokens looked at in a firing; the rate for outputs.
+    pub window: u64,
+    /// The channel it is joined to.
+    pub channel: u32,
+}
+
+/// A channel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChannelView {
+    /// The writer's port, such as `fir.out`.
+    pub name: String,
+    /// Actor that writes.
+    pub from: u32,
+    /// Tokens of one firing of the writer.
+    pub rate: u64,
+    /// The readers.
+    pub readers: Vec<ReaderView>,
+    /// Type of a token.
+    pub token: String,
+    /// Size of a token.
+    pub token_bytes: u64,
+    /// Tokens that lie on it at every iteration border.
+    pub initial: u64,
+    /// Whether it is a state, updated in place.
+    pub state: bool,
+}
+
+/// A reader of a channel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReaderView {
+    /// Actor that reads.
+    pub actor: u32,
+    /// Its input port, by position.
+    pub port: u32,
+    /// Initial tokens that it sees first.
+    pub delay: u64,
+}
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlanView {
+    /// Its name.
+    pub name: String,
+    /// Iterations in a block.
+    pub block: u64,
+    /// Predicted time from one period's start to the next.
+    pub period_ns: u64,
+    /// Predicted time from a block's first slot to its last slot's end.
+    pub latency_ns: u64,
+    /// What limits the period, as the scheduler names it.
+    pub bound_by: String,
+    /// Number of stages.
+    pub stages: u32,
+    /// What each actor does, by actor.
+    pub actors: Vec<FiredView>,
+    /// Lanes with their slots.
+    pub lanes: Vec<LaneView>,
+    /// Hand-overs between devices.
+    pub rings: Vec<RingView>,
+    /// Sends with the receipts that wait for them.
+    pub transfers: Vec<TransferView>,
+    /// Memory of channels.
+    pub buffers: Vec<BufferView>,
+    /// Regions of the devices that have slots.
+    pub memories: Vec<MemoryView>,
+    /// How busy lanes and links are, the busiest first.
+    pub loads: Vec<LoadView>,
+}
+
+/// What a plan does with one actor in a period.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct FiredView {
+    /// Device that it is placed on.
+    pub device: u32,
+    /// Lane of its first slot.
+    pub lane: u32,
+    /// Periods that it is behind its block's first slot.
+    pub stage: u32,
+    /// Start of its first firing.
+    pub start_ns: u64,
+    /// End of its last firing.
+    pub end_ns: u64,
+    /// Calls of its kernel.
+    pub calls: u64,
+    /// Firings in all calls.
+    pub firings: u64,
+    /// Time in all calls.
+    pub busy_ns: u64,
+}
+
+/// A lane.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaneView {
+    /// Device that it belongs to.
+    pub device: u32,
+    /// `compute`, `copy-in` or `copy-out`.
+    pub kind: &'static str,
+    /// Time that it is busy in a period.
+    pub busy_ns: u64,
+    /// Slots executed in a period, loops counted out.
+    pub executions: u64,
+    /// Slots by start. Loops are counted out, except very long ones, which stand as one slot.
+    pub slots: Vec<SlotView>,
+}
+
+/// What a slot does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Act {
+    /// Calls a kernel for `count` firings from `first` on; `id` is the actor.
+    Fire,
+    /// Sends `count` tokens from `first` on; `id` is the ring.
+    Send,
+    /// Waits for `count` tokens from `first` on; `id` is the ring.
+    Recv,
+    /// Gives a place back to the sender; `id` is the ring.
+    Release,
+    /// Carries history to the next place; `id` is the buffer.
+    Carry,
+    /// A loop of `count` executions, too many to list; `id` is the actor that takes most of the time.
+    Loop,
+}
+
+impl Act {
+    /// All, in order.
+    pub const ALL: [Act; 6] =
+        [Act::Fire, Act::Send, Act::Recv, Act::Release, Act::Carry, Act::Loop];
+
+    /// Name in every format.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Act::Fire => "fire",
+            Act::Send => "send",
+            Act::Recv => "recv",
+            Act::Release => "release",
+            Act::Carry => "carry",
+            Act::Loop => "loop",
+        }
+    }
+}
+
+/// A slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SlotView {
+    /// When it starts.
+    pub start_ns: u64,
+    /// How long it takes.
+    pub duration_ns: u64,
+    /// Periods that it is behind its block's first slot.
+    #[serde(skip_serializing_if = "zero32")]
+    pub stage: u32,
+    /// What it does.
+    pub act: Act,
+    /// What it does it to; see [`Act`].
+    pub id: u32,
+    /// First firing or token of the block.
+    #[serde(skip_serializing_if = "zero")]
+    pub first: u64,
+    /// Firings, tokens or executions.
+    #[serde(skip_serializing_if = "zero")]
+    pub count: u64,
+}
+
+impl SlotView {
+    /// When it ends.
+    pub fn end_ns(&self) -> u64 {
+        self.start_ns.saturating_add(self.duration_ns)
+    }
+}
+
+/// A hand-over between devices.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RingView {
+    /// The channel.
+    pub channel: u32,
+    /// Device of the writer.
+    pub from: u32,
+    /// Device of the readers.
+    pub to: u32,
+    /// Buffer of the receiver.
+    pub buffer: u32,
+    /// Tokens handed over in a block.
+    pub tokens: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A receipt and the send that it waits for last.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TransferView {
+    /// The ring.
+    pub ring: u32,
+    /// Lane and slot that send.
+    pub from: (u32, u32),
+    /// Lane and slot that receive.
+    pub to: (u32, u32),
+    /// Periods from the send to the receipt.
+    #[serde(skip_serializing_if = "zero32")]
+    pub periods: u32,
+    /// Tokens received.
+    pub tokens: u64,
+}
+
+/// Memory of a channel on a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BufferView {
+    /// The channel.
+    pub channel: u32,
+    /// The device.
+    pub device: u32,
+    /// `arena` or `exchange`.
+    pub region: &'static str,
+    /// Offset of place 0.
+    pub offset_bytes: u64,
+    /// Distance between places.
+    pub stride_bytes: u64,
+    /// Number of places.
+    pub places: u32,
+    /// Tokens of history in front of each block.
+    pub head_tokens: u64,
+    /// New tokens in each block.
+    pub block_tokens: u64,
+    /// From its first write to its last read, where its memory is free for others in the rest of the period.
+    pub live_ns: Option<(u64, u64)>,
+}
+
+impl BufferView {
+    /// Bytes of all places.
+    pub fn size_bytes(&self) -> u64 {
+        self.stride_bytes.saturating_mul(u64::from(self.places))
+    }
+}
+
+/// Regions of a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemoryView {
+    /// The device.
+    pub device: u32,
+    /// Size of its arena.
+    pub arena_bytes: u64,
+    /// Size of its exchange region.
+    pub exchange_bytes: u64,
+    /// Where kernels' scratch memory lies in the arena.
+    pub scratch_offset_bytes: u64,
+    /// Its size.
+    pub scratch_bytes: u64,
+}
+
+/// How busy a lane or a link is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadView {
+    /// `cpu:0`, `cpu:0 copy-in`, `cpu:0 -> cpu:1`.
+    pub what: String,
+    /// Time that it is busy in a period.
+    pub busy_ns: u64,
+    /// That as a fraction of the period.
+    pub share: f64,
+}
+
+/// What runs when devices are lost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ContingencyView {
+    /// The loss in words.
+    pub lost: String,
+    /// How many of which kind are lost, as positions in `kinds`.
+    pub counts: Vec<(u32, u32)>,
+    /// The plan that runs then.
+    pub plan: u32,
+    /// The plan for what is left of the input.
+    pub tail: Option<u32>,
+}
+
+impl View {
+    /// Looks at a verified program. O(slots · log slots); long loops are not counted out, so that memory stays within
+    /// a few times that of the program.
+    pub fn of(
+        program: &zbmd_ir::verify::Verified<Program>,
+        meta: &BTreeMap<String, String>,
+    ) -> View {
+        build::view(program, meta)
+    }
+
+    /// The plan of that name or number.
+    pub fn plan(&self, wanted: &str) -> Option<usize> {
+        let number = wanted.parse::<usize>().ok().filter(|&n| n < self.plans.len());
+        number.or_else(|| self.plans.iter().position(|p| p.name == wanted))
+    }
+
+    /// The actor of that name.
+    pub fn actor(&self, name: &str) -> Option<usize> {
+        self.actors.iter().position(|a| a.name == name)
+    }
+
+    fn device_name(&self, device: u32) -> &str {
+        self.devices.get(device as usize).map_or("?", |d| &d.name)
+    }
+}
+
+fn lane_kind(kind: LaneKind) -> &'static str {
+    match kind {
+        LaneKind::Compute => "compute",
+        LaneKind::CopyIn => "copy-in",
+        LaneKind::CopyOut => "copy-out",
+    }
+}
+
+fn zero(n: &u64) -> bool {
+    *n == 0
+}
+
+fn zero32(n: &u32) -> bool {
+    *n == 0
+}

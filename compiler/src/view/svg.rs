@@ -1,0 +1,199 @@
+//! A plan as a drawing: a row for each lane, slots by time, transfers as curves between rows. Stands alone.
+//!
+//! Slots narrower than a pixel are drawn together, so that the file grows with its width and not with the slots.
+
+use std::fmt::Write;
+
+use zbmd_ir::text::duration;
+
+use super::labels::step;
+use super::{Act, LaneView, PlanView, SlotView, View};
+
+/// Width of the drawing, and of the names at its left.
+const WIDTH: u64 = 1200;
+const NAMES: u64 = 140;
+/// Height of a row, and of what is above the rows and below.
+const ROW: u64 = 30;
+const ABOVE: u64 = 64;
+const BELOW: u64 = 30;
+/// Curves that are drawn at most.
+const CURVES: usize = 400;
+/// Units of the drawing to a pixel: coordinates are whole numbers of them, so that no float is printed.
+const FINE: u64 = 10;
+
+/// Text of the drawing: dark on white, whatever is around it.
+const STYLE: &str = "text{font:11px sans-serif;fill:#222}.t{font-size:15px;font-weight:bold}.n{text-anchor:end}\
+.g{stroke:#ddd}.b{fill:#f4f4f4}.f{fill:#fff;pointer-events:none}.c{fill:none;stroke:#555;stroke-opacity:.45}";
+
+/// The plan as SVG.
+pub fn plan(view: &View, plan: &PlanView) -> String {
+    let scale = Scale { end: plan.end_ns() };
+    let height = ABOVE + ROW * plan.lanes.len() as u64 + BELOW;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\">\n\
+         <title>{0}</title>\n<style>{STYLE}</style>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
+         <text class=\"t\" x=\"12\" y=\"24\">{0}</text>\n<text x=\"12\" y=\"42\">{1}</text>\n",
+        escaped(&format!("{} {}", view.model, plan.name)),
+        escaped(&format!("{}   {}", plan.headline(), plan.bottleneck())),
+    );
+    axis(&mut out, &scale, height);
+    for (row, lane) in plan.lanes.iter().enumerate() {
+        draw_lane(&mut out, view, plan, lane, &scale, ABOVE + ROW * row as u64);
+    }
+    curves(&mut out, plan, &scale);
+    out + "</svg>\n"
+}
+
+/// Times to places.
+struct Scale {
+    end: u64,
+}
+
+impl Scale {
+    /// In tenths of a pixel.
+    fn x(&self, ns: u64) -> u64 {
+        let width = u128::from((WIDTH - NAMES - 20) * FINE);
+        NAMES * FINE + (u128::from(ns) * width / u128::from(self.end)) as u64
+    }
+}
+
+/// Tenths as a decimal number.
+fn px(tenths: u64) -> String {
+    match tenths % FINE {
+        0 => format!("{}", tenths / FINE),
+        rest => format!("{}.{rest}", tenths / FINE),
+    }
+}
+
+fn axis(out: &mut String, scale: &Scale, height: u64) {
+    let step = step(scale.end, 10);
+    let mut at = 0;
+    while at <= scale.end {
+        let x = px(scale.x(at));
+        let label = if at == 0 { "0".to_owned() } else { duration(at) };
+        let bottom = height - BELOW;
+        let _ = writeln!(
+            out,
+            "<path class=\"g\" d=\"M{x} {ABOVE}V{bottom}\"/><text x=\"{x}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+            height - 10
+        );
+        at = at.saturating_add(step);
+    }
+}
+
+fn draw_lane(
+    out: &mut String,
+    view: &View,
+    plan: &PlanView,
+    lane: &LaneView,
+    scale: &Scale,
+    top: u64,
+) {
+    let name = escaped(&view.lane_name(lane.device, lane.kind));
+    let (from, to) = (scale.x(0), scale.x(scale.end));
+    let (y, height) = (top + 3, ROW - 6);
+    let share = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
+    let _ = writeln!(
+        out,
+        "<text class=\"n\" x=\"{}\" y=\"{}\">{name} {share:.1} %</text><rect class=\"b\" x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\"/>",
+        NAMES - 8,
+        top + 19,
+        px(from),
+        px(to - from)
+    );
+    // Slots that share a pixel are one box, coloured as the longest of them.
+    let mut at = 0;
+    while let Some(slot) = lane.slots.get(at) {
+        let left = scale.x(slot.start_ns);
+        let mut right = scale.x(slot.end_ns()).max(left + 1);
+        let (mut longest, mut next) = (slot, at + 1);
+        while let Some(other) = lane.slots.get(next) {
+            let narrow = right - left < FINE && scale.x(other.end_ns()) <= left + FINE;
+            if !narrow {
+                break;
+            }
+            right = right.max(scale.x(other.end_ns()));
+            if other.duration_ns > longest.duration_ns {
+                longest = other;
+            }
+            next += 1;
+        }
+        let title = match next - at {
+            1 => escaped(&tooltip(view, plan, slot)),
+            n => escaped(&format!("{n} slots, longest {}", view.label(plan, longest))),
+        };
+        let _ = write!(
+            out,
+            "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" fill=\"{}\"><title>{title}</title></rect>",
+            px(left),
+            px(right - left),
+            colour(longest)
+        );
+        let label = view.short_label(plan, slot);
+        let room = (right - left) / FINE / 7;
+        if next - at == 1 && slot.act == Act::Fire && label.chars().count() as u64 <= room {
+            let _ = write!(
+                out,
+                "<text class=\"f\" x=\"{}\" y=\"{}\">{}</text>",
+                px(left + 4 * FINE),
+                top + 19,
+                escaped(&label)
+            );
+        }
+        out.push('\n');
+        at = next;
+    }
+}
+
+fn tooltip(view: &View, plan: &PlanView, slot: &SlotView) -> String {
+    let (start, length) = (duration(slot.start_ns), duration(slot.duration_ns));
+    format!("{} at {start} +{length} stage {}", view.label(plan, slot), slot.stage)
+}
+
+fn curves(out: &mut String, plan: &PlanView, scale: &Scale) {
+    for t in plan.transfers.iter().filter(|t| t.periods == 0).take(CURVES) {
+        let end = |(lane, slot): (u32, u32)| {
+            let slot = &plan.lanes[lane as usize].slots[slot as usize];
+            (slot, ABOVE + ROW * u64::from(lane) + ROW / 2)
+        };
+        let ((from, y0), (to, y1)) = (end(t.from), end(t.to));
+        // A receipt may be waiting already when its tokens are sent.
+        let there = to.start_ns.max(from.end_ns()).min(to.end_ns());
+        let (x0, x1) = (scale.x(from.end_ns()), scale.x(there));
+        let middle = px((x0 + x1) / 2);
+        let _ = writeln!(
+            out,
+            "<path class=\"c\" d=\"M{} {y0}C{middle} {y0} {middle} {y1} {} {y1}\"/>",
+            px(x0),
+            px(x1)
+        );
+    }
+}
+
+/// Actors differ in hue, neighbours far apart; what moves tokens is grey.
+fn colour(slot: &SlotView) -> String {
+    match slot.act {
+        Act::Fire | Act::Loop => format!("hsl({},55%,45%)", (u64::from(slot.id) * 137 + 210) % 360),
+        Act::Send => "#8d99a6".to_owned(),
+        Act::Recv => "#b3bcc5".to_owned(),
+        Act::Release => "#d5d9dd".to_owned(),
+        Act::Carry => "#c9b26b".to_owned(),
+    }
+}
+
+/// Text within XML. Control characters, which XML lacks, become blanks.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,264 @@
+//! A plan as text that fits a terminal: what limits it, a Gantt chart of its lanes, its actors and its memory.
+
+use zbmd_ir::text::{Table, bytes, duration, left, right};
+
+use super::labels::{part_of, step};
+use super::{Act, LaneView, PlanView, View};
+
+/// Actors and buffers that are listed; the others are counted.
+const ROWS: usize = 20;
+/// Marks of actors in the chart, by busy time.
+const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+/// Marks of what is no firing, after those of actors.
+const OTHERS: [(Act, char); 5] =
+    [(Act::Send, '>'), (Act::Recv, '<'), (Act::Release, '-'), (Act::Carry, '='), (Act::Loop, '@')];
+/// An actor without a mark of its own.
+const ANY: char = '#';
+/// Least width of the chart itself.
+const LEAST: usize = 20;
+
+/// The plan in `width` columns, at least 40. Deterministic. O(slots + lanes · width).
+pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
+    let mut out = clipped(&format!("{}   {}", view.model, plan.headline()), width);
+    out += &clipped(&plan.bottleneck(), width);
+    out += &lines(view, width);
+    out.push('\n');
+    let marks = Marks::of(plan);
+    out += &gantt(view, plan, &marks, width.max(40));
+    out.push('\n');
+    out += &actors(view, plan, &marks, width);
+    out.push('\n');
+    out += &memory(view, plan, width);
+    if !view.contingencies.is_empty() {
+        out.push('\n');
+        out += &contingencies(view, width);
+    }
+    out
+}
+
+fn lines(view: &View, width: usize) -> String {
+    let groups: Vec<String> = view.replicated.iter().map(|(n, k)| format!("{n} x{k}")).collect();
+    if groups.is_empty() {
+        return String::new();
+    }
+    clipped(&format!("replicated: {}", groups.join(", ")), width)
+}
+
+/// A line of at most `width` characters.
+fn clipped(line: &str, width: usize) -> String {
+    let line = line.trim_end();
+    if line.chars().count() <= width {
+        return format!("{line}\n");
+    }
+    let kept: String = line.chars().take(width.saturating_sub(3)).collect();
+    format!("{kept}...\n")
+}
+
+fn fitted(table: &Table, width: usize) -> String {
+    let mut text = String::new();
+    table.write(&mut text);
+    text.lines().map(|line| clipped(line, width)).collect()
+}
+
+/// Which mark stands for which actor.
+struct Marks {
+    of: Vec<Option<usize>>,
+    busiest: Vec<usize>,
+}
+
+impl Marks {
+    fn of(plan: &PlanView) -> Self {
+        let mut busiest: Vec<usize> = (0..plan.actors.len()).collect();
+        busiest.sort_by_key(|&a| (std::cmp::Reverse(plan.actors[a].busy_ns), a));
+        let mut of = vec![None; plan.actors.len()];
+        for (mark, &actor) in busiest.iter().take(MARKS.len()).enumerate() {
+            of[actor] = Some(mark);
+        }
+        Self { of, busiest }
+    }
+
+    fn mark(&self, actor: usize) -> char {
+        self.of.get(actor).copied().flatten().map_or(ANY, |m| char::from(MARKS[m]))
+    }
+
+    /// Position of a mark among all.
+    fn index(&self, act: Act, id: u32) -> usize {
+        if act == Act::Fire {
+            return self.of[id as usize].unwrap_or(MARKS.len());
+        }
+        MARKS.len() + 1 + OTHERS.iter().position(|o| o.0 == act).unwrap_or(0)
+    }
+
+    fn char(index: usize) -> char {
+        match index.checked_sub(MARKS.len()) {
+            None => char::from(MARKS[index]),
+            Some(0) => ANY,
+            Some(n) => OTHERS[n - 1].1,
+        }
+    }
+}
+
+const ALL_MARKS: usize = MARKS.len() + 1 + OTHERS.len();
+
+fn gantt(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
+    let end = plan.end_ns();
+    let names: Vec<String> = plan.lanes.iter().map(|l| view.lane_name(l.device, l.kind)).collect();
+    let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).min(width / 3);
+    // Name, share of the period, and a border on each side.
+    let cells = width.saturating_sub(longest + 11).max(LEAST);
+    let mut out = String::new();
+    for (lane, name) in plan.lanes.iter().zip(&names) {
+        let name: String = name.chars().take(longest).collect();
+        let share = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
+        let row = row(lane, marks, end, cells);
+        out += &format!("{name:<longest$}  {share:>5.1}% |{row}|\n");
+    }
+    out + &axis(end, longest + 10, cells)
+}
+
+/// A lane in so many cells, each with the mark of what takes most of its time.
+fn row(lane: &LaneView, marks: &Marks, end: u64, cells: usize) -> String {
+    let edge = |cell: usize| (u128::from(end) * cell as u128 / cells as u128) as u64;
+    let mut weights = vec![[0u64; ALL_MARKS]; cells];
+    for slot in &lane.slots {
+        let mark = marks.index(slot.act, slot.id);
+        let first = (u128::from(slot.start_ns) * cells as u128 / u128::from(end)) as usize;
+        for (cell, weights) in weights.iter_mut().enumerate().skip(first) {
+            let (from, to) = (edge(cell), edge(cell + 1));
+            if from >= slot.end_ns() && cell > first {
+                break;
+            }
+            let inside = slot.end_ns().min(to).saturating_sub(slot.start_ns.max(from));
+            weights[mark] = weights[mark].saturating_add(inside);
+        }
+    }
+    let mark = |(cell, weights): (usize, &[u64; ALL_MARKS])| {
+        let busy = weights.iter().fold(0, |sum: u64, w| sum.saturating_add(*w));
+        let most = (0..ALL_MARKS).max_by_key(|&m| (weights[m], std::cmp::Reverse(m)));
+        match most {
+            Some(most) if busy > 0 && busy.saturating_mul(2) >= edge(cell + 1) - edge(cell) => {
+                Marks::char(most)
+            }
+            _ if busy > 0 => '.',
+            _ => ' ',
+        }
+    };
+    weights.iter().enumerate().map(mark).collect()
+}
+
+/// Times below the chart, at round steps.
+fn axis(end: u64, indent: usize, cells: usize) -> String {
+    let mut line = " ".repeat(indent);
+    let step = step(end, (cells / 14).max(2) as u64);
+    let mut at = 0;
+    while at <= end {
+        let column = indent + (u128::from(at) * cells as u128 / u128::from(end)) as usize;
+        let label = if at == 0 { "0".to_owned() } else { duration(at) };
+        let used = line.chars().count();
+        if (used <= column || at == 0) && column + label.len() <= indent + cells + 2 {
+            line += &" ".repeat(column.saturating_sub(used));
+            line += &label;
+            line.push(' ');
+        }
+        at = at.saturating_add(step);
+    }
+    line.trim_end().to_owned() + "\n"
+}
+
+fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
+    let mut table = Table::default();
+    for &a in marks.busiest.iter().take(ROWS) {
+        let (actor, fired) = (&view.actors[a], &plan.actors[a]);
+        let share = 100.0 * fired.busy_ns as f64 / plan.period_ns.max(1) as f64;
+        table.row(
+            1,
+            vec![
+                left(marks.mark(a).to_string()),
+                left(actor.name.clone()),
+                left(view.device_name(fired.device)),
+                left(format!("s{}", fired.stage)),
+                right(format!("{} firings", fired.firings)),
+                right(format!("{} calls", fired.calls)),
+                right(format!("+{}", duration(fired.busy_ns))),
+                right(format!("{share:.1} %")),
+            ],
+        );
+    }
+    let mut out = fitted(&table, width);
+    let more = marks.busiest.len().saturating_sub(ROWS);
+    if more > 0 {
+        out += &format!("  {ANY} and {more} more actors; `--emit schedule` lists all\n");
+    }
+    let kinds = ["> send", "< receive", "- release", "= carry history", ". mostly idle"];
+    out + &clipped(&format!("  {}", kinds.join("   ")), width)
+}
+
+fn memory(view: &View, plan: &PlanView, width: usize) -> String {
+    let mut out = String::new();
+    let mut table = Table::default();
+    for m in &plan.memories {
+        let device = &view.devices[m.device as usize];
+        table.row(
+            0,
+            vec![
+                left(device.name.clone()),
+                left(format!("arena {}", part_of(m.arena_bytes, device.memory_bytes))),
+                left(match m.scratch_bytes {
+                    0 => String::new(),
+                    n => format!("scratch {}", bytes(n)),
+                }),
+                left(match m.exchange_bytes {
+                    0 => String::new(),
+                    n => format!("exchange {}", bytes(n)),
+                }),
+            ],
+        );
+    }
+    out += &fitted(&table, width);
+    let mut order: Vec<usize> = (0..plan.buffers.len()).collect();
+    order.sort_by_key(|&b| (std::cmp::Reverse(plan.buffers[b].size_bytes()), b));
+    let mut table = Table::default();
+    for &b in order.iter().take(ROWS / 2) {
+        let buffer = &plan.buffers[b];
+        let live = match buffer.live_ns {
+            None => "always".to_owned(),
+            Some((from, to)) => format!("{} to {}", duration(from), duration(to)),
+        };
+        table.row(
+            1,
+            vec![
+                right(bytes(buffer.size_bytes())),
+                left(view.device_name(buffer.device)),
+                left(format!("{}+{}", buffer.region, buffer.offset_bytes)),
+                left(format!("live {live}")),
+                left(view.buffer_label(buffer)),
+            ],
+        );
+    }
+    out += &fitted(&table, width);
+    let more = order.len().saturating_sub(ROWS / 2);
+    if more > 0 {
+        out += &format!("  and {more} more buffers; `--emit layout` lists all\n");
+    }
+    out
+}
+
+fn contingencies(view: &View, width: usize) -> String {
+    let main = view.plans.first().map_or(1, |p| p.period_ns.max(1));
+    let mut table = Table::default();
+    for entry in &view.contingencies {
+        let Some(plan) = view.plans.get(entry.plan as usize) else { continue };
+        let percent = (plan.period_ns as f64 / main as f64 - 1.0) * 100.0;
+        table.row(
+            0,
+            vec![
+                left(format!("without {}", entry.lost)),
+                left(format!("plan {}", entry.plan)),
+                right(format!("period {}", duration(plan.period_ns))),
+                right(format!("{percent:+.1} %")),
+                left(format!("bound by {}", plan.bound_by)),
+            ],
+        );
+    }
+    fitted(&table, width)
+}
