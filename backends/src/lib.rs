@@ -1,6 +1,8 @@
 //! Kernels and devices. Never plans; validates nothing that a verifier has checked.
 
 pub mod call;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod devices;
 mod expr;
 pub mod interpret;

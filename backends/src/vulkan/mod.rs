@@ -17,7 +17,7 @@ mod pipelines;
 mod replay;
 mod spirv;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use call::GpuCall;
 pub use device::{Device, Options};

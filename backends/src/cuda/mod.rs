@@ -1,0 +1,4 @@
+//! NVIDIA GPUs by way of CUDA.
+mod ptx;
+#[cfg(test)]
+mod tests;
