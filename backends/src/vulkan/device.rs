@@ -253,8 +253,9 @@ impl Device {
         }
     }
 
-    /// Whether things may be given back to the driver.
-    pub(super) fn is_alive(&self) -> bool {
+    /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and its
+    /// instance must not be destroyed before the process ends.
+    pub fn is_alive(&self) -> bool {
         !self.dead.load(Ordering::Relaxed)
     }
 

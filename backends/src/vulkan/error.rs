@@ -157,7 +157,7 @@ impl Fault {
 
     /// Whether the driver must not be asked for anything any more, not even to take things back. After a wait that went
     /// wrong nobody knows what is still at work.
-    pub(super) fn is_fatal(&self) -> bool {
+    pub fn is_fatal(&self) -> bool {
         match self {
             Fault::Lost { .. } | Fault::Hung { .. } => true,
             Fault::OutOfMemory { site, .. } | Fault::Other { site, .. } => {

@@ -17,6 +17,12 @@
 //! write into lies on the host ([`HostRegion`]); its tokens are copied from there to the same offsets of the device's.
 //! Heads of places are the device's alone: nothing but tokens crosses.
 //!
+//! # Borders
+//!
+//! Where tokens are saved at borders (see [`Replay::save_borders`]), the period in which they have all come about is
+//! followed by a small submission that copies them to where the host sees them. Nothing waits for it but what waits
+//! for the period.
+//!
 //! Command buffers are recorded for every residue of the period that places differ in. In the first and last periods, when
 //! stages are missing, what is left is recorded anew; no other period records or allocates anything.
 #![expect(unsafe_code, reason = "copies between host regions and mapped memory")]
@@ -25,15 +31,17 @@ mod expand;
 mod layout;
 mod merge;
 mod prepare;
+mod save;
 mod state;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ash::vk;
-use zbmd_ir::{ActorId, BufferId, DeviceId, RingId};
+use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
 use self::prepare::{RingInfo, Segment};
+use self::save::{Due, Saves};
 use super::commands::{Command, Pool, Sets, Timeline};
 use super::device::Device;
 use super::error::Fault;
@@ -172,6 +180,20 @@ pub trait Peers {
 
     /// The first `blocks` blocks of a ring are read for good.
     fn release(&mut self, ring: RingId, blocks: u64);
+
+    /// Takes the last tokens of a channel after the first `border` blocks: see [`Replay::save_borders`].
+    ///
+    /// # Errors
+    /// [`Stopped`] if the run is given up.
+    fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
+        let _ = (border, channel, tokens);
+        Ok(())
+    }
+
+    /// The first `periods` periods have ended, and all that they had to give was given.
+    fn ended(&mut self, periods: u64) {
+        let _ = periods;
+    }
 }
 
 /// Why a period was not completed.
@@ -191,11 +213,20 @@ impl From<Stopped> for Halt {
     }
 }
 
-/// One segment of one period, submitted and not yet ended.
+/// What a submission does.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// A segment.
+    Segment(usize),
+    /// Takes tokens at a border.
+    Save(Due),
+}
+
+/// One part of one period, submitted and not yet ended.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
     period: u64,
-    segment: usize,
+    part: Part,
     /// What the timeline reaches at its end.
     value: u64,
     /// Blocks of the run, as far as was known.
@@ -220,6 +251,9 @@ pub struct Replay {
     own: Option<HostRegion>,
     in_flight: VecDeque<InFlight>,
     submitted: u64,
+    /// Periods whose parts are all submitted.
+    begun: u64,
+    saves: Option<Saves>,
     hazards: Hazards,
     patience_ns: u64,
     heads: Vec<state::Head>,
@@ -295,8 +329,16 @@ impl Replay {
                 self.submitted += 1;
             }
             let value = self.submitted;
-            self.in_flight.push_back(InFlight { period, segment, value, blocks });
+            let part = Part::Segment(segment);
+            self.in_flight.push_back(InFlight { period, part, value, blocks });
         }
+        if let Some((due, buffer)) = self.saves.as_ref().and_then(|s| s.due(period, blocks)) {
+            self.device.submit(buffer, self.timeline.raw, self.submitted + 1)?;
+            self.submitted += 1;
+            let (part, value) = (Part::Save(due), self.submitted);
+            self.in_flight.push_back(InFlight { period, part, value, blocks });
+        }
+        self.begun = period + 1;
         Ok(())
     }
 
@@ -305,10 +347,19 @@ impl Replay {
     /// # Errors
     /// A driver's fault, or a stop while waiting.
     pub fn drain(&mut self, peers: &mut dyn Peers) -> Result<(), Halt> {
-        while !self.in_flight.is_empty() {
-            self.end_oldest(peers)?;
-        }
+        while self.settle(peers)? {}
         Ok(())
+    }
+
+    /// Ends the oldest submission in flight; false if there is none. Whoever must wait for something that others may
+    /// do only after what is in flight has ended calls this before.
+    ///
+    /// # Errors
+    /// A driver's fault, or a stop while waiting.
+    pub fn settle(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt> {
+        let any = !self.in_flight.is_empty();
+        self.end_oldest(peers)?;
+        Ok(any)
     }
 
     /// Waits for what the segment receives, and copies it to where the device sees it.
@@ -346,9 +397,27 @@ impl Replay {
         if front.value > 0 {
             self.device.wait(self.timeline.raw, front.value, self.patience_ns)?;
         }
-        for i in 0..self.segments[front.segment].gifts.len() {
-            let gift = self.segments[front.segment].gifts[i];
-            let Some(block) = block_at(gift.stage, front.period, front.blocks) else { continue };
+        match front.part {
+            Part::Segment(segment) => self.give(front, segment, peers)?,
+            Part::Save(due) => {
+                if let Some(saves) = &self.saves {
+                    saves.give(due, &self.banks, peers)?;
+                }
+            }
+        }
+        self.in_flight.pop_front();
+        let next = self.in_flight.front().map_or(self.begun, |f| f.period);
+        if next > front.period {
+            peers.ended(next);
+        }
+        Ok(())
+    }
+
+    /// Gives out what an ended segment sent and released.
+    fn give(&mut self, of: InFlight, segment: usize, peers: &mut dyn Peers) -> Result<(), Halt> {
+        for i in 0..self.segments[segment].gifts.len() {
+            let gift = self.segments[segment].gifts[i];
+            let Some(block) = block_at(gift.stage, of.period, of.blocks) else { continue };
             let ring = &self.rings[gift.ring as usize];
             let Some(tokens) = gift.sends else {
                 peers.release(ring.id, block + 1);
@@ -358,7 +427,7 @@ impl Replay {
             let (at, len) = ring.place(block, tokens.first, tokens.count);
             if let (Some(outbox), Some(region)) = (self.outbox, ring.region) {
                 let to = region.at(at, len);
-                let from = tokens.outbox + (front.period % DEPTH) * ring.outbox_stride;
+                let from = tokens.outbox + (of.period % DEPTH) * ring.outbox_stride;
                 // SAFETY: the receiver has released the place and reads these tokens only after they are published below;
                 // the region is valid memory, as its maker promised.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, len as usize) };
@@ -367,7 +436,6 @@ impl Replay {
             }
             peers.publish(ring.id, block * ring.block_tokens + tokens.first + tokens.count);
         }
-        self.in_flight.pop_front();
         Ok(())
     }
 

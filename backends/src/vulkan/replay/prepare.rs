@@ -157,7 +157,28 @@ impl Replay {
         for segment in &segments {
             ready.push(preparing.segment(segment, phases)?);
         }
-        preparing.finish(ready, phases, regions)
+        preparing.finish(&Stages::of(&segments), ready, phases, regions)
+    }
+}
+
+/// In which stage buffers are carried and actors fire.
+#[derive(Default)]
+struct Stages {
+    carries: BTreeMap<BufferId, u32>,
+    fires: BTreeMap<ActorId, u32>,
+}
+
+impl Stages {
+    fn of(segments: &[expand::Segment]) -> Self {
+        let mut stages = Self::default();
+        for exec in segments.iter().flat_map(|s| &s.execs) {
+            match exec.what {
+                What::Carry { buffer } => _ = stages.carries.insert(buffer, exec.stage),
+                What::Fire { actor, .. } => _ = stages.fires.insert(actor, exec.stage),
+                What::Send { .. } | What::Recv { .. } | What::Release { .. } => {}
+            }
+        }
+        stages
     }
 }
 
@@ -545,12 +566,20 @@ impl<'a> Preparing<'a> {
         })
     }
 
-    fn heads(&self) -> Vec<Head> {
+    /// `stages` has the stage of each carried buffer, and of each actor that fires.
+    fn heads(&self, stages: &Stages) -> Vec<Head> {
         let head = |id: &BufferId| {
             let b = &self.plan.buffers[*id];
             let places =
                 (0..u64::from(b.blocks)).map(|p| self.tokens(*id, 0, p, 0, (0, b.head_tokens)));
-            Head { channel: b.channel, places: places.collect() }
+            let writer = self.graph.channels[b.channel].from.actor;
+            let stage = stages.carries.get(id).or_else(|| stages.fires.get(&writer));
+            Head {
+                buffer: *id,
+                channel: b.channel,
+                stage: stage.copied().unwrap_or(0),
+                places: places.collect(),
+            }
         };
         let filled = self.places.values().filter(|id| self.plan.buffers[**id].head_tokens > 0);
         filled.map(head).collect()
@@ -558,11 +587,12 @@ impl<'a> Preparing<'a> {
 
     fn finish(
         self,
+        stages: &Stages,
         segments: Vec<Segment>,
         phases: u64,
         regions: &BTreeMap<DeviceId, HostRegion>,
     ) -> Result<Replay, ReplayError> {
-        let heads = self.heads();
+        let heads = self.heads(stages);
         let sets = self.draft.finish(&self.banks)?;
         let pool = Pool::new(self.device)?;
         let mut buffers = pool.buffers(segments.len() * (phases + DEPTH) as usize)?;
@@ -591,7 +621,8 @@ impl<'a> Preparing<'a> {
             }
         }
         let exchanges = self.calendar.exchange_bytes > 0;
-        let in_flight = (segments.len() * (DEPTH as usize + 1)).max(1);
+        // And a save in each.
+        let in_flight = (segments.len() + 1) * (DEPTH as usize + 1);
         Ok(Replay {
             device: Arc::clone(self.device),
             rings: self.rings,
@@ -604,6 +635,8 @@ impl<'a> Preparing<'a> {
             own: regions.get(&self.calendar.device).copied(),
             in_flight: std::collections::VecDeque::with_capacity(in_flight),
             submitted: 0,
+            begun: 0,
+            saves: None,
             hazards,
             patience_ns: PATIENCE_NS,
             heads,

@@ -1,7 +1,7 @@
 //! The tokens at a border of blocks: heads of buffers, from and to the device.
 #![expect(unsafe_code, reason = "writes and reads mapped memory")]
 
-use zbmd_ir::{ChannelId, State};
+use zbmd_ir::{BufferId, ChannelId, State};
 
 use super::super::commands::{Command, Draft, Range, once};
 use super::super::error::Fault;
@@ -11,7 +11,10 @@ use super::Replay;
 /// The head of a buffer: history of a channel.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
+    pub(super) buffer: BufferId,
     pub(super) channel: ChannelId,
+    /// Of the slots after which it is the history of the next block.
+    pub(super) stage: u32,
     /// The head of each place.
     pub(super) places: Vec<Range>,
 }
