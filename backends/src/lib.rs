@@ -13,6 +13,8 @@ pub mod op;
 mod ops;
 #[cfg(test)]
 mod reference;
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+pub mod replay;
 mod simd;
 
 pub use ops::nn::{TensorInput, TensorOp};

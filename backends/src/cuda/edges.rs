@@ -46,8 +46,7 @@ impl Edges {
         after.sort_unstable();
         after.dedup();
         // Whoever conflicts with what is overwritten as a whole conflicts with the overwriting too.
-        let hidden =
-            |old: &Touch| touches.iter().any(|t| t.writes && t.range.contains(old.range));
+        let hidden = |old: &Touch| touches.iter().any(|t| t.writes && t.range.contains(old.range));
         self.live.retain(|old| !hidden(old));
         self.live.extend(touches);
         self.reduce(after)
@@ -103,7 +102,7 @@ mod tests {
             (&[a], &[elsewhere], &[0]), // read after write
             (&[c], &[], &[0, 1]),       // of both
             (&[], &[c], &[2, 3]),       // write after read; 0 and 1 follow from these
-            (&[a], &[], &[4]),          // a was written in part by 4, whose writer before ended before it
+            (&[a], &[], &[4]), // a was written in part by 4, whose writer before ended before it
         ]);
         // Readers share; the next writer waits for all of them, the one after only for the writer.
         check(&[

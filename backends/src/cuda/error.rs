@@ -353,7 +353,13 @@ mod tests {
                 false,
                 "cuModuleLoadDataEx says CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)",
             ),
-            (Site::Copy, 1, RestartWorker, false, "cuMemcpyAsync says CUDA_ERROR_INVALID_VALUE (1)"),
+            (
+                Site::Copy,
+                1,
+                RestartWorker,
+                false,
+                "cuMemcpyAsync says CUDA_ERROR_INVALID_VALUE (1)",
+            ),
             // Whatever comes out of a launch that nobody knows: what is at work is not known either.
             (Site::Launch, 4711, RestartWorker, true, "cuGraphLaunch says error 4711"),
         ] {

@@ -45,7 +45,10 @@ impl Instance {
     /// driver.
     #[cfg(any(test, feature = "testing"))]
     pub fn software() -> Arc<Instance> {
-        Arc::new(Instance { source: Source::Software(super::soft::Machine::new()), version: 12_000 })
+        Arc::new(Instance {
+            source: Source::Software(super::soft::Machine::new()),
+            version: 12_000,
+        })
     }
 
     /// The software behind [`Self::software`].

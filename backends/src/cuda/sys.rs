@@ -290,8 +290,7 @@ impl Driver for Cuda {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner).push(Handle(module));
         let mut function = null_mut();
         // SAFETY: the module is loaded; the name ends with a zero and outlives the call.
-        let code =
-            unsafe { (self.api.module_function)(&raw mut function, module, entry.as_ptr()) };
+        let code = unsafe { (self.api.module_function)(&raw mut function, module, entry.as_ptr()) };
         said(Site::Function, code)?;
         Ok(Function(number(function)))
     }
@@ -474,21 +473,25 @@ mod tests {
             (
                 0,
                 Ok(11_040),
-                Err("no CUDA: the driver has CUDA 11.4, 12.0 is needed: install driver 525 or newer"),
+                Err(
+                    "no CUDA: the driver has CUDA 11.4, 12.0 is needed: install driver 525 or newer",
+                ),
             ),
             (
                 100,
                 Ok(12_040),
                 Err("no CUDA: the driver (libcuda) is installed, but finds no device"),
             ),
-            (100, Ok(11_000), Err("no CUDA: the driver has CUDA 11.0, 12.0 is needed: install driver 525 or newer")),
+            (
+                100,
+                Ok(11_000),
+                Err(
+                    "no CUDA: the driver has CUDA 11.0, 12.0 is needed: install driver 525 or newer",
+                ),
+            ),
             (34, Err(34), Err("no CUDA: libcuda is the stub of a toolkit, not a driver")),
             (999, Ok(12_040), Err("no CUDA: cuInit says CUDA_ERROR_UNKNOWN (999)")),
-            (
-                803,
-                Ok(12_040),
-                Err("no CUDA: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"),
-            ),
+            (803, Ok(12_040), Err("no CUDA: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)")),
         ] {
             let found = judge(init, version).map_err(|e| e.to_string());
             assert_eq!(found, said.map_err(str::to_owned));

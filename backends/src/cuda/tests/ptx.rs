@@ -1,5 +1,4 @@
-//! The printer: every kernel of the catalogue is run by a machine of our own beside its CPU kernel, and assembled by
-//! NVIDIA's assembler where it is at hand.
+//! The printer: text as people read it, and every kernel of the catalogue in NVIDIA's assembler, where it is at hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,167 +6,22 @@ use std::process::Command;
 
 use zbmd_ir::TiVec;
 
-use super::machine::Module;
 use crate::cuda::ptx::print;
-use crate::kernels::lang::{Builder, Kernel, Mem, Ty};
-use crate::kernels::{Caps, Grid, KernelPlan, Operand, Step};
+use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
+use crate::kernels::{Caps, KernelPlan, Step};
 use crate::op::Registry;
-use crate::ops::conformance::{CASES, Random, Results, Subject, subject};
-use crate::vulkan::tests::suite::{CPU_ONLY, compare, is_tame, tame, tolerance};
-
-/// Groups of a run at most: few, so that threads have several elements each.
-const MAX_GROUPS: u64 = 3;
+use crate::ops::conformance::{CASES, Subject, subject};
 
 fn lowered(subject: &Subject) -> Option<KernelPlan> {
     Registry::standard().lower(&subject.actor, &TiVec::new(), &Caps::COMMON)
 }
 
-/// Modules that were read.
-#[derive(Default)]
-struct Cache(BTreeMap<String, Module>);
-
-impl Cache {
-    fn run(
-        &mut self,
-        subject: &Subject,
-        plan: &KernelPlan,
-        inputs: &[Vec<u8>],
-        (firings, group): (usize, usize),
-    ) -> Results {
-        let mut outputs = vec![Vec::new(); subject.stateless_outputs().len()];
-        let mut states = subject.initial.clone();
-        let mut first = 0;
-        while first < firings {
-            let count = group.min(firings - first);
-            let mut buffers = Vec::new();
-            for (i, all) in inputs.iter().enumerate() {
-                let port = &subject.actor.inputs[i];
-                let start = first * (port.rate * port.token.bytes()) as usize;
-                let tokens = (count as u64 - 1) * port.rate + port.window;
-                buffers.push(all[start..][..(tokens * port.token.bytes()) as usize].to_vec());
-            }
-            for port in subject.stateless_outputs() {
-                buffers.push(vec![0; count * (port.rate * port.token.bytes()) as usize]);
-            }
-            buffers.append(&mut states);
-            self.call(plan, &mut buffers, inputs.len(), outputs.len(), count as u64);
-            let mut rest = buffers.split_off(inputs.len());
-            states = rest.split_off(outputs.len());
-            states.truncate(subject.actor.state.len());
-            outputs.iter_mut().zip(rest).for_each(|(all, new)| all.extend(new));
-            first += count;
-        }
-        (outputs, states)
-    }
-
-    /// All steps of a call; the buffers are inputs, outputs and states.
-    fn call(
-        &mut self,
-        plan: &KernelPlan,
-        buffers: &mut Vec<Vec<u8>>,
-        inputs: usize,
-        outputs: usize,
-        firings: u64,
-    ) {
-        let states = buffers.len();
-        buffers.push(vec![0; plan.scratch_bytes as usize]);
-        buffers.extend(plan.consts.iter().map(|c| c.to_vec()));
-        let place = |operand: Operand| match operand {
-            Operand::Input(i) => i as usize,
-            Operand::Output(i) => inputs + i as usize,
-            Operand::State(i) => inputs + outputs + i as usize,
-            Operand::Scratch => states,
-            Operand::Const(i) => states + 1 + i as usize,
-        };
-        for step in &plan.steps {
-            match step {
-                Step::Copy { from, to, bytes } => {
-                    let bytes = bytes.of(firings) as usize;
-                    let moved = buffers[place(*from)][..bytes].to_vec();
-                    buffers[place(*to)][..bytes].copy_from_slice(&moved);
-                }
-                Step::Run(run) => {
-                    let groups = match run.grid {
-                        Grid::Groups(rows) => rows.of(firings),
-                        Grid::Threads(all) => all.of(firings).div_ceil(run.kernel.local.into()),
-                    };
-                    let groups = groups.clamp(1, MAX_GROUPS) as u32;
-                    let operands: Vec<_> = run.operands.iter().map(|o| (place(*o), 0)).collect();
-                    let mut words = vec![0; operands.len() + 1];
-                    words[0] = firings as u32;
-                    let (text, _) = print(&run.kernel);
-                    let module = self.0.entry(text).or_insert_with_key(|text| Module::read(text));
-                    module.run(groups, buffers, &operands, &words);
-                }
-            }
-        }
-    }
-
-    fn check(&mut self, case: &(&str, &str, &str), random: &mut Random) -> Result<(), String> {
-        let (op, parameters, inputs) = *case;
-        let subject = subject(op, parameters, inputs);
-        let Some(plan) = lowered(&subject) else {
-            let known = CPU_ONLY.iter().any(|(p, _)| parameters.contains(p));
-            return if known { Ok(()) } else { Err("has no kernel and is not listed".into()) };
-        };
-        for (firings, group) in [(1, 1), (7, 2), (61, 61)] {
-            let count = subject.actor.inputs.len() - subject.actor.state.len();
-            let data: Vec<Vec<u8>> = subject.actor.inputs[..count]
-                .iter()
-                .map(|p| {
-                    let tokens = (firings as u64 - 1) * p.rate + p.window;
-                    let elements = (tokens * p.token.elements()) as usize;
-                    match is_tame(op, parameters) {
-                        true => tame(random, p.token.dtype, elements),
-                        false => random.elements(p.token.dtype, elements),
-                    }
-                })
-                .collect();
-            let want = subject.run(&data, firings, firings);
-            let got = self.run(&subject, &plan, &data, (firings, group));
-            let tolerance = tolerance(op, parameters);
-            let outputs = subject.stateless_outputs();
-            let outputs = outputs.iter().map(|p| p.token.dtype);
-            let states = &subject.actor.state;
-            let states = states.iter().map(|s| subject.actor.inputs[s.input as usize].token.dtype);
-            let pairs = got.0.iter().chain(&got.1).zip(want.0.iter().chain(&want.1));
-            for (i, (dtype, (got, want))) in outputs.chain(states).zip(pairs).enumerate() {
-                compare(dtype, got, want, tolerance)
-                    .map_err(|e| format!("output or state {i} of {firings} by {group}: {e}"))?;
-            }
-        }
-        Ok(())
-    }
-}
-
-#[test]
-fn every_op_agrees_with_its_cpu_kernel_on_the_machine() {
-    let (mut cache, mut random) = (Cache::default(), Random(11));
-    let mut wrong = Vec::new();
-    for case in CASES {
-        if let Err(error) = cache.check(case, &mut random) {
-            wrong.push(format!("{}({}) of ({}): {error}", case.0, case.1, case.2));
-        }
-    }
-    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(cache.0.len() > 60, "only {} modules", cache.0.len());
-}
-
 /// All instructions in one kernel: what no op uses as well.
 fn everything() -> Kernel {
     let k = Builder::new("every instruction", 32);
-    let all = [
-        Mem::U8,
-        Mem::I8,
-        Mem::U16,
-        Mem::I16,
-        Mem::I32,
-        Mem::U32,
-        Mem::I64,
-        Mem::F32,
-        Mem::F64,
-    ];
-    let at = k.place(crate::kernels::lang::Place::Thread);
+    let all =
+        [Mem::U8, Mem::I8, Mem::U16, Mem::I16, Mem::I32, Mem::U32, Mem::I64, Mem::F32, Mem::F64];
+    let at = k.place(Place::Thread);
     let truth = k.var(at.lt(k.spec(7)));
     let flags = k.shared(Ty::Bool, 32);
     flags.set(at, truth.get());
@@ -208,7 +62,7 @@ fn kernels_read_like_ptx() {
     k.each_group(k.firings(), |row| {
         let sum = k.var(k.f32(0.0));
         k.each_local(len, |i| sum.set(sum.get() + k.load(x, row * len + i)));
-        let me = k.place(crate::kernels::lang::Place::Local);
+        let me = k.place(Place::Local);
         partial.set(me, sum.get());
         k.barrier();
         k.if_(me.eq(k.u32(0)), || {
@@ -244,7 +98,8 @@ fn assemble(ptxas: &Path, text: &str, arch: &str, folder: &Path) -> Result<Strin
 #[test]
 fn every_kernel_is_assembled_without_spills() {
     let Some(ptxas) = ptxas() else {
-        let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "ptxas"));
+        let required =
+            std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "ptxas"));
         assert!(!required, "ZBMD_REQUIRE names ptxas, but it is not there");
         return eprintln!("SKIPPED: no ptxas: name it in ZBMD_PTXAS, or put it on the path");
     };

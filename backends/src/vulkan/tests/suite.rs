@@ -80,7 +80,12 @@ fn bits_to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 }
 
 /// The first element that is too far off, and by how much.
-pub(crate) fn compare(dtype: DType, got: &[u8], want: &[u8], tolerance: Tolerance) -> Result<(), String> {
+pub(crate) fn compare(
+    dtype: DType,
+    got: &[u8],
+    want: &[u8],
+    tolerance: Tolerance,
+) -> Result<(), String> {
     if got.len() != want.len() {
         return Err(format!("{} bytes, not {}", got.len(), want.len()));
     }

@@ -1,10 +1,11 @@
-//! A machine for the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after
-//! the other. Every access is checked against the memory that was lent, and all threads must meet at the same barriers.
+//! Runs the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after the other.
+//! Every access is checked against the memory that there is, and all threads must meet at the same barriers.
 
 use std::collections::BTreeMap;
 
-/// Bytes between the addresses of two buffers.
-const APART: u64 = 1 << 40;
+use super::super::error::Code;
+use super::memory::Memory;
+use super::table::{one, three, two};
 
 /// What an instruction does with the bits of its operands.
 #[derive(Clone, Copy)]
@@ -52,7 +53,7 @@ pub(super) struct Module {
     code: Vec<Instruction>,
     registers: usize,
     shared_bytes: usize,
-    local: u32,
+    pub(super) local: u32,
     parameters: usize,
 }
 
@@ -61,158 +62,6 @@ struct Thread {
     registers: Vec<u64>,
     tid: u32,
     done: bool,
-}
-
-fn f(bits: u64) -> f32 {
-    f32::from_bits(bits as u32)
-}
-
-fn d(bits: u64) -> f64 {
-    f64::from_bits(bits)
-}
-
-fn fb(value: f32) -> u64 {
-    value.to_bits().into()
-}
-
-fn i(bits: u64) -> i32 {
-    bits as u32 as i32
-}
-
-fn ib(value: i32) -> u64 {
-    (value as u32).into()
-}
-
-fn u(bits: u64) -> u32 {
-    bits as u32
-}
-
-fn t(value: bool) -> u64 {
-    value.into()
-}
-
-fn divided(a: i64, b: i64) -> i64 {
-    if b == 0 { -1 } else { a.wrapping_div(b) }
-}
-
-/// The PTX manual, as far as it is needed.
-fn one(name: &str) -> Option<fn(u64) -> u64> {
-    Some(match name {
-        "mov.b32" | "mov.u32" | "mov.f32" => |a| u(a).into(),
-        "mov.b64" | "mov.f64" | "mov.pred" | "cvta.to.global.u64" => |a| a,
-        "not.pred" => |a| a ^ 1,
-        "not.b32" => |a| (!u(a)).into(),
-        "not.b64" => |a| !a,
-        "neg.s32" => |a| ib(i(a).wrapping_neg()),
-        "neg.s64" => |a| a.wrapping_neg(),
-        "neg.f32" => |a| fb(-f(a)),
-        "neg.f64" => |a| (-d(a)).to_bits(),
-        "abs.f32" => |a| fb(f(a).abs()),
-        "abs.f64" => |a| d(a).abs().to_bits(),
-        "sqrt.rn.f32" => |a| fb(f(a).sqrt()),
-        "sqrt.rn.f64" => |a| d(a).sqrt().to_bits(),
-        "cvt.rmi.f32.f32" => |a| fb(f(a).floor()),
-        "cvt.rmi.f64.f64" => |a| d(a).floor().to_bits(),
-        "cvt.rni.f32.f32" => |a| fb(f(a).round_ties_even()),
-        "cvt.rni.f64.f64" => |a| d(a).round_ties_even().to_bits(),
-        "cvt.f64.f32" => |a| f64::from(f(a)).to_bits(),
-        "cvt.rn.f32.f64" => |a| fb(d(a) as f32),
-        "cvt.rzi.s32.f32" => |a| ib(f(a) as i32),
-        "cvt.rzi.u32.f32" => |a| (f(a) as u32).into(),
-        "cvt.rzi.s64.f32" => |a| f(a) as i64 as u64,
-        "cvt.rzi.u64.f32" => |a| f(a) as u64,
-        "cvt.rzi.s32.f64" => |a| ib(d(a) as i32),
-        "cvt.rzi.u32.f64" => |a| (d(a) as u32).into(),
-        "cvt.rzi.s64.f64" => |a| d(a) as i64 as u64,
-        "cvt.rzi.u64.f64" => |a| d(a) as u64,
-        "cvt.rn.f32.s32" => |a| fb(i(a) as f32),
-        "cvt.rn.f32.u32" => |a| fb(u(a) as f32),
-        "cvt.rn.f32.s64" => |a| fb(a as i64 as f32),
-        "cvt.rn.f32.u64" => |a| fb(a as f32),
-        "cvt.rn.f64.s32" => |a| f64::from(i(a)).to_bits(),
-        "cvt.rn.f64.u32" => |a| f64::from(u(a)).to_bits(),
-        "cvt.rn.f64.s64" => |a| (a as i64 as f64).to_bits(),
-        "cvt.rn.f64.u64" => |a| (a as f64).to_bits(),
-        "cvt.s64.s32" => |a| i64::from(i(a)) as u64,
-        "cvt.u64.u32" | "cvt.u32.u64" => |a| u(a).into(),
-        _ => return None,
-    })
-}
-
-fn two(name: &str) -> Option<fn(u64, u64) -> u64> {
-    Some(match name {
-        "add.rn.f32" => |a, b| fb(f(a) + f(b)),
-        "sub.rn.f32" => |a, b| fb(f(a) - f(b)),
-        "mul.rn.f32" => |a, b| fb(f(a) * f(b)),
-        "div.rn.f32" => |a, b| fb(f(a) / f(b)),
-        "add.rn.f64" => |a, b| (d(a) + d(b)).to_bits(),
-        "sub.rn.f64" => |a, b| (d(a) - d(b)).to_bits(),
-        "mul.rn.f64" => |a, b| (d(a) * d(b)).to_bits(),
-        "div.rn.f64" => |a, b| (d(a) / d(b)).to_bits(),
-        "add.s32" | "add.u32" => |a, b| u(a).wrapping_add(u(b)).into(),
-        "sub.s32" | "sub.u32" => |a, b| u(a).wrapping_sub(u(b)).into(),
-        "mul.lo.s32" | "mul.lo.u32" => |a, b| u(a).wrapping_mul(u(b)).into(),
-        "add.s64" | "add.u64" => u64::wrapping_add,
-        "sub.s64" | "sub.u64" => u64::wrapping_sub,
-        "mul.lo.s64" | "mul.lo.u64" => u64::wrapping_mul,
-        "mul.hi.u32" => |a, b| (u64::from(u(a)) * u64::from(u(b))) >> 32,
-        "mul.wide.u32" => |a, b| u64::from(u(a)) * u64::from(u(b)),
-        "div.s32" => |a, b| ib(divided(i(a).into(), i(b).into()) as i32),
-        "div.u32" => |a, b| u(a).checked_div(u(b)).unwrap_or(u32::MAX).into(),
-        "div.s64" => |a, b| divided(a as i64, b as i64) as u64,
-        "div.u64" => |a, b| a.checked_div(b).unwrap_or(u64::MAX),
-        "rem.s32" => |a, b| if i(b) == 0 { a } else { ib(i(a).wrapping_rem(i(b))) },
-        "rem.u32" => |a, b| u(a).checked_rem(u(b)).unwrap_or(u(a)).into(),
-        "rem.s64" => {
-            |a, b| if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }
-        }
-        "rem.u64" => |a, b| a.checked_rem(b).unwrap_or(a),
-        "and.pred" | "and.b64" => |a, b| a & b,
-        "or.pred" | "or.b64" => |a, b| a | b,
-        "xor.pred" | "xor.b64" => |a, b| a ^ b,
-        "and.b32" => |a, b| (u(a) & u(b)).into(),
-        "or.b32" => |a, b| (u(a) | u(b)).into(),
-        "xor.b32" => |a, b| (u(a) ^ u(b)).into(),
-        // Distances beyond the width count as the width.
-        "shl.b32" => |a, b| u(a).checked_shl(u(b)).unwrap_or(0).into(),
-        "shr.u32" => |a, b| u(a).checked_shr(u(b)).unwrap_or(0).into(),
-        "shr.s32" => |a, b| ib(i(a) >> u(b).min(31)),
-        "shl.b64" => |a, b| a.checked_shl(u(b)).unwrap_or(0),
-        "shr.u64" => |a, b| a.checked_shr(u(b)).unwrap_or(0),
-        "shr.s64" => |a, b| ((a as i64) >> u(b).min(63)) as u64,
-        "setp.lt.s32" => |a, b| t(i(a) < i(b)),
-        "setp.le.s32" => |a, b| t(i(a) <= i(b)),
-        "setp.lt.u32" => |a, b| t(u(a) < u(b)),
-        "setp.le.u32" => |a, b| t(u(a) <= u(b)),
-        "setp.ge.u32" => |a, b| t(u(a) >= u(b)),
-        "setp.eq.s32" | "setp.eq.u32" => |a, b| t(u(a) == u(b)),
-        "setp.ne.s32" | "setp.ne.u32" => |a, b| t(u(a) != u(b)),
-        "setp.lt.s64" => |a, b| t((a as i64) < b as i64),
-        "setp.le.s64" => |a, b| t(a as i64 <= b as i64),
-        "setp.lt.u64" => |a, b| t(a < b),
-        "setp.le.u64" => |a, b| t(a <= b),
-        "setp.eq.s64" | "setp.eq.u64" => |a, b| t(a == b),
-        "setp.ne.s64" | "setp.ne.u64" => |a, b| t(a != b),
-        "setp.lt.f32" => |a, b| t(f(a) < f(b)),
-        "setp.le.f32" => |a, b| t(f(a) <= f(b)),
-        "setp.eq.f32" => |a, b| t(f(a) == f(b)),
-        "setp.neu.f32" => |a, b| t(f(a) != f(b)),
-        "setp.lt.f64" => |a, b| t(d(a) < d(b)),
-        "setp.le.f64" => |a, b| t(d(a) <= d(b)),
-        "setp.eq.f64" => |a, b| t(d(a) == d(b)),
-        "setp.neu.f64" => |a, b| t(d(a) != d(b)),
-        _ => return None,
-    })
-}
-
-fn three(name: &str) -> Option<fn(u64, u64, u64) -> u64> {
-    Some(match name {
-        "fma.rn.f32" => |a, b, c| fb(f(a).mul_add(f(b), f(c))),
-        "fma.rn.f64" => |a, b, c| d(a).mul_add(d(b), d(c)).to_bits(),
-        "mad.lo.u32" => |a, b, c| u(a).wrapping_mul(u(b)).wrapping_add(u(c)).into(),
-        "selp.b32" | "selp.b64" | "selp.f32" | "selp.f64" => |a, b, c| if c == 1 { a } else { b },
-        _ => return None,
-    })
 }
 
 fn op(name: &str) -> Op {
@@ -332,30 +181,35 @@ impl Module {
         Module { code, registers, shared_bytes, local, parameters }
     }
 
-    /// Runs `groups` groups; operands are numbers of buffers, with the offset of their first byte.
+    /// Runs `groups` groups with the given parameters.
+    ///
+    /// # Errors
+    /// The number of what a kernel did wrong.
+    ///
+    /// # Panics
+    /// If not all threads of a group come to the same barriers.
     pub(super) fn run(
         &self,
         groups: u32,
-        buffers: &mut [Vec<u8>],
-        operands: &[(usize, u64)],
-        words: &[u32],
-    ) {
-        let pointers = operands.iter().map(|(b, offset)| (*b as u64 + 1) * APART + offset);
-        let parameters: Vec<u64> = pointers.chain(words.iter().map(|w| u64::from(*w))).collect();
-        assert_eq!(parameters.len(), self.parameters);
+        parameters: &[u64],
+        memory: &mut Memory,
+    ) -> Result<(), Code> {
+        assert_eq!(parameters.len(), self.parameters, "parameters");
         for group in 0..groups {
-            let thread = |tid| Thread { at: 0, registers: vec![0; self.registers], tid, done: false };
+            let thread =
+                |tid| Thread { at: 0, registers: vec![0; self.registers], tid, done: false };
             let mut threads: Vec<Thread> = (0..self.local).map(thread).collect();
             let mut shared = vec![0xa5; self.shared_bytes];
             let launch = [group, groups];
             while threads.iter().any(|t| !t.done) {
                 for thread in &mut threads {
-                    self.until_barrier(thread, launch, &parameters, buffers, &mut shared);
+                    self.until_barrier(thread, launch, parameters, memory, &mut shared)?;
                 }
                 let first = (threads[0].at, threads[0].done);
                 assert!(threads.iter().all(|t| (t.at, t.done) == first), "barriers are not met");
             }
         }
+        Ok(())
     }
 
     fn until_barrier(
@@ -363,9 +217,9 @@ impl Module {
         thread: &mut Thread,
         launch: [u32; 2],
         parameters: &[u64],
-        buffers: &mut [Vec<u8>],
+        memory: &mut Memory,
         shared: &mut [u8],
-    ) {
+    ) -> Result<(), Code> {
         loop {
             let step = &self.code[thread.at];
             thread.at += 1;
@@ -386,19 +240,21 @@ impl Module {
                 Op::Three(of) => of(value(1), value(2), value(3)),
                 Op::Parameter => parameters[value(1) as usize],
                 Op::Load(size, signed, count) => {
-                    let from = place(buffers, value(count), size * count, step.line);
-                    let parts: Vec<u64> = from.chunks(size).map(|c| extend(c, signed)).collect();
-                    for (n, part) in parts.iter().enumerate() {
-                        set(thread, step, n, *part);
+                    let mut bytes = [0; 16];
+                    let bytes = &mut bytes[..size * count];
+                    memory.load(value(count), bytes)?;
+                    for (n, part) in bytes.chunks(size).enumerate() {
+                        set(thread, step, n, extend(part, signed));
                     }
                     continue;
                 }
                 Op::Store(size, count) => {
-                    let values: Vec<u64> = (0..count).map(|n| value(1 + n)).collect();
-                    let to = place(buffers, value(0), size * count, step.line);
-                    for (to, v) in to.chunks_mut(size).zip(values) {
-                        to.copy_from_slice(&v.to_le_bytes()[..size]);
+                    let mut bytes = [0; 16];
+                    let bytes = &mut bytes[..size * count];
+                    for (n, part) in bytes.chunks_mut(size).enumerate() {
+                        part.copy_from_slice(&value(1 + n).to_le_bytes()[..size]);
                     }
+                    memory.store(value(0), bytes)?;
                     continue;
                 }
                 Op::LoadShared(size) => extend(&shared[value(1) as usize..][..size], false),
@@ -408,15 +264,17 @@ impl Module {
                     continue;
                 }
                 Op::Branch => {
-                    let Operand::Target(to) = step.operands[0] else { panic!("line {}", step.line) };
+                    let Operand::Target(to) = step.operands[0] else {
+                        panic!("line {}", step.line)
+                    };
                     thread.at = to;
                     continue;
                 }
-                Op::Barrier => return,
+                Op::Barrier => return Ok(()),
                 Op::Return => {
                     thread.done = true;
                     thread.at -= 1;
-                    return;
+                    return Ok(());
                 }
             };
             set(thread, step, 0, result);
@@ -434,20 +292,10 @@ fn extend(bytes: &[u8], signed: bool) -> u64 {
     all[..bytes.len()].copy_from_slice(bytes);
     let value = u64::from_le_bytes(all);
     match bytes.len() {
-        1 if signed => ib((value as u8 as i8).into()),
-        2 if signed => ib((value as u16 as i16).into()),
+        1 if signed => u64::from(i32::from(value as u8 as i8) as u32),
+        2 if signed => u64::from(i32::from(value as u16 as i16) as u32),
         _ => value,
     }
-}
-
-/// The bytes at an address, which must be aligned to all of them.
-fn place(buffers: &mut [Vec<u8>], address: u64, bytes: usize, line: usize) -> &mut [u8] {
-    let at = (address % APART) as usize;
-    let buffer = (address / APART).checked_sub(1).and_then(|b| buffers.get_mut(b as usize));
-    let buffer = buffer.unwrap_or_else(|| panic!("line {line}: no buffer at {address:#x}"));
-    assert_eq!(at % bytes, 0, "line {line}: {bytes} bytes at {address:#x}");
-    let len = buffer.len();
-    buffer.get_mut(at..at + bytes).unwrap_or_else(|| panic!("line {line}: {at} of {len} bytes"))
 }
 
 fn instruction(names: &Names, line: usize, text: &str) -> Instruction {
