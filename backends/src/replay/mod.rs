@@ -27,6 +27,7 @@
 //! Lists are recorded for every residue of the period that places differ in. In the first and last periods, when
 //! stages are missing, what is left is recorded anew; no other period records or allocates anything.
 #![expect(unsafe_code, reason = "copies between host regions and mapped memory")]
+#![expect(private_bounds, private_interfaces, reason = "devices are made here and nowhere else")]
 
 mod expand;
 mod layout;

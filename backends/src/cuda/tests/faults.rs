@@ -6,11 +6,13 @@ use std::sync::Arc;
 use zbmd_ir::TiVec;
 
 use super::soft;
+use crate::cuda::device::{Bank, Draft};
 use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, Site, Verdict};
 use crate::kernels::lang::{Builder, Kernel, Mem};
 use crate::kernels::{Operand, Step};
 use crate::op::Registry;
 use crate::ops::conformance::subject;
+use crate::replay::Home;
 
 /// Makes an actor's kernels ready and runs them, as calibration does.
 fn work(device: &Arc<Device>) -> Result<(), Fault> {
@@ -101,5 +103,24 @@ fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
             other => panic!("{other}"),
         });
         assert_eq!((said, device.is_alive()), (code, code.is_none()), "{kind}");
+    }
+}
+
+#[test]
+fn edges_left_out_are_found() {
+    for (keeps, conflicts) in [(true, 0), (false, 1)] {
+        let device = soft();
+        let machine = machine(&device);
+        machine.check();
+        let banks: Result<Vec<Bank>, Fault> =
+            (0..3).map(|_| Bank::new(&device, 64, Home::Device)).collect();
+        let at: Vec<u64> = banks.as_ref().expect("memory").iter().map(|b| b.at).collect();
+        let draft = Draft::new(&device).expect("a graph");
+        let first = draft.copy(&[], at[0], at[1], 64).expect("a node");
+        let after = if keeps { vec![first] } else { vec![] };
+        draft.copy(&after, at[1], at[2], 64).expect("a node");
+        let ready = draft.finish().expect("a graph");
+        device.call(|driver| driver.launch(ready.exec)).expect("a launch");
+        assert_eq!(machine.conflicts().len(), conflicts);
     }
 }
