@@ -1,6 +1,8 @@
 //! Kernels and devices. Never plans; validates nothing that a verifier has checked.
 
 pub mod call;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod devices;
 mod expr;
 pub mod interpret;
@@ -11,6 +13,8 @@ pub mod op;
 mod ops;
 #[cfg(test)]
 mod reference;
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+pub mod replay;
 mod simd;
 
 pub use ops::nn::{TensorInput, TensorOp};

@@ -315,6 +315,7 @@ impl Registry {
         const CALL_PS: u64 = 15_000;
         match device.backend.as_str() {
             "cpu" => {}
+            "cuda" if cfg!(feature = "cuda") => return self.gpu_cost(actor, device, blobs),
             "vulkan" if cfg!(feature = "vulkan") => return self.gpu_cost(actor, device, blobs),
             _ => return None,
         }

@@ -20,9 +20,11 @@ pub fn streams<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Streams {
     entries.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }
 
-/// Path of a file in `graphs/`.
+/// Path of a file in `graphs/`, or in the folder that `ZBMD_GRAPHS` names, for binaries that run elsewhere.
 pub fn graph_file(relative: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../graphs").join(relative)
+    let graphs = std::env::var_os("ZBMD_GRAPHS").map(PathBuf::from);
+    let here = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../graphs");
+    graphs.unwrap_or_else(here).join(relative)
 }
 
 /// Compiles `graphs/{model}` for that many like CPU devices.

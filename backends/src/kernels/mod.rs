@@ -3,7 +3,7 @@
 //! An op gives a [`KernelPlan`] beside its CPU kernel: a few steps, each a copy or a run of one kernel over the ports'
 //! memory, the same for every device. Nothing here knows a driver, an arena or a calendar.
 #![cfg_attr(
-    not(feature = "vulkan"),
+    not(any(feature = "cuda", feature = "vulkan")),
     allow(dead_code, unused_imports, reason = "kernels are read by the back ends that print them")
 )]
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use ash::vk;
 use zbmd_ir::Actor;
 
-use super::commands::{Command, Draft, Pool, Range, Sets, Timeline, staged};
+use super::commands::{Draft, Pool, Sets, Timeline, staged};
 use super::device::Device;
 use super::error::Fault;
 use super::hazards::Hazards;
 use super::memory::Bank;
 use crate::kernels::{KernelPlan, Operand, Step};
+use crate::replay::{Command, Range, bind};
 
 /// Longest that a call may take.
 const TIMEOUT_NS: u64 = 60_000_000_000;
@@ -97,15 +98,22 @@ impl GpuCall {
             Operand::Const(i) => consts[i as usize],
             Operand::Scratch => scratch,
         };
-        let mut draft = Draft::new(device);
         let mut commands: Vec<Command> = Vec::new();
-        if let Err(too_long) = draft.bind(plan, &pipelines, n, &place, &mut commands)? {
+        let numbers: Vec<u32> = (0..pipelines.len() as u32).collect();
+        let limits = device.limits.into();
+        if let Err(too_long) = bind(limits, plan, &numbers, n, &place, &mut 0, &mut commands) {
             let wanted =
                 format!(": {} bytes for one kernel, at most {}", too_long.bytes, too_long.limit);
             let site = super::error::Site::CreateSets;
             return Err(Fault::OutOfMemory { site, whose: "device", wanted });
         }
-        let sets = draft.finish(&banks)?;
+        let mut draft = Draft::new(device);
+        let mut bound = Vec::new();
+        for command in &commands {
+            let Command::Run(run) = command else { continue };
+            bound.push(draft.bind(pipelines[run.kernel as usize], run)?);
+        }
+        let sets = draft.finish(bound, &banks)?;
         let pool = Pool::new(device)?;
         let buffer = pool.buffers(1)?[0];
         let all = std::iter::repeat_n(&commands, calls).flatten();

@@ -9,67 +9,30 @@ use ash::vk;
 use super::device::Device;
 use super::error::{Fault, Site};
 use super::hazards::{Hazards, Stages};
-use super::memory::{Bank, Home};
-use crate::kernels::lang::Mem;
-use crate::kernels::{Grid, KernelPlan, Operand, Step};
+use super::memory::Bank;
+use crate::replay::{Command, Home, Range, Run};
 
-/// Bytes of a bank, by its number in the table at hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Range {
-    pub(super) bank: u32,
-    pub(super) start: u64,
-    pub(super) end: u64,
-}
-
-impl Range {
-    pub(super) fn new(bank: u32, start: u64, len: u64) -> Self {
-        Self { bank, start, end: start + len }
-    }
-
-    pub(super) fn len(self) -> u64 {
-        self.end - self.start
-    }
-
-    pub(super) fn overlaps(self, other: Range) -> bool {
-        self.bank == other.bank && self.start < other.end && other.start < self.end
-    }
-}
-
-/// One command.
-#[derive(Clone, Debug)]
-pub(super) enum Command {
-    /// Ranges of one length that do not overlap.
-    Copy {
-        from: Range,
-        to: Range,
-    },
-    /// Zeros.
-    Zero {
-        to: Range,
-    },
-    Run(Bound),
-}
-
-impl Command {
-    /// The stages that a barrier before it must wait for, if it needs one.
-    fn note(&self, hazards: &mut Hazards) -> Option<Stages> {
-        let transfer = Stages { compute: false, transfer: true };
-        match self {
-            Command::Copy { from, to } => {
-                hazards.note([*from].into_iter(), [*to].into_iter(), transfer)
-            }
-            Command::Zero { to } => hazards.note([].into_iter(), [*to].into_iter(), transfer),
-            Command::Run(run) => {
-                let of = |writes: bool| {
-                    run.ranges.iter().filter(move |r| r.1 == writes).map(|(range, _)| *range)
-                };
-                hazards.note(of(false), of(true), Stages { compute: true, transfer: false })
-            }
+/// The stages that a barrier before a command must wait for, if it needs one.
+///
+/// Kernels count as touching all that they are given, which begins at a multiple of `align` bytes.
+fn note(command: &Command, hazards: &mut Hazards, align: u64) -> Option<Stages> {
+    let transfer = Stages { compute: false, transfer: true };
+    match command {
+        Command::Copy { from, to } => {
+            hazards.note([*from].into_iter(), [*to].into_iter(), transfer)
+        }
+        Command::Zero { to } => hazards.note([].into_iter(), [*to].into_iter(), transfer),
+        Command::Run(run) => {
+            let given = move |r: Range| Range { start: r.start / align * align, ..r };
+            let of = |writes: bool| {
+                run.operands.iter().filter(move |r| r.2 == writes).map(move |(r, ..)| given(*r))
+            };
+            hazards.note(of(false), of(true), Stages { compute: true, transfer: false })
         }
     }
 }
 
-/// A run of a kernel on given memory.
+/// A run of a kernel, bound to its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
     pipeline: vk::Pipeline,
@@ -78,7 +41,6 @@ pub(super) struct Bound {
     set: u32,
     groups: u32,
     arguments: Box<[u32]>,
-    ranges: Box<[(Range, bool)]>,
 }
 
 /// Commands in the making, and the descriptor sets that they will need.
@@ -87,96 +49,39 @@ pub(super) struct Draft {
     sets: BTreeMap<Box<[Range]>, u32>,
 }
 
-/// A kernel plan cannot run on this memory: more bytes than a kernel can be given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong {
-    pub(super) bytes: u64,
-    pub(super) limit: u64,
-}
-
 impl Draft {
     pub(super) fn new(device: &Arc<Device>) -> Self {
         Self { device: Arc::clone(device), sets: BTreeMap::new() }
     }
 
-    /// The commands of one call of `firings` firings; `pipelines` are those of the plan's runs, in order.
-    pub(super) fn bind(
-        &mut self,
-        plan: &KernelPlan,
-        pipelines: &[vk::Pipeline],
-        firings: u64,
-        place: &dyn Fn(Operand) -> Range,
-        out: &mut Vec<Command>,
-    ) -> Result<Result<(), TooLong>, Fault> {
-        let mut pipelines = pipelines.iter();
-        for step in &plan.steps {
-            match step {
-                Step::Copy { from, to, bytes } => {
-                    let len = bytes.of(firings);
-                    let cut = |range: Range| Range::new(range.bank, range.start, len);
-                    if len > 0 {
-                        out.push(Command::Copy { from: cut(place(*from)), to: cut(place(*to)) });
-                    }
-                }
-                Step::Run(run) => {
-                    let bindings = run.kernel.bindings.iter();
-                    let ranges = run.operands.iter().zip(bindings);
-                    let ranges: Vec<_> =
-                        ranges.map(|(o, b)| (place(*o), b.mem, b.writes)).collect();
-                    let groups = match run.grid {
-                        Grid::Groups(rows) => rows.of(firings),
-                        Grid::Threads(all) => all.of(firings).div_ceil(run.kernel.local.into()),
-                    };
-                    let Some(pipeline) = pipelines.next() else { break };
-                    match self.run(*pipeline, &ranges, firings, groups)? {
-                        Ok(bound) => out.push(Command::Run(bound)),
-                        Err(too_long) => return Ok(Err(too_long)),
-                    }
-                }
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    fn run(
-        &mut self,
-        pipeline: vk::Pipeline,
-        ranges: &[(Range, Mem, bool)],
-        firings: u64,
-        groups: u64,
-    ) -> Result<Result<Bound, TooLong>, Fault> {
+    /// A run with its pipeline.
+    pub(super) fn bind(&mut self, pipeline: vk::Pipeline, run: &Run) -> Result<Bound, Fault> {
         let limits = self.device.limits;
-        let mut arguments = vec![firings as u32];
-        let mut bound = Vec::with_capacity(ranges.len());
-        for &(range, mem, writes) in ranges {
+        let mut arguments = vec![run.firings as u32];
+        let mut key = Vec::with_capacity(run.operands.len());
+        for &(range, mem, _) in &run.operands {
             // What a kernel is given begins at a multiple of the device's own; the rest is an offset.
             let start = range.start / limits.align_bytes * limits.align_bytes;
-            let range = Range { start, ..range };
-            if range.len() > limits.range_bytes || firings > u64::from(u32::MAX) {
-                return Ok(Err(TooLong { bytes: range.len(), limit: limits.range_bytes }));
-            }
-            arguments.push(((ranges[bound.len()].0.start - start) / mem.bytes()) as u32);
-            bound.push((range, writes));
+            arguments.push(((range.start - start) / mem.bytes()) as u32);
+            key.push(Range { start, ..range });
         }
-        let key: Box<[Range]> = bound.iter().map(|(r, _)| *r).collect();
         let next = self.sets.len() as u32;
-        let set = *self.sets.entry(key).or_insert(next);
-        let layout = self.device.layouts(ranges.len())?.pipeline;
-        Ok(Ok(Bound {
+        let set = *self.sets.entry(key.into()).or_insert(next);
+        Ok(Bound {
             pipeline,
-            layout,
+            layout: self.device.layouts(run.operands.len())?.pipeline,
             set,
-            groups: groups.clamp(1, limits.groups.into()) as u32,
+            groups: run.groups.clamp(1, limits.groups.into()) as u32,
             arguments: arguments.into(),
-            ranges: bound.into(),
-        }))
+        })
     }
 
     /// Makes the descriptor sets.
-    pub(super) fn finish(self, banks: &[Bank]) -> Result<Sets, Fault> {
+    pub(super) fn finish(self, bound: Vec<Bound>, banks: &[Bank]) -> Result<Sets, Fault> {
         let count = self.sets.len() as u32;
         let device = self.device;
         let mut made = Sets {
+            bound,
             pool: vk::DescriptorPool::null(),
             sets: Vec::new(),
             device: Arc::clone(&device),
@@ -233,8 +138,10 @@ impl Draft {
     }
 }
 
-/// Descriptor sets, all made at once.
+/// Runs bound to descriptor sets, which are all made at once.
 pub(super) struct Sets {
+    /// By their numbers.
+    bound: Vec<Bound>,
     pool: vk::DescriptorPool,
     sets: Vec<vk::DescriptorSet>,
     device: Arc<Device>,
@@ -300,7 +207,7 @@ impl Pool {
         let mut bound = (vk::Pipeline::null(), None);
         let mut barriers = 0;
         for command in commands {
-            if let Some(wait) = command.note(hazards) {
+            if let Some(wait) = note(command, hazards, device.limits.align_bytes) {
                 if device.keeps_order() {
                     self.barrier(buffer, wait);
                 }
@@ -321,7 +228,10 @@ impl Pool {
                     // SAFETY: the range lies in its bank; banks are whole words long.
                     unsafe { device.raw.cmd_fill_buffer(buffer, bank(to), to.start, to.len(), 0) };
                 }
-                Command::Run(run) => self.run(buffer, run, sets, &mut bound),
+                Command::Run(run) => {
+                    let run = &sets.bound[run.number as usize];
+                    self.run(buffer, run, sets, &mut bound);
+                }
             }
         }
         self.host_barrier(buffer);

@@ -36,6 +36,13 @@ pub(super) struct Limits {
     pub(super) groups: u32,
 }
 
+impl From<Limits> for crate::replay::Limits {
+    fn from(limits: Limits) -> Self {
+        let Limits { align_bytes, range_bytes, bank_bytes, groups: _ } = limits;
+        Self { align_bytes, range_bytes, bank_bytes }
+    }
+}
+
 /// An open device. One thread drives it.
 ///
 /// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or never answer again:

@@ -1,6 +1,6 @@
 //! Which commands must wait for which: what was read and written since the last barrier.
 
-use super::commands::Range;
+use crate::replay::Range;
 
 /// Kinds of work that barriers tell apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

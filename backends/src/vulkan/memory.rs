@@ -7,15 +7,7 @@ use ash::vk;
 
 use super::device::Device;
 use super::error::{Fault, Site};
-
-/// Where a bank lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    /// In the device's own memory.
-    Device,
-    /// In memory that host and device see at once, without flushing.
-    Host,
-}
+use crate::replay::Home;
 
 /// A buffer and its memory.
 pub(super) struct Bank {

@@ -14,15 +14,22 @@ mod hazards;
 mod instance;
 mod memory;
 mod pipelines;
-mod replay;
+mod queue;
 mod spirv;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
 pub use call::GpuCall;
 pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Injected, Injection};
 pub use error::{Fault, OpenError, Site, Unavailable};
 pub use instance::{Instance, Kind, Listed, list};
-pub use replay::{Halt, HostRegion, Peers, Replay, ReplayError, Stopped, Summary};
+
+/// A Vulkan device's calendar, ready to run.
+pub type Replay = crate::replay::Replay<queue::Queue>;
+/// Why a calendar cannot be replayed on a Vulkan device.
+pub type ReplayError = crate::replay::ReplayError<Fault>;
+/// Why a period was not completed.
+pub type Halt = crate::replay::Halt<Fault>;

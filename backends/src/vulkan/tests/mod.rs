@@ -2,7 +2,7 @@
 //! validation layers look on where they are installed, and must have nothing to say.
 
 mod faults;
-mod suite;
+pub(crate) mod suite;
 mod tensor;
 
 use std::sync::{Arc, OnceLock};

@@ -15,7 +15,7 @@ use crate::vulkan::spirv::{Floats, print};
 
 /// How near an op comes to its CPU kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Tolerance {
+pub(crate) enum Tolerance {
     /// The same bits, NaNs aside.
     Exact,
     /// As a share of each value, for ops of single elements.
@@ -25,7 +25,7 @@ pub(super) enum Tolerance {
 }
 
 /// What every op keeps; conversions that divide and functions by polynomials differ in the last places.
-fn tolerance(op: &str, parameters: &str) -> Tolerance {
+pub(crate) fn tolerance(op: &str, parameters: &str) -> Tolerance {
     match op {
         "Fir" | "Correlate" | "MatMul" => Tolerance::Sum(1e-6),
         "Fft" | "Rfft" | "Irfft" => Tolerance::Sum(2e-6),
@@ -49,7 +49,7 @@ fn tolerance(op: &str, parameters: &str) -> Tolerance {
 }
 
 /// Ops whose inputs must be tame: sums of anything with an infinity say nothing, nor does the sine of 10^30.
-fn is_tame(op: &str, parameters: &str) -> bool {
+pub(crate) fn is_tame(op: &str, parameters: &str) -> bool {
     matches!(tolerance(op, parameters), Tolerance::Sum(_))
         || parameters.contains("sin(")
         || parameters.contains("cis(")
@@ -57,7 +57,7 @@ fn is_tame(op: &str, parameters: &str) -> bool {
 }
 
 /// Cases that GPUs leave to the CPU.
-const CPU_ONLY: &[(&str, &str)] = &[
+pub(crate) const CPU_ONLY: &[(&str, &str)] = &[
     ("expr: \"exp(x) * tanh(x) + pow(x, 3) / 7\"", "functions of f64"),
     ("to: bf16", "f64 to bf16 in one rounding"),
 ];
@@ -80,7 +80,7 @@ fn bits_to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 }
 
 /// The first element that is too far off, and by how much.
-pub(super) fn compare(
+pub(crate) fn compare(
     dtype: DType,
     got: &[u8],
     want: &[u8],
@@ -141,7 +141,7 @@ pub(super) fn on_device(
     (outputs, states)
 }
 
-fn tame(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
+pub(crate) fn tame(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
     match dtype {
         DType::F32 | DType::C32 => {
             let count = if dtype == DType::C32 { 2 * count } else { count };

@@ -1,13 +1,9 @@
 //! The tokens at borders in the middle of a run: copied by the device, while it goes on, to where the host sees them.
 #![expect(unsafe_code, reason = "reads mapped memory")]
 
-use ash::vk;
 use zbmd_ir::{BufferId, ChannelId};
 
-use super::super::commands::{Command, Range};
-use super::super::error::Fault;
-use super::super::hazards::Hazards;
-use super::super::memory::{Bank, Home};
+use super::queue::{Command, Home, List, Queue, Range};
 use super::state::Head;
 use super::{DEPTH, Peers, Replay, Stopped, block_at};
 
@@ -30,7 +26,7 @@ struct Group {
     /// Channel, place in the bank, bytes.
     parts: Vec<(ChannelId, u64, usize)>,
     /// For each phase of the period.
-    buffers: Vec<vk::CommandBuffer>,
+    lists: Vec<List>,
 }
 
 /// A save that was submitted.
@@ -44,12 +40,12 @@ pub(super) struct Due {
 
 impl Saves {
     /// What is to be saved at the end of a period.
-    pub(super) fn due(&self, period: u64, blocks: u64) -> Option<(Due, vk::CommandBuffer)> {
+    pub(super) fn due(&self, period: u64, blocks: u64) -> Option<(Due, List)> {
         self.groups.iter().enumerate().find_map(|(group, g)| {
             let border = block_at(g.stage, period, blocks)? + 1;
-            let phase = (period % g.buffers.len() as u64) as usize;
+            let phase = (period % g.lists.len() as u64) as usize;
             let due = Due { group, border, at: (period % DEPTH) * self.stride };
-            border.is_multiple_of(self.every).then_some((due, g.buffers[phase]))
+            border.is_multiple_of(self.every).then_some((due, g.lists[phase]))
         })
     }
 
@@ -57,11 +53,11 @@ impl Saves {
     pub(super) fn give(
         &self,
         due: Due,
-        banks: &[Bank],
+        queue: &impl Queue,
         peers: &mut dyn Peers,
     ) -> Result<(), Stopped> {
         for &(channel, at, bytes) in &self.groups[due.group].parts {
-            let from = banks[self.bank as usize].host(due.at + at, bytes);
+            let from = queue.host(self.bank, due.at + at, bytes);
             // SAFETY: the copy has ended, with a barrier towards the host; the next one to this place is submitted
             // only after this period has ended.
             let tokens = unsafe { std::slice::from_raw_parts(from, bytes) };
@@ -71,7 +67,7 @@ impl Saves {
     }
 }
 
-impl Replay {
+impl<Q: Queue> Replay<Q> {
     /// From now on hands the heads of these buffers to [`Peers::save`] at every border that is a multiple of `every`
     /// blocks (at least as many as there are stages). Buffers of other devices are passed over. Before the first
     /// period.
@@ -81,7 +77,7 @@ impl Replay {
     ///
     /// # Panics
     /// If `every` is smaller than the number of stages, or the run has begun.
-    pub fn save_borders(&mut self, every: u64, buffers: &[BufferId]) -> Result<(), Fault> {
+    pub fn save_borders(&mut self, every: u64, buffers: &[BufferId]) -> Result<(), Q::Fault> {
         assert!(every >= self.stages && self.begun == 0, "borders {every} blocks apart");
         let kept = |h: &&Head| buffers.contains(&h.buffer);
         let mut stages: Vec<u32> = self.heads.iter().filter(kept).map(|h| h.stage).collect();
@@ -101,17 +97,14 @@ impl Replay {
             }
             stride = stride.max(at);
             copies.push(from);
-            groups.push(Group { stage, parts, buffers: Vec::new() });
+            groups.push(Group { stage, parts, lists: Vec::new() });
         }
         if groups.is_empty() {
             return Ok(());
         }
-        let bank = self.banks.len() as u32;
-        self.banks.push(Bank::new(&self.device, DEPTH * stride, Home::Host)?);
-        let mut hazards = Hazards::default();
+        let bank = self.queue.bank(DEPTH * stride, Home::Host)?;
         for (group, heads) in groups.iter_mut().zip(copies) {
-            group.buffers = self.pool.buffers(self.phases as usize)?;
-            for (phase, buffer) in (0..self.phases).zip(&group.buffers) {
+            for phase in 0..self.phases {
                 let copies: Vec<Command> = heads
                     .iter()
                     .zip(&group.parts)
@@ -123,8 +116,7 @@ impl Replay {
                         Command::Copy { from, to: Range::new(bank, at, from.len()) }
                     })
                     .collect();
-                let (sets, banks) = (&self.sets, &self.banks);
-                self.pool.record(*buffer, copies.iter(), sets, banks, &mut hazards)?;
+                group.lists.push(self.queue.record(&copies.iter().collect::<Vec<_>>())?.0);
             }
         }
         self.saves = Some(Saves { every, groups, bank, stride });

@@ -3,24 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ash::vk;
 use bytes::Bytes;
 use zbmd_ir::{
     Actor, ActorId, BlobId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan,
     PortChannels, Program, Region, RingId, Role, TiSlice,
 };
 
-use super::super::commands::{Command, Draft, Pool, Range, Timeline, once, staged};
-use super::super::device::Device;
-use super::super::error::Fault;
-use super::super::hazards::Hazards;
-use super::super::memory::{Bank, Home};
 use super::expand::{self, Exec, What};
 use super::layout::Layout;
+use super::queue::{Command, Home, Queue, Range, bind};
 use super::state::Head;
 use super::{
     DEPTH, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, actor_name, buffer_name,
 };
+use crate::kernels::lang::Kernel;
 use crate::kernels::{KernelPlan, Operand, Step};
 use crate::op::Registry;
 
@@ -92,12 +88,13 @@ pub(super) struct Segment {
 /// An actor of the device: its kernels and where its constants lie.
 struct Ready {
     plan: KernelPlan,
-    pipelines: Vec<vk::Pipeline>,
+    /// Numbers of the plan's kernels.
+    kernels: Vec<u32>,
     consts: Vec<Range>,
 }
 
-struct Preparing<'a> {
-    device: &'a Arc<Device>,
+struct Preparing<'a, Q> {
+    queue: Q,
     graph: &'a Graph,
     plan: &'a Plan,
     calendar: &'a Calendar,
@@ -112,11 +109,13 @@ struct Preparing<'a> {
     bounce: u32,
     inbox: u32,
     outbox: u32,
-    draft: Draft,
-    banks: Vec<Bank>,
+    kernels: Vec<Arc<Kernel>>,
+    runs: u32,
+    /// Number of banks, without those of constants.
+    banks: u32,
 }
 
-impl Replay {
+impl<Q: Queue> Replay<Q> {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
     /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
@@ -127,15 +126,15 @@ impl Replay {
     ///
     /// # Panics
     /// If the program was not verified, or the calendar is not one of the plan's.
-    pub fn new(
-        device: &Arc<Device>,
+    pub(crate) fn prepare(
+        queue: Q,
         registry: &Registry,
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
-    ) -> Result<Replay, ReplayError> {
-        let listed = device.listed().name.clone();
+    ) -> Result<Self, ReplayError<Q::Fault>> {
+        let listed = queue.name();
         let too_many = |what: String| ReplayError::TooMany {
             device: listed.clone(),
             what,
@@ -150,7 +149,7 @@ impl Replay {
         let Some(phases) = phases.filter(|_| all.is_some_and(|n| n <= MAX_COMMANDS as u64)) else {
             return Err(too_many(format!("{slots} slots, for every residue of its places,")));
         };
-        let mut preparing = Preparing::new(device, program, plan, calendar, regions)?;
+        let mut preparing = Preparing::new(queue, program, plan, calendar, regions)?;
         preparing.make_banks()?;
         preparing.make_actors(registry, &program.blobs, &segments)?;
         let mut ready = Vec::new();
@@ -195,18 +194,18 @@ fn phases(plan: &Plan, device: DeviceId) -> Option<u64> {
     own.map(|b| u64::from(b.blocks)).try_fold(DEPTH, lcm)
 }
 
-impl<'a> Preparing<'a> {
+impl<'a, Q: Queue> Preparing<'a, Q> {
     fn new(
-        device: &'a Arc<Device>,
+        queue: Q,
         program: &'a Program,
         plan: &'a Plan,
         calendar: &'a Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
-    ) -> Result<Self, ReplayError> {
+    ) -> Result<Self, ReplayError<Q::Fault>> {
         let graph = &program.graph;
         let own = plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
         let mut this = Self {
-            device,
+            queue,
             graph,
             plan,
             calendar,
@@ -220,14 +219,18 @@ impl<'a> Preparing<'a> {
             bounce: 0,
             inbox: 0,
             outbox: 0,
-            draft: Draft::new(device),
-            banks: Vec::new(),
+            kernels: Vec::new(),
+            runs: 0,
+            banks: 0,
         };
         this.make_rings(regions)?;
         Ok(this)
     }
 
-    fn make_rings(&mut self, regions: &BTreeMap<DeviceId, HostRegion>) -> Result<(), ReplayError> {
+    fn make_rings(
+        &mut self,
+        regions: &BTreeMap<DeviceId, HostRegion>,
+    ) -> Result<(), ReplayError<Q::Fault>> {
         let mine = self.calendar.device;
         for (id, ring) in self.plan.rings.iter_enumerated() {
             if ring.from != mine && ring.to != mine {
@@ -258,10 +261,10 @@ impl<'a> Preparing<'a> {
     }
 
     fn name(&self) -> String {
-        self.device.listed().name.clone()
+        self.queue.name()
     }
 
-    fn layout(&self, region: Region, first: u32) -> Result<Layout, ReplayError> {
+    fn layout(&self, region: Region, first: u32) -> Result<Layout, ReplayError<Q::Fault>> {
         let buffers = self.places.values().map(|id| (*id, &self.plan.buffers[*id]));
         let buffers: Vec<_> = buffers.filter(|(_, b)| b.region == region).collect();
         let mut memory: Vec<(u64, u64)> = buffers
@@ -272,7 +275,7 @@ impl<'a> Preparing<'a> {
             let start = self.calendar.scratch_offset_bytes;
             memory.push((start, start + self.calendar.scratch_bytes));
         }
-        Layout::new(memory, self.device.limits.bank_bytes, first).map_err(|e| {
+        Layout::new(memory, self.queue.limits().bank_bytes, first).map_err(|e| {
             let largest = buffers.iter().max_by_key(|(_, b)| b.size_bytes());
             let what = largest.map(|(id, _)| buffer_name(self.graph, self.plan, *id));
             ReplayError::TooLarge {
@@ -285,7 +288,7 @@ impl<'a> Preparing<'a> {
     }
 
     /// All memory but that of constants.
-    fn make_banks(&mut self) -> Result<(), ReplayError> {
+    fn make_banks(&mut self) -> Result<(), ReplayError<Q::Fault>> {
         self.arena = self.layout(Region::Arena, 0)?;
         let arenas = self.arena.sizes().count() as u32;
         self.exchange = self.layout(Region::Exchange, arenas)?;
@@ -304,21 +307,15 @@ impl<'a> Preparing<'a> {
         let outbox = sent.map(|r| DEPTH * r.outbox_stride).sum();
         self.outbox = self.push_bank(outbox, Home::Host)?;
         // As the CPU's regions: zero at first.
-        let all = self.banks.iter().enumerate();
-        let fills: Vec<Command> =
-            all.map(|(i, b)| Command::Zero { to: Range::new(i as u32, 0, b.bytes) }).collect();
-        self.run_once(&fills)?;
-        Ok(())
+        let whole = |i| Range::new(i, 0, self.queue.bank_bytes(i));
+        let fills: Vec<Command> = (0..self.banks).map(|i| Command::Zero { to: whole(i) }).collect();
+        Ok(self.queue.run_once(&fills, PATIENCE_NS)?)
     }
 
-    fn run_once(&self, commands: &[Command]) -> Result<(), Fault> {
-        let none = Draft::new(self.device).finish(&self.banks)?;
-        once(self.device, commands, &none, &self.banks, PATIENCE_NS)
-    }
-
-    fn push_bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
-        self.banks.push(Bank::new(self.device, bytes, home)?);
-        Ok(self.banks.len() as u32 - 1)
+    fn push_bank(&mut self, bytes: u64, home: Home) -> Result<u32, Q::Fault> {
+        let number = self.queue.bank(bytes, home)?;
+        self.banks = number + 1;
+        Ok(number)
     }
 
     /// Kernels and constants of every actor that fires.
@@ -327,7 +324,7 @@ impl<'a> Preparing<'a> {
         registry: &Registry,
         blobs: &TiSlice<BlobId, Bytes>,
         segments: &[expand::Segment],
-    ) -> Result<(), ReplayError> {
+    ) -> Result<(), ReplayError<Q::Fault>> {
         let mut plans: BTreeMap<ActorId, KernelPlan> = BTreeMap::new();
         for exec in segments.iter().flat_map(|s| &s.execs) {
             if let What::Fire { actor, .. } = exec.what
@@ -336,29 +333,21 @@ impl<'a> Preparing<'a> {
                 plans.insert(actor, self.lower(registry, blobs, actor)?);
             }
         }
-        let kernels = plans.values().flat_map(|p| &p.steps).filter_map(|s| match s {
-            Step::Run(run) => Some(&*run.kernel),
-            Step::Copy { .. } => None,
-        });
-        let mut pipelines = self.device.pipelines(kernels)?.into_iter();
-        let (mut images, mut copies) = (Vec::new(), Vec::new());
+        let mut images = Vec::new();
         for (actor, plan) in plans {
-            let runs = plan.steps.iter().filter(|s| matches!(s, Step::Run(_))).count();
-            let pipelines = pipelines.by_ref().take(runs).collect();
+            let mut kernels = Vec::new();
+            for step in &plan.steps {
+                let Step::Run(run) = step else { continue };
+                kernels.push(self.kernels.len() as u32);
+                self.kernels.push(Arc::clone(&run.kernel));
+            }
             let consts = plan.consts.iter().map(|c| self.constant(&mut images, c)).collect();
-            self.actors.insert(actor, Ready { plan, pipelines, consts });
+            self.actors.insert(actor, Ready { plan, kernels, consts });
         }
         for image in &images {
-            self.push_bank(image.len() as u64, Home::Device)?;
+            let (to, len) = (self.push_bank(image.len() as u64, Home::Device)?, image.len() as u64);
+            self.queue.upload(&[(Range::new(to, 0, len), image.as_slice())], PATIENCE_NS)?;
         }
-        let (count, all) = (images.len(), self.banks.len());
-        for (i, image) in images.iter().enumerate() {
-            let whole = |bank: usize| Range::new(bank as u32, 0, image.len() as u64);
-            copies.push(Command::Copy { from: whole(all + i), to: whole(all - count + i) });
-            self.banks.push(staged(self.device, image)?);
-        }
-        self.run_once(&copies)?;
-        self.banks.truncate(all);
         Ok(())
     }
 
@@ -367,12 +356,12 @@ impl<'a> Preparing<'a> {
         registry: &Registry,
         blobs: &TiSlice<BlobId, Bytes>,
         id: ActorId,
-    ) -> Result<KernelPlan, ReplayError> {
+    ) -> Result<KernelPlan, ReplayError<Q::Fault>> {
         let actor: &Actor = &self.graph.actors[id];
         if actor.role != Role::Compute {
             return Err(ReplayError::Stream { actor: actor.name.clone(), device: self.name() });
         }
-        let plan = registry.lower(actor, blobs, &self.device.caps).ok_or_else(|| {
+        let plan = registry.lower(actor, blobs, self.queue.caps()).ok_or_else(|| {
             let (actor, op) = (actor.name.clone(), actor.op.clone());
             ReplayError::NoKernel { actor, op, device: self.name() }
         })?;
@@ -386,14 +375,14 @@ impl<'a> Preparing<'a> {
 
     /// Where a constant will lie: constants share banks, which come next in the table.
     fn constant(&self, images: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Range {
-        let limit = self.device.limits.bank_bytes;
+        let limit = self.queue.limits().bank_bytes;
         let fits = |image: &Vec<u8>| {
             (image.len() as u64).next_multiple_of(CONST_ALIGN) + bytes.len() as u64 <= limit
         };
         if !images.last().is_some_and(fits) {
             images.push(Vec::new());
         }
-        let bank = (self.banks.len() + images.len()) as u32 - 1;
+        let bank = self.banks + images.len() as u32 - 1;
         let image = images.last_mut().expect("pushed above");
         let start = (image.len() as u64).next_multiple_of(CONST_ALIGN);
         image.resize(start as usize, 0);
@@ -420,7 +409,11 @@ impl<'a> Preparing<'a> {
         layout.range(offset, tokens.1 * token_bytes)
     }
 
-    fn segment(&mut self, segment: &expand::Segment, phases: u64) -> Result<Segment, ReplayError> {
+    fn segment(
+        &mut self,
+        segment: &expand::Segment,
+        phases: u64,
+    ) -> Result<Segment, ReplayError<Q::Fault>> {
         let mut ready = Segment::default();
         for exec in &segment.execs {
             self.host_part(exec, &mut ready);
@@ -468,7 +461,7 @@ impl<'a> Preparing<'a> {
         exec: &Exec,
         phase: u64,
         out: &mut Vec<(u32, Command)>,
-    ) -> Result<(), ReplayError> {
+    ) -> Result<(), ReplayError<Q::Fault>> {
         let stage = exec.stage;
         match exec.what {
             What::Fire { actor, first, count } => {
@@ -519,7 +512,7 @@ impl<'a> Preparing<'a> {
         stage: u32,
         phase: u64,
         out: &mut Vec<Command>,
-    ) -> Result<(), ReplayError> {
+    ) -> Result<(), ReplayError<Q::Fault>> {
         let actor = &self.graph.actors[id];
         let buffer = |channel: ChannelId| self.places[&channel];
         let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
@@ -557,7 +550,8 @@ impl<'a> Preparing<'a> {
             Operand::Const(i) => ready.consts[i as usize],
             Operand::Scratch => scratch,
         };
-        let bound = self.draft.bind(&ready.plan, &ready.pipelines, count, &place, out)?;
+        let limits = self.queue.limits();
+        let bound = bind(limits, &ready.plan, &ready.kernels, count, &place, &mut self.runs, out);
         bound.map_err(|e| ReplayError::TooLarge {
             what: format!("a call of {count} firings of `{}`", actor_name(self.graph, id)),
             bytes: e.bytes,
@@ -586,34 +580,37 @@ impl<'a> Preparing<'a> {
     }
 
     fn finish(
-        self,
+        mut self,
         stages: &Stages,
         segments: Vec<Segment>,
         phases: u64,
         regions: &BTreeMap<DeviceId, HostRegion>,
-    ) -> Result<Replay, ReplayError> {
+    ) -> Result<Replay<Q>, ReplayError<Q::Fault>> {
         let heads = self.heads(stages);
-        let sets = self.draft.finish(&self.banks)?;
-        let pool = Pool::new(self.device)?;
-        let mut buffers = pool.buffers(segments.len() * (phases + DEPTH) as usize)?;
-        let spare = buffers.split_off(segments.len() * phases as usize);
-        let mut hazards = Hazards::default();
+        let queue = &mut self.queue;
+        let all = segments.iter().flat_map(|s| s.commands.iter().flatten());
+        let mut runs = all.filter_map(|(_, command)| match command {
+            Command::Run(run) => Some(run),
+            Command::Copy { .. } | Command::Zero { .. } => None,
+        });
+        queue.load(&self.kernels, &mut runs)?;
         let mut summary = Summary {
             segments: segments.len(),
             phases,
-            bytes: self.banks.iter().map(|b| b.bytes).sum(),
+            bytes: (0..self.banks).map(|i| queue.bank_bytes(i)).sum(),
             ..Summary::default()
         };
+        let mut steady = Vec::new();
         for phase in 0..phases as usize {
-            for (s, segment) in segments.iter().enumerate() {
-                let buffer = &mut buffers[phase * segments.len() + s];
-                let commands = &segment.commands[phase];
+            for segment in &segments {
+                let commands: Vec<&Command> =
+                    segment.commands[phase].iter().map(|(_, c)| c).collect();
                 if commands.is_empty() {
-                    *buffer = vk::CommandBuffer::null();
+                    steady.push(None);
                     continue;
                 }
-                let plain = commands.iter().map(|(_, c)| c);
-                let barriers = pool.record(*buffer, plain, &sets, &self.banks, &mut hazards)?;
+                let (list, barriers) = queue.record(&commands)?;
+                steady.push(Some(list));
                 if phase == 0 {
                     summary.commands += commands.len();
                     summary.barriers += barriers;
@@ -624,12 +621,11 @@ impl<'a> Preparing<'a> {
         // And a save in each.
         let in_flight = (segments.len() + 1) * (DEPTH as usize + 1);
         Ok(Replay {
-            device: Arc::clone(self.device),
             rings: self.rings,
             stages: self.plan.stages.into(),
             phases,
-            steady: buffers,
-            spare,
+            steady,
+            spare: vec![None; segments.len() * DEPTH as usize],
             inbox: exchanges.then_some(self.inbox),
             outbox: Some(self.outbox),
             own: regions.get(&self.calendar.device).copied(),
@@ -637,14 +633,10 @@ impl<'a> Preparing<'a> {
             submitted: 0,
             begun: 0,
             saves: None,
-            hazards,
             patience_ns: PATIENCE_NS,
             heads,
             summary,
-            timeline: Timeline::new(self.device)?,
-            pool,
-            sets,
-            banks: self.banks,
+            queue: self.queue,
             segments,
         })
     }

@@ -1,7 +1,7 @@
 //! Where the bytes of a device's regions lie: a region is a row of banks, because single buffers end at a few GiB, and
 //! no buffer of the plan lies in two.
 
-use super::super::commands::Range;
+use super::queue::Range;
 
 /// A region cut into banks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! The calendar of one device as command buffers: recorded once, submitted once a period.
+//! The calendar of one GPU as lists of commands: recorded once, submitted once a period. What a list is, the backend
+//! says: a command buffer of Vulkan, a graph of CUDA.
 //!
 //! # How a period runs
 //!
@@ -23,39 +24,35 @@
 //! followed by a small submission that copies them to where the host sees them. Nothing waits for it but what waits
 //! for the period.
 //!
-//! Command buffers are recorded for every residue of the period that places differ in. In the first and last periods, when
+//! Lists are recorded for every residue of the period that places differ in. In the first and last periods, when
 //! stages are missing, what is left is recorded anew; no other period records or allocates anything.
 #![expect(unsafe_code, reason = "copies between host regions and mapped memory")]
+#![expect(private_bounds, reason = "devices are made here and nowhere else")]
 
 mod expand;
 mod layout;
 mod merge;
 mod prepare;
+mod queue;
 mod save;
 mod state;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use ash::vk;
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
 use self::prepare::{RingInfo, Segment};
+pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};
-use super::commands::{Command, Pool, Sets, Timeline};
-use super::device::Device;
-use super::error::Fault;
-use super::hazards::Hazards;
-use super::memory::Bank;
 
 /// Periods in flight.
 const DEPTH: u64 = 2;
 /// Time after which a queue counts as hung, unless told otherwise.
-const PATIENCE_NS: u64 = 10_000_000_000;
+pub(crate) const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Why a calendar cannot be replayed on a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplayError {
+pub enum ReplayError<F> {
     /// The device has no kernel for an actor that was placed there.
     #[error(
         "actor `{actor}` ({op}) has no kernel on {device}: compile for this machine, or pin it to a CPU"
@@ -124,7 +121,7 @@ pub enum ReplayError {
     },
     /// The driver failed.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(F),
 }
 
 /// The exchange region of a device, on the host: what other devices send into.
@@ -198,16 +195,22 @@ pub trait Peers {
 
 /// Why a period was not completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Halt {
+pub enum Halt<F> {
     /// The run was given up.
     #[error("the run was stopped")]
     Stopped,
     /// The driver failed.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(F),
 }
 
-impl From<Stopped> for Halt {
+impl<F> From<F> for ReplayError<F> {
+    fn from(fault: F) -> Self {
+        ReplayError::Fault(fault)
+    }
+}
+
+impl<F> From<Stopped> for Halt<F> {
     fn from(_: Stopped) -> Self {
         Halt::Stopped
     }
@@ -233,17 +236,16 @@ struct InFlight {
     blocks: u64,
 }
 
-/// A device's calendar, ready to run. Made by [`Replay::new`].
-pub struct Replay {
-    device: Arc<Device>,
+/// A device's calendar, ready to run, on a queue of its backend.
+pub struct Replay<Q> {
     segments: Vec<Segment>,
     rings: Vec<RingInfo>,
     stages: u64,
     phases: u64,
-    /// For each phase and segment, the recorded buffer; null for one without commands.
-    steady: Vec<vk::CommandBuffer>,
-    /// For each parity of the period and segment, one to record into.
-    spare: Vec<vk::CommandBuffer>,
+    /// For each phase and segment, the recorded list; none for one without commands.
+    steady: Vec<Option<List>>,
+    /// For each parity of the period and segment, one to record anew, once there is one.
+    spare: Vec<Option<List>>,
     /// Where received tokens lie for the device: the exchange region at the same offsets.
     inbox: Option<u32>,
     /// Where the device puts what it sends.
@@ -254,15 +256,10 @@ pub struct Replay {
     /// Periods whose parts are all submitted.
     begun: u64,
     saves: Option<Saves>,
-    hazards: Hazards,
     patience_ns: u64,
     heads: Vec<state::Head>,
     summary: Summary,
-    // In the order in which they can be given back.
-    timeline: Timeline,
-    pool: Pool,
-    sets: Sets,
-    banks: Vec<Bank>,
+    queue: Q,
 }
 
 /// What a replay consists of, for people and benchmarks.
@@ -280,13 +277,13 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-impl std::fmt::Debug for Replay {
+impl<Q> std::fmt::Debug for Replay<Q> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replay").field("summary", &self.summary).finish_non_exhaustive()
     }
 }
 
-impl Replay {
+impl<Q: Queue> Replay<Q> {
     /// What it consists of.
     pub fn summary(&self) -> Summary {
         self.summary
@@ -309,7 +306,7 @@ impl Replay {
         period: u64,
         blocks: Option<u64>,
         peers: &mut dyn Peers,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), Halt<Q::Fault>> {
         while self.in_flight.front().is_some_and(|f| f.period + DEPTH <= period) {
             self.end_oldest(peers)?;
         }
@@ -317,24 +314,22 @@ impl Replay {
         let blocks = blocks.unwrap_or(u64::MAX);
         for segment in 0..self.segments.len() {
             self.receive(segment, period, blocks, peers)?;
-            let buffer = match steady {
+            let list = match steady {
                 true => {
                     let phase = (period % self.phases) as usize;
                     self.steady[phase * self.segments.len() + segment]
                 }
-                false => self.record_rest(segment, period, blocks)?,
+                false => self.record_rest(segment, period, blocks).map_err(Halt::Fault)?,
             };
-            if buffer != vk::CommandBuffer::null() {
-                self.device.submit(buffer, self.timeline.raw, self.submitted + 1)?;
-                self.submitted += 1;
+            if let Some(list) = list {
+                self.submit(list)?;
             }
             let value = self.submitted;
             let part = Part::Segment(segment);
             self.in_flight.push_back(InFlight { period, part, value, blocks });
         }
-        if let Some((due, buffer)) = self.saves.as_ref().and_then(|s| s.due(period, blocks)) {
-            self.device.submit(buffer, self.timeline.raw, self.submitted + 1)?;
-            self.submitted += 1;
+        if let Some((due, list)) = self.saves.as_ref().and_then(|s| s.due(period, blocks)) {
+            self.submit(list)?;
             let (part, value) = (Part::Save(due), self.submitted);
             self.in_flight.push_back(InFlight { period, part, value, blocks });
         }
@@ -342,11 +337,17 @@ impl Replay {
         Ok(())
     }
 
+    fn submit(&mut self, list: List) -> Result<(), Halt<Q::Fault>> {
+        self.queue.submit(list).map_err(Halt::Fault)?;
+        self.submitted += 1;
+        Ok(())
+    }
+
     /// Ends everything in flight.
     ///
     /// # Errors
     /// A driver's fault, or a stop while waiting.
-    pub fn drain(&mut self, peers: &mut dyn Peers) -> Result<(), Halt> {
+    pub fn drain(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
         while self.settle(peers)? {}
         Ok(())
     }
@@ -356,7 +357,7 @@ impl Replay {
     ///
     /// # Errors
     /// A driver's fault, or a stop while waiting.
-    pub fn settle(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt> {
+    pub fn settle(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt<Q::Fault>> {
         let any = !self.in_flight.is_empty();
         self.end_oldest(peers)?;
         Ok(any)
@@ -369,7 +370,7 @@ impl Replay {
         period: u64,
         blocks: u64,
         peers: &mut dyn Peers,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), Halt<Q::Fault>> {
         for i in 0..self.segments[segment].receipts.len() {
             let receipt = self.segments[segment].receipts[i];
             let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
@@ -381,27 +382,26 @@ impl Replay {
             let (Some(inbox), Some(own)) = (self.inbox, self.own) else { continue };
             let (at, len) = ring.place(block, receipt.first, receipt.count);
             let from = own.at(at, len);
+            let to = self.queue.host(inbox, at, len as usize);
             // SAFETY: the tokens are published, so nobody writes them until their block is released; the region is
-            // valid memory, as its maker promised.
-            let bytes = unsafe { std::slice::from_raw_parts(from, len as usize) };
-            // SAFETY: the device's last use of this place was before the release of the block that the sender has now
-            // overwritten, and a release comes after the end of its submission.
-            unsafe { self.banks[inbox as usize].write(at, bytes) };
+            // valid memory, as its maker promised. The device's last use of this place was before the release of the
+            // block that the sender has now overwritten, and a release comes after the end of its submission.
+            unsafe { to.copy_from_nonoverlapping(from, len as usize) };
         }
         Ok(())
     }
 
     /// Waits for the oldest submission and gives out what it sent and released.
-    fn end_oldest(&mut self, peers: &mut dyn Peers) -> Result<(), Halt> {
+    fn end_oldest(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
         let Some(front) = self.in_flight.front().copied() else { return Ok(()) };
         if front.value > 0 {
-            self.device.wait(self.timeline.raw, front.value, self.patience_ns)?;
+            self.queue.wait(front.value, self.patience_ns).map_err(Halt::Fault)?;
         }
         match front.part {
             Part::Segment(segment) => self.give(front, segment, peers)?,
             Part::Save(due) => {
                 if let Some(saves) = &self.saves {
-                    saves.give(due, &self.banks, peers)?;
+                    saves.give(due, &self.queue, peers)?;
                 }
             }
         }
@@ -414,7 +414,12 @@ impl Replay {
     }
 
     /// Gives out what an ended segment sent and released.
-    fn give(&mut self, of: InFlight, segment: usize, peers: &mut dyn Peers) -> Result<(), Halt> {
+    fn give(
+        &mut self,
+        of: InFlight,
+        segment: usize,
+        peers: &mut dyn Peers,
+    ) -> Result<(), Halt<Q::Fault>> {
         for i in 0..self.segments[segment].gifts.len() {
             let gift = self.segments[segment].gifts[i];
             let Some(block) = block_at(gift.stage, of.period, of.blocks) else { continue };
@@ -428,11 +433,11 @@ impl Replay {
             if let (Some(outbox), Some(region)) = (self.outbox, ring.region) {
                 let to = region.at(at, len);
                 let from = tokens.outbox + (of.period % DEPTH) * ring.outbox_stride;
+                let from = self.queue.host(outbox, from, len as usize);
                 // SAFETY: the receiver has released the place and reads these tokens only after they are published below;
-                // the region is valid memory, as its maker promised.
-                let to = unsafe { std::slice::from_raw_parts_mut(to, len as usize) };
-                // SAFETY: the submission that wrote the outbox has ended, with a barrier towards the host.
-                unsafe { self.banks[outbox as usize].read(from, to) };
+                // the region is valid memory, as its maker promised. The submission that wrote the outbox has ended, and
+                // the host sees what it wrote.
+                unsafe { to.copy_from_nonoverlapping(from, len as usize) };
             }
             peers.publish(ring.id, block * ring.block_tokens + tokens.first + tokens.count);
         }
@@ -445,33 +450,26 @@ impl Replay {
         segment: usize,
         period: u64,
         blocks: u64,
-    ) -> Result<vk::CommandBuffer, Fault> {
+    ) -> Result<Option<List>, Q::Fault> {
         let phase = (period % self.phases) as usize;
-        let commands = &self.segments[segment].commands[phase];
-        let at_work = |(stage, _): &&(u32, Command)| block_at(*stage, period, blocks).is_some();
-        if !commands.iter().any(|c| at_work(&c)) {
-            return Ok(vk::CommandBuffer::null());
+        let commands = self.segments[segment].commands[phase].iter();
+        let at_work = commands.filter(|(stage, _)| block_at(*stage, period, blocks).is_some());
+        let commands: Vec<&Command> = at_work.map(|(_, command)| command).collect();
+        if commands.is_empty() {
+            return Ok(None);
         }
-        let index = (period % DEPTH) as usize * self.segments.len() + segment;
-        let buffer = self.spare[index];
-        let commands = commands.iter().filter(at_work).map(|(_, c)| c);
-        self.pool.record(buffer, commands, &self.sets, &self.banks, &mut self.hazards)?;
-        Ok(buffer)
+        let spare = &mut self.spare[(period % DEPTH) as usize * self.segments.len() + segment];
+        match *spare {
+            Some(list) => self.queue.record_again(list, &commands)?,
+            None => *spare = Some(self.queue.record(&commands)?.0),
+        }
+        Ok(*spare)
     }
 }
 
 /// The block that a slot works on, if it is at work.
 fn block_at(stage: u32, period: u64, blocks: u64) -> Option<u64> {
     period.checked_sub(stage.into()).filter(|block| *block < blocks)
-}
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        if self.device.is_alive() && self.submitted > 0 {
-            // What cannot be waited for is not given back either: a hang marks the device.
-            let _ = self.device.wait(self.timeline.raw, self.submitted, self.patience_ns);
-        }
-    }
 }
 
 /// Names used in messages.

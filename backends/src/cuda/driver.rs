@@ -1,0 +1,98 @@
+//! What calendars ask of a driver, and nothing more: the real one (see [`super::sys`]) and one in software, which tests
+//! use, answer alike.
+//!
+//! Memory is an address, the host's included: both sides use the same one. Work is put into one queue per device, in
+//! order. Handles are numbers, whoever holds one gives it back once, and only while the device is alive.
+
+use super::error::Said;
+
+/// Memory of the device or of the host.
+pub(super) type Address = u64;
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident),*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(super) struct $name(pub(super) u64);
+    )* };
+}
+handles!(
+    /// A kernel, loaded.
+    Function,
+    /// A mark in the queue.
+    Event,
+    /// A graph in the making.
+    Graph,
+    /// A node of it.
+    Node,
+    /// A graph that can be launched.
+    Exec
+);
+
+/// One run of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Launch {
+    pub(super) function: Function,
+    pub(super) groups: u32,
+    /// Threads of a group.
+    pub(super) local: u32,
+    /// What the bindings point to.
+    pub(super) pointers: Box<[Address]>,
+    /// The kernel's arguments.
+    pub(super) words: Box<[u32]>,
+}
+
+/// A driver with one device open. What it makes, it takes back by the function named alike; what is not taken back is
+/// gone with the process.
+pub(super) trait Driver: Send + Sync {
+    /// The calling thread is the one that drives the device from now on.
+    fn bind(&self) -> Result<(), Said>;
+
+    /// Memory of the device, of any content, aligned to 256 bytes.
+    fn alloc(&self, bytes: u64) -> Result<Address, Said>;
+    fn free(&self, at: Address);
+    /// Memory of the host that both sides see, of any content, aligned to 256 bytes.
+    fn alloc_host(&self, bytes: u64) -> Result<Address, Said>;
+    fn free_host(&self, at: Address);
+
+    /// The entry of a module in PTX, which stays loaded as long as the device is open.
+    fn function(&self, ptx: &str, entry: &str) -> Result<Function, Said>;
+
+    /// Puts zeros into the queue.
+    fn zero(&self, at: Address, bytes: u64) -> Result<(), Said>;
+    /// Puts a copy into the queue.
+    fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said>;
+
+    fn event(&self) -> Result<Event, Said>;
+    fn free_event(&self, event: Event);
+    /// Puts a mark into the queue.
+    fn record(&self, event: Event) -> Result<(), Said>;
+    /// Whether all that was in the queue before the mark has ended.
+    fn query(&self, event: Event) -> Result<bool, Said>;
+
+    fn graph(&self) -> Result<Graph, Said>;
+    fn free_graph(&self, graph: Graph);
+    fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said>;
+    fn copy_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        from: Address,
+        to: Address,
+        bytes: u64,
+    ) -> Result<Node, Said>;
+    fn zero_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        at: Address,
+        bytes: u64,
+    ) -> Result<Node, Said>;
+    fn instantiate(&self, graph: Graph) -> Result<Exec, Said>;
+    fn free_exec(&self, exec: Exec);
+    /// Puts a graph into the queue.
+    fn launch(&self, exec: Exec) -> Result<(), Said>;
+
+    /// Ends: nothing is in the queue, everything else was given back.
+    fn close(&self);
+}

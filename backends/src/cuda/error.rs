@@ -1,0 +1,379 @@
+//! What can go wrong with the driver, sorted by what can be done about it.
+
+use std::fmt;
+
+/// No CUDA here: everything else works without.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no CUDA: {0}")]
+pub struct Unavailable(pub String);
+
+/// A device that cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// No driver, or no device at all.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// There is no such device.
+    #[error("there is no CUDA device `{wanted}` here: {known}")]
+    NoDevice {
+        /// Name or UUID asked for.
+        wanted: String,
+        /// Names of those that there are.
+        known: String,
+    },
+    /// The device lacks something that all of zbmd's calendars need.
+    #[error("device {device} has no {what}")]
+    Lacks {
+        /// The device.
+        device: String,
+        /// What is missing.
+        what: String,
+    },
+    /// The driver failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// What a number of the driver's says about the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// A kernel touched memory that is not its own, or not as it must.
+    IllegalAddress,
+    /// A kernel trapped: an assertion, an instruction that is none, a launch that failed.
+    Trap,
+    /// A kernel ran longer than the system lets it, as with a display attached.
+    LaunchTimeout,
+    /// Memory or a link is damaged beyond correction.
+    Ecc,
+    /// The device no longer answers, or is not there any more.
+    FallenOff,
+    /// The context is gone: after another fault, or because someone else destroyed it.
+    ContextGone,
+    /// Memory is used up.
+    OutOfMemory,
+    /// The code is not for this device or this driver.
+    Unfit,
+    /// Anything else.
+    Other,
+}
+
+/// What whoever watches a worker should do about its fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// The device is well: a fresh process can use it. Measured on driver 580: after such a fault every context of the
+    /// process is lost, and neighbours go on.
+    RestartWorker,
+    /// The device is not to be used until a person has seen to it.
+    DropDevice,
+    /// Trying again would end in the same way: the calendar does not fit the device.
+    Refuse,
+}
+
+/// Numbers of the driver's with their names, as far as they mean something to us.
+const CODES: &[(i32, &str, Cause)] = &[
+    (1, "CUDA_ERROR_INVALID_VALUE", Cause::Other),
+    (2, "CUDA_ERROR_OUT_OF_MEMORY", Cause::OutOfMemory),
+    (3, "CUDA_ERROR_NOT_INITIALIZED", Cause::Other),
+    (4, "CUDA_ERROR_DEINITIALIZED", Cause::ContextGone),
+    (34, "CUDA_ERROR_STUB_LIBRARY", Cause::Other),
+    (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", Cause::FallenOff),
+    (100, "CUDA_ERROR_NO_DEVICE", Cause::FallenOff),
+    (101, "CUDA_ERROR_INVALID_DEVICE", Cause::FallenOff),
+    (200, "CUDA_ERROR_INVALID_IMAGE", Cause::Unfit),
+    (201, "CUDA_ERROR_INVALID_CONTEXT", Cause::ContextGone),
+    (209, "CUDA_ERROR_NO_BINARY_FOR_GPU", Cause::Unfit),
+    (214, "CUDA_ERROR_ECC_UNCORRECTABLE", Cause::Ecc),
+    (218, "CUDA_ERROR_INVALID_PTX", Cause::Unfit),
+    (220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", Cause::Ecc),
+    (221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", Cause::Unfit),
+    (222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", Cause::Unfit),
+    (223, "CUDA_ERROR_JIT_COMPILATION_DISABLED", Cause::Unfit),
+    (226, "CUDA_ERROR_CONTAINED", Cause::Ecc),
+    (304, "CUDA_ERROR_OPERATING_SYSTEM", Cause::Other),
+    (400, "CUDA_ERROR_INVALID_HANDLE", Cause::Other),
+    (401, "CUDA_ERROR_ILLEGAL_STATE", Cause::Other),
+    (500, "CUDA_ERROR_NOT_FOUND", Cause::Unfit),
+    (700, "CUDA_ERROR_ILLEGAL_ADDRESS", Cause::IllegalAddress),
+    (701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", Cause::Unfit),
+    (702, "CUDA_ERROR_LAUNCH_TIMEOUT", Cause::LaunchTimeout),
+    (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", Cause::ContextGone),
+    (710, "CUDA_ERROR_ASSERT", Cause::Trap),
+    (714, "CUDA_ERROR_HARDWARE_STACK_ERROR", Cause::Trap),
+    (715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", Cause::Trap),
+    (716, "CUDA_ERROR_MISALIGNED_ADDRESS", Cause::IllegalAddress),
+    (717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", Cause::IllegalAddress),
+    (718, "CUDA_ERROR_INVALID_PC", Cause::IllegalAddress),
+    (719, "CUDA_ERROR_LAUNCH_FAILED", Cause::Trap),
+    (800, "CUDA_ERROR_NOT_PERMITTED", Cause::Other),
+    (801, "CUDA_ERROR_NOT_SUPPORTED", Cause::Unfit),
+    (802, "CUDA_ERROR_SYSTEM_NOT_READY", Cause::FallenOff),
+    (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Cause::FallenOff),
+    (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", Cause::Unfit),
+    (909, "CUDA_ERROR_TIMEOUT", Cause::Other),
+    // What drivers say of a card that has left the bus, and of much else; in doubt the card is the one to distrust.
+    (999, "CUDA_ERROR_UNKNOWN", Cause::FallenOff),
+];
+
+/// A number of the driver's, whether known to us or not: newer drivers have more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Code(pub i32);
+
+impl Code {
+    /// What it means.
+    pub fn cause(self) -> Cause {
+        CODES.iter().find(|c| c.0 == self.0).map_or(Cause::Other, |c| c.2)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match CODES.iter().find(|c| c.0 == self.0) {
+            Some((number, name, _)) => write!(f, "{name} ({number})"),
+            None => write!(f, "error {}", self.0),
+        }
+    }
+}
+
+/// A driver's failure that no caller could foresee.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The context or the device is gone; everything of the process on it is.
+    #[error("the device is lost, says {site}: {code}")]
+    Lost {
+        /// The call that said so, which need not be the one that caused it.
+        site: Site,
+        /// What it said.
+        code: Code,
+    },
+    /// Memory is used up.
+    #[error("{site}: out of memory{wanted}")]
+    OutOfMemory {
+        /// The call that said so.
+        site: Site,
+        /// How much was asked for, as text; empty if unknown.
+        wanted: String,
+    },
+    /// Work did not end in time.
+    #[error("launch {value} has not ended after {waited_ms} ms: the device hangs")]
+    Hung {
+        /// Number of the launch waited for.
+        value: u64,
+        /// How long it was waited for.
+        waited_ms: u64,
+    },
+    /// Anything else.
+    #[error("{site} says {code}")]
+    Other {
+        /// The call.
+        site: Site,
+        /// What it said.
+        code: Code,
+    },
+}
+
+macro_rules! sites {
+    ($($name:ident $text:literal),* $(,)?) => {
+        /// A call into the driver. Tests make each of them fail.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "each prints as the function that it calls")]
+        pub enum Site { $($name),* }
+
+        impl Site {
+            /// Every site.
+            pub const ALL: &'static [Site] = &[$(Site::$name),*];
+
+            /// The function called.
+            pub fn name(self) -> &'static str {
+                match self { $(Site::$name => $text),* }
+            }
+        }
+    };
+}
+sites! {
+    Context "cuDevicePrimaryCtxRetain",
+    Bind "cuCtxSetCurrent",
+    Stream "cuStreamCreate",
+    Alloc "cuMemAlloc",
+    AllocHost "cuMemHostAlloc",
+    Load "cuModuleLoadDataEx",
+    Function "cuModuleGetFunction",
+    Zero "cuMemsetD8Async",
+    Copy "cuMemcpyAsync",
+    Event "cuEventCreate",
+    Record "cuEventRecord",
+    Query "cuEventQuery",
+    Graph "cuGraphCreate",
+    KernelNode "cuGraphAddKernelNode",
+    CopyNode "cuGraphAddMemcpyNode",
+    ZeroNode "cuGraphAddMemsetNode",
+    Instantiate "cuGraphInstantiateWithFlags",
+    Launch "cuGraphLaunch",
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a call said that did not go well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) site: Site,
+    pub(super) code: Code,
+}
+
+impl Fault {
+    /// Sorts what a call said.
+    pub(super) fn new(Said { site, code }: Said) -> Fault {
+        match code.cause() {
+            Cause::IllegalAddress
+            | Cause::Trap
+            | Cause::LaunchTimeout
+            | Cause::Ecc
+            | Cause::FallenOff
+            | Cause::ContextGone => Fault::Lost { site, code },
+            Cause::OutOfMemory => Fault::OutOfMemory { site, wanted: String::new() },
+            Cause::Unfit | Cause::Other => Fault::Other { site, code },
+        }
+    }
+
+    /// With the number of bytes asked for, where memory is what is missing.
+    #[must_use]
+    pub(super) fn wanting(self, bytes: u64) -> Fault {
+        match self {
+            Fault::OutOfMemory { site, .. } => {
+                Fault::OutOfMemory { site, wanted: format!(" for {bytes} bytes") }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the driver must not be asked for anything any more, not even to take things back. After a wait that went
+    /// wrong nobody knows what is still at work.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Fault::Lost { .. } | Fault::Hung { .. } => true,
+            Fault::OutOfMemory { site, .. } | Fault::Other { site, .. } => {
+                matches!(site, Site::Query | Site::Record | Site::Launch)
+            }
+        }
+    }
+
+    /// What to do about it.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Fault::Hung { .. } => Verdict::RestartWorker,
+            Fault::OutOfMemory { .. } => Verdict::Refuse,
+            Fault::Lost { code, .. } | Fault::Other { code, .. } => match code.cause() {
+                Cause::Ecc | Cause::FallenOff => Verdict::DropDevice,
+                Cause::OutOfMemory | Cause::Unfit => Verdict::Refuse,
+                _ => Verdict::RestartWorker,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_has_its_verdict() {
+        use Verdict::{DropDevice, Refuse, RestartWorker};
+        for (site, code, verdict, fatal, text) in [
+            (
+                Site::Query,
+                700,
+                RestartWorker,
+                true,
+                "the device is lost, says cuEventQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
+            ),
+            (
+                Site::Launch,
+                716,
+                RestartWorker,
+                true,
+                "the device is lost, says cuGraphLaunch: CUDA_ERROR_MISALIGNED_ADDRESS (716)",
+            ),
+            (
+                Site::Query,
+                719,
+                RestartWorker,
+                true,
+                "the device is lost, says cuEventQuery: CUDA_ERROR_LAUNCH_FAILED (719)",
+            ),
+            (
+                Site::Query,
+                715,
+                RestartWorker,
+                true,
+                "the device is lost, says cuEventQuery: CUDA_ERROR_ILLEGAL_INSTRUCTION (715)",
+            ),
+            (
+                Site::Query,
+                702,
+                RestartWorker,
+                true,
+                "the device is lost, says cuEventQuery: CUDA_ERROR_LAUNCH_TIMEOUT (702)",
+            ),
+            (
+                Site::Query,
+                214,
+                DropDevice,
+                true,
+                "the device is lost, says cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)",
+            ),
+            (
+                Site::Alloc,
+                46,
+                DropDevice,
+                true,
+                "the device is lost, says cuMemAlloc: CUDA_ERROR_DEVICE_UNAVAILABLE (46)",
+            ),
+            (
+                Site::Query,
+                999,
+                DropDevice,
+                true,
+                "the device is lost, says cuEventQuery: CUDA_ERROR_UNKNOWN (999)",
+            ),
+            (
+                Site::Bind,
+                709,
+                RestartWorker,
+                true,
+                "the device is lost, says cuCtxSetCurrent: CUDA_ERROR_CONTEXT_IS_DESTROYED (709)",
+            ),
+            (Site::Alloc, 2, Refuse, false, "cuMemAlloc: out of memory for 64 bytes"),
+            (
+                Site::Load,
+                222,
+                Refuse,
+                false,
+                "cuModuleLoadDataEx says CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)",
+            ),
+            (
+                Site::Copy,
+                1,
+                RestartWorker,
+                false,
+                "cuMemcpyAsync says CUDA_ERROR_INVALID_VALUE (1)",
+            ),
+            // Whatever comes out of a launch that nobody knows: what is at work is not known either.
+            (Site::Launch, 4711, RestartWorker, true, "cuGraphLaunch says error 4711"),
+        ] {
+            let fault = Fault::new(Said { site, code: Code(code) }).wanting(64);
+            let found = (fault.verdict(), fault.is_fatal(), fault.to_string());
+            assert_eq!(found, (verdict, fatal, text.to_owned()));
+        }
+        let hang = Fault::Hung { value: 7, waited_ms: 250 };
+        assert_eq!((hang.verdict(), hang.is_fatal()), (RestartWorker, true));
+        assert_eq!(hang.to_string(), "launch 7 has not ended after 250 ms: the device hangs");
+    }
+
+    #[test]
+    fn codes_are_listed_once() {
+        assert!(CODES.windows(2).all(|w| w[0].0 < w[1].0));
+    }
+}

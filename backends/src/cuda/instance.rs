@@ -1,0 +1,228 @@
+//! The driver, and what devices there are.
+#![expect(unsafe_code, reason = "calls the CUDA driver")]
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+
+use super::driver::Driver;
+use super::error::{Code, Fault, OpenError, Unavailable};
+use super::sys::{Api, Cuda, attribute, text};
+use crate::kernels::{Caps, Needs};
+
+/// The oldest architecture that the printed code is for: Volta.
+const MIN_ARCH: (u32, u32) = (7, 0);
+
+/// The driver of this machine. Kept while any device of it is open.
+pub struct Instance {
+    source: Source,
+    version: i32,
+}
+
+enum Source {
+    Cuda(Api),
+    #[cfg(any(test, feature = "testing"))]
+    Software(Arc<super::soft::Machine>),
+}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Instance").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    /// Loads the driver.
+    ///
+    /// # Errors
+    /// [`Unavailable`] without a driver, with too old a one, or without a device.
+    pub fn load() -> Result<Arc<Instance>, Unavailable> {
+        let (api, version) = Api::load()?;
+        Ok(Arc::new(Instance { source: Source::Cuda(api), version }))
+    }
+
+    /// A driver in software, with one device, which runs the printed code slowly: for tests of everything but the real
+    /// driver.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn software() -> Arc<Instance> {
+        Arc::new(Instance {
+            source: Source::Software(super::soft::Machine::new()),
+            version: 12_000,
+        })
+    }
+
+    /// The software behind [`Self::software`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn machine(&self) -> Option<&Arc<super::soft::Machine>> {
+        match &self.source {
+            Source::Software(machine) => Some(machine),
+            Source::Cuda(_) => None,
+        }
+    }
+
+    /// CUDA version that the driver has, as `12.4`.
+    pub fn api_text(&self) -> String {
+        format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
+    }
+
+    /// The devices, in the driver's order, which [`Listed::name`] counts: fastest first unless `CUDA_DEVICE_ORDER` says
+    /// otherwise, and only those that `CUDA_VISIBLE_DEVICES` leaves.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the driver refuses.
+    pub fn devices(&self) -> Result<Vec<Listed>, Unavailable> {
+        let api = match &self.source {
+            Source::Cuda(api) => api,
+            #[cfg(any(test, feature = "testing"))]
+            Source::Software(_) => return Ok(vec![super::soft::listed()]),
+        };
+        let refused = |code: i32| Unavailable(format!("cuDeviceGetCount says {}", Code(code)));
+        let mut count = 0;
+        // SAFETY: the pointer is to a local.
+        match unsafe { (api.device_count)(&raw mut count) } {
+            0 => (0..count).map(|i| self.listed(api, i).map_err(refused)).collect(),
+            code => Err(refused(code)),
+        }
+    }
+
+    /// The device of that name (`cuda:0`) or UUID.
+    ///
+    /// # Errors
+    /// [`OpenError::NoDevice`] with the names that there are.
+    pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
+        let devices = self.devices()?;
+        let known = || match devices.len() {
+            0 => "there is none".to_owned(),
+            _ => devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "),
+        };
+        let found = devices.iter().find(|d| d.name == wanted || d.uuid_text() == wanted);
+        found
+            .cloned()
+            .ok_or_else(|| OpenError::NoDevice { wanted: wanted.to_owned(), known: known() })
+    }
+
+    fn listed(&self, api: &Api, ordinal: i32) -> Result<Listed, i32> {
+        let said = |code: i32| if code == 0 { Ok(()) } else { Err(code) };
+        let (mut device, mut memory, mut uuid) = (0, 0, sys::CUuuid { bytes: [0; 16] });
+        // SAFETY: the pointers are to locals; the device is one of those counted.
+        unsafe {
+            said((api.device)(&raw mut device, ordinal))?;
+            said((api.device_memory)(&raw mut memory, device))?;
+            said((api.device_uuid)(&raw mut uuid, device))?;
+        }
+        // SAFETY: the buffer is as long as said.
+        let title = text(|to, len| unsafe { (api.device_name)(to, len, device) })?;
+        let number = |which| attribute(api, device, which).map(|n| n.max(0).cast_unsigned());
+        Ok(Listed {
+            name: format!("cuda:{ordinal}"),
+            uuid: uuid.bytes.map(|b| b as u8),
+            title,
+            driver: format!("NVIDIA, CUDA {}", self.api_text()),
+            driver_version: self.version.cast_unsigned(),
+            arch: (
+                number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            integrated: number(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
+            processors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+            memory_bytes: memory as u64,
+            groups: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            caps: Caps {
+                has: Needs { f64: true, i64: true, bytes: true, halves: true },
+                bindings: MAX_BINDINGS,
+                shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?
+                    .into(),
+                group: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            },
+            device,
+        })
+    }
+
+    /// Opens one of the devices.
+    pub(super) fn open(&self, listed: &Listed) -> Result<Arc<dyn Driver>, OpenError> {
+        if listed.arch < MIN_ARCH {
+            return Err(OpenError::Lacks {
+                device: format!("{} ({})", listed.name, listed.title),
+                what: format!("compute capability {}.{}", MIN_ARCH.0, MIN_ARCH.1),
+            });
+        }
+        match &self.source {
+            Source::Cuda(api) => match Cuda::open(*api, listed.device) {
+                Ok(cuda) => Ok(cuda),
+                Err(said) => Err(Fault::new(said).into()),
+            },
+            #[cfg(any(test, feature = "testing"))]
+            Source::Software(machine) => Ok(Arc::new(machine.open())),
+        }
+    }
+}
+
+/// A pointer and a word for each, of the 4 KiB of parameters that every driver grants.
+pub(super) const MAX_BINDINGS: u32 = 256;
+
+/// A device that there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// `cuda:N`, as the driver counts.
+    pub name: String,
+    /// The device's UUID, the same for ever.
+    pub uuid: [u8; 16],
+    /// What the driver calls the device.
+    pub title: String,
+    /// Driver and its version, for people.
+    pub driver: String,
+    /// CUDA version that the driver has: 12040 for 12.4.
+    pub driver_version: u32,
+    /// Compute capability, major and minor.
+    pub arch: (u32, u32),
+    /// Whether the device's memory is the host's.
+    pub integrated: bool,
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Clock of the processors.
+    pub clock_khz: u32,
+    /// Clock of the memory.
+    pub memory_clock_khz: u32,
+    /// Width of the memory's bus.
+    pub memory_bits: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Groups of one run at most.
+    pub groups: u32,
+    /// What kernels can do there.
+    pub caps: Caps,
+    pub(super) device: i32,
+}
+
+impl Listed {
+    /// The UUID in hexadecimal.
+    pub fn uuid_text(&self) -> String {
+        self.uuid.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Whether the device's memory is the host's, so that there is nothing to gain by copying.
+    pub fn shares_memory(&self) -> bool {
+        self.integrated
+    }
+
+    /// A guess of arithmetic per second, of 64 fused products and sums per processor and cycle.
+    pub fn flops_per_s(&self) -> u64 {
+        u64::from(self.processors) * u64::from(self.clock_khz) * 1000 * 128
+    }
+
+    /// What the memory's bus can carry, twice per cycle.
+    pub fn bytes_per_s(&self) -> u64 {
+        u64::from(self.memory_bits / 8) * u64::from(self.memory_clock_khz) * 1000 * 2
+    }
+}
+
+/// The devices of this machine, in the driver's order.
+///
+/// # Errors
+/// [`Unavailable`] without a driver or a device.
+pub fn list() -> Result<Vec<Listed>, Unavailable> {
+    Instance::load()?.devices()
+}

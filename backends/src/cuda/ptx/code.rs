@@ -1,0 +1,315 @@
+//! Statements and instructions.
+
+use super::{Printer, letter, plain, shared_size, signed};
+use crate::kernels::lang::{Bin, Cmp, Code, Mem, Place, Reg, Stmt, Ty, Un};
+
+/// Type of a load or store, and bytes of an element.
+fn element(mem: Mem) -> &'static str {
+    match mem {
+        Mem::U8 => "u8",
+        Mem::I8 => "s8",
+        Mem::U16 => "u16",
+        Mem::I16 => "s16",
+        Mem::I32 | Mem::U32 => "b32",
+        Mem::I64 => "b64",
+        Mem::F32 | Mem::Pair => "f32",
+        Mem::F64 => "f64",
+    }
+}
+
+/// A literal with the given bits.
+fn literal(ty: Ty, bits: u64) -> String {
+    match ty {
+        Ty::Bool => u32::from(bits != 0).to_string(),
+        Ty::F32 => format!("0f{:08X}", bits as u32),
+        Ty::F64 => format!("0d{bits:016X}"),
+        Ty::I32 | Ty::U32 => format!("0x{:x}", bits as u32),
+        Ty::I64 | Ty::U64 => format!("0x{bits:x}"),
+    }
+}
+
+impl<'k> Printer<'k> {
+    fn type_of(&self, reg: Reg) -> Ty {
+        self.kernel.regs[reg.0 as usize]
+    }
+
+    fn reg(&self, reg: Reg) -> String {
+        format!("%{}{}", letter(self.type_of(reg)), reg.0)
+    }
+
+    fn var(&self, var: u32) -> String {
+        format!("%v{}{var}", letter(self.kernel.vars[var as usize]))
+    }
+
+    pub(super) fn body(&mut self, body: &'k [Stmt]) {
+        for stmt in body {
+            self.stmt(stmt);
+        }
+    }
+
+    fn stmt(&mut self, stmt: &'k Stmt) {
+        match stmt {
+            Stmt::Let(reg, code) => self.code(*reg, *code),
+            Stmt::LoadPair([a, b], binding, at) => {
+                self.address(*binding, *at);
+                let (a, b) = (self.reg(*a), self.reg(*b));
+                self.line(&format!("ld.global.v2.f32 {{{a}, {b}}}, [%tl0]"));
+            }
+            Stmt::Store(binding, at, value) => {
+                self.address(*binding, *at);
+                let (ty, value) = (element(self.mem(*binding)), self.reg(*value));
+                self.line(&format!("st.global.{ty} [%tl0], {value}"));
+            }
+            Stmt::StorePair(binding, at, [a, b]) => {
+                self.address(*binding, *at);
+                let (a, b) = (self.reg(*a), self.reg(*b));
+                self.line(&format!("st.global.v2.f32 [%tl0], {{{a}, {b}}}"));
+            }
+            Stmt::SetShared(array, at, value) => {
+                let ty = self.shared_address(*array, *at);
+                let value = match ty {
+                    Ty::Bool => {
+                        let value = self.reg(*value);
+                        self.line(&format!("selp.b32 %tr1, 1, 0, {value}"));
+                        "%tr1".to_owned()
+                    }
+                    _ => self.reg(*value),
+                };
+                let ty = if ty == Ty::Bool { Ty::U32 } else { ty };
+                self.line(&format!("st.shared.{} [%tr0], {value}", plain(ty)));
+            }
+            Stmt::SetVar(var, value) => {
+                let ty = plain(self.kernel.vars[*var as usize]);
+                let (var, value) = (self.var(*var), self.reg(*value));
+                self.line(&format!("mov.{ty} {var}, {value}"));
+            }
+            Stmt::Barrier => self.line("bar.sync 0"),
+            Stmt::If(c, then, other) => self.branches(*c, then, other),
+            Stmt::Loop(var, until, step, body) => self.repeat(*var, *until, *step, body),
+        }
+    }
+
+    fn branches(&mut self, c: Reg, then: &'k [Stmt], other: &'k [Stmt]) {
+        let n = self.fresh();
+        let c = self.reg(c);
+        let no = if other.is_empty() { format!("$end{n}") } else { format!("$else{n}") };
+        self.line(&format!("@!{c} bra {no}"));
+        self.body(then);
+        if !other.is_empty() {
+            self.line(&format!("bra $end{n}"));
+            self.label(&no);
+            self.body(other);
+        }
+        self.label(&format!("$end{n}"));
+    }
+
+    fn repeat(&mut self, var: u32, until: Reg, step: Reg, body: &'k [Stmt]) {
+        let n = self.fresh();
+        let (var, until, step) = (self.var(var), self.reg(until), self.reg(step));
+        self.label(&format!("$head{n}"));
+        self.line(&format!("setp.ge.u32 %tp, {var}, {until}"));
+        self.line(&format!("@%tp bra $end{n}"));
+        self.body(body);
+        self.line(&format!("add.u32 {var}, {var}, {step}"));
+        self.line(&format!("bra $head{n}"));
+        self.label(&format!("$end{n}"));
+    }
+
+    fn mem(&self, binding: u32) -> Mem {
+        self.kernel.bindings[binding as usize].mem
+    }
+
+    /// Leaves the address of an element in `%tl0`.
+    fn address(&mut self, binding: u32, at: Reg) {
+        let (size, at) = (self.mem(binding).bytes(), self.reg(at));
+        self.line(&format!("mul.wide.u32 %tl0, {at}, {size}"));
+        self.line(&format!("add.s64 %tl0, %b{binding}, %tl0"));
+    }
+
+    /// Leaves the address of an element in `%tr0`.
+    fn shared_address(&mut self, array: u32, at: Reg) -> Ty {
+        let (ty, at) = (self.kernel.shared[array as usize].0, self.reg(at));
+        self.line(&format!("mov.u32 %tr0, s{array}"));
+        self.line(&format!("mad.lo.u32 %tr0, {at}, {}, %tr0", shared_size(ty)));
+        ty
+    }
+
+    fn code(&mut self, to: Reg, code: Code) {
+        let (ty, out) = (self.type_of(to), self.reg(to));
+        match code {
+            Code::Const(bits) => {
+                self.line(&format!("mov.{} {out}, {}", plain(ty), literal(ty, bits)));
+            }
+            Code::Spec(i) => {
+                let value = self.kernel.specs[i as usize];
+                self.line(&format!("mov.b32 {out}, {value}"));
+            }
+            Code::Arg(i) => self.line(&format!("ld.param.u32 {out}, [a{i}]")),
+            Code::Place(place) => self.place(&out, place),
+            Code::Un(un, a) => self.unary(un, ty, &out, a),
+            Code::Bin(bin, a, b) => self.binary(bin, ty, &out, a, b),
+            Code::Cmp(cmp, a, b) => self.compare(cmp, &out, a, b),
+            Code::Select(c, a, b) => {
+                let [c, a, b] = [c, a, b].map(|r| self.reg(r));
+                if ty == Ty::Bool {
+                    self.line(&format!("not.pred %tp, {c}"));
+                    self.line(&format!("and.pred %tp, %tp, {b}"));
+                    self.line(&format!("and.pred {out}, {c}, {a}"));
+                    return self.line(&format!("or.pred {out}, {out}, %tp"));
+                }
+                self.line(&format!("selp.{} {out}, {a}, {b}, {c}", plain(ty)));
+            }
+            Code::Fma(a, b, c) => {
+                let [a, b, c] = [a, b, c].map(|r| self.reg(r));
+                self.line(&format!("fma.rn.{} {out}, {a}, {b}, {c}", plain(ty)));
+            }
+            Code::Cast(a) => self.cast(ty, &out, a),
+            Code::Bits(a) => {
+                let size = if ty.is_wide() { "b64" } else { "b32" };
+                self.line(&format!("mov.{size} {out}, {}", self.reg(a)));
+            }
+            Code::Load(binding, at) => {
+                self.address(binding, at);
+                let ty = element(self.mem(binding));
+                self.line(&format!("ld.global.{ty} {out}, [%tl0]"));
+            }
+            Code::Shared(array, at) => match self.shared_address(array, at) {
+                Ty::Bool => {
+                    self.line("ld.shared.b32 %tr1, [%tr0]");
+                    self.line(&format!("setp.ne.u32 {out}, %tr1, 0"));
+                }
+                ty => self.line(&format!("ld.shared.{} {out}, [%tr0]", plain(ty))),
+            },
+            Code::Var(var) => {
+                self.line(&format!("mov.{} {out}, {}", plain(ty), self.var(var)));
+            }
+        }
+    }
+
+    fn place(&mut self, out: &str, place: Place) {
+        match place {
+            Place::Thread => {
+                self.line("mov.u32 %tr0, %ctaid.x");
+                self.line("mov.u32 %tr1, %tid.x");
+                let local = self.kernel.local;
+                self.line(&format!("mad.lo.u32 {out}, %tr0, {local}, %tr1"));
+            }
+            Place::Local => self.line(&format!("mov.u32 {out}, %tid.x")),
+            Place::Group => self.line(&format!("mov.u32 {out}, %ctaid.x")),
+            Place::Groups => self.line(&format!("mov.u32 {out}, %nctaid.x")),
+        }
+    }
+
+    fn unary(&mut self, un: Un, ty: Ty, out: &str, a: Reg) {
+        let a = self.reg(a);
+        let (plain, signed) = (plain(ty), signed(ty));
+        let bits = if ty.is_wide() { 64 } else { 32 };
+        let text = match (un, ty) {
+            (Un::Not, Ty::Bool) => format!("not.pred {out}, {a}"),
+            (Un::Not, _) => format!("not.{plain} {out}, {a}"),
+            (Un::Neg, ty) if ty.is_float() => format!("neg.{plain} {out}, {a}"),
+            // Wraps, whatever the sign of the type.
+            (Un::Neg, _) => format!("neg.s{bits} {out}, {a}"),
+            (Un::Abs, ty) if ty.is_float() => format!("abs.{plain} {out}, {a}"),
+            // By hand: of the smallest number, `abs` leaves open what it is.
+            (Un::Abs, _) => {
+                self.line(&format!("setp.lt.{signed} %tp, {a}, 0"));
+                let temporary = if ty.is_wide() { "%tl1" } else { "%tr1" };
+                self.line(&format!("neg.{signed} {temporary}, {a}"));
+                format!("selp.{plain} {out}, {temporary}, {a}, %tp")
+            }
+            (Un::Sqrt, _) => format!("sqrt.rn.{plain} {out}, {a}"),
+            (Un::Floor, _) => format!("cvt.rmi.{plain}.{plain} {out}, {a}"),
+            (Un::Round, _) => format!("cvt.rni.{plain}.{plain} {out}, {a}"),
+        };
+        self.line(&text);
+    }
+
+    fn binary(&mut self, bin: Bin, ty: Ty, out: &str, a: Reg, b: Reg) {
+        let wide_shift = matches!(bin, Bin::Shl | Bin::Shr) && self.type_of(b).is_wide();
+        let (a, mut b) = (self.reg(a), self.reg(b));
+        if wide_shift {
+            // Distances are words there.
+            self.line(&format!("cvt.u32.u64 %tr0, {b}"));
+            b = "%tr0".to_owned();
+        }
+        let (plain, signed) = (plain(ty), signed(ty));
+        let bits = match ty {
+            Ty::Bool => "pred",
+            ty if ty.is_wide() => "b64",
+            _ => "b32",
+        };
+        let op = match bin {
+            Bin::And => format!("and.{bits}"),
+            Bin::Or => format!("or.{bits}"),
+            Bin::Xor => format!("xor.{bits}"),
+            Bin::Shl => format!("shl.{bits}"),
+            Bin::Shr => format!("shr.{signed}"),
+            Bin::Add if ty.is_float() => format!("add.rn.{plain}"),
+            Bin::Sub if ty.is_float() => format!("sub.rn.{plain}"),
+            Bin::Mul if ty.is_float() => format!("mul.rn.{plain}"),
+            Bin::Div if ty.is_float() => format!("div.rn.{plain}"),
+            Bin::Add => format!("add.{signed}"),
+            Bin::Sub => format!("sub.{signed}"),
+            Bin::Mul => format!("mul.lo.{signed}"),
+            Bin::Div => format!("div.{signed}"),
+            Bin::Rem => format!("rem.{signed}"),
+            Bin::MulHigh => format!("mul.hi.{signed}"),
+        };
+        self.line(&format!("{op} {out}, {a}, {b}"));
+    }
+
+    fn compare(&mut self, cmp: Cmp, out: &str, a: Reg, b: Reg) {
+        let ty = self.type_of(a);
+        let (a, b) = (self.reg(a), self.reg(b));
+        if ty == Ty::Bool {
+            self.line(&format!("xor.pred {out}, {a}, {b}"));
+            if cmp == Cmp::Equal {
+                self.line(&format!("not.pred {out}, {out}"));
+            }
+            return;
+        }
+        let cmp = match cmp {
+            Cmp::Less => "lt",
+            Cmp::LessEqual => "le",
+            Cmp::Equal => "eq",
+            Cmp::NotEqual if ty.is_float() => "neu",
+            Cmp::NotEqual => "ne",
+        };
+        self.line(&format!("setp.{cmp}.{} {out}, {a}, {b}", signed(ty)));
+    }
+
+    fn cast(&mut self, to: Ty, out: &str, a: Reg) {
+        let from = self.type_of(a);
+        let a = self.reg(a);
+        let text = if from == Ty::Bool {
+            let one = match to {
+                Ty::F32 => u64::from(1_f32.to_bits()),
+                Ty::F64 => 1_f64.to_bits(),
+                _ => 1,
+            };
+            let [one, zero] = [one, 0].map(|bits| literal(to, bits));
+            format!("selp.{} {out}, {one}, {zero}, {a}", plain(to))
+        } else if to == Ty::Bool {
+            let ne = if from.is_float() { "neu" } else { "ne" };
+            format!("setp.{ne}.{} {out}, {a}, {}", signed(from), literal(from, 0))
+        } else {
+            match (from.is_float(), to.is_float()) {
+                (true, true) if to == Ty::F64 => format!("cvt.f64.f32 {out}, {a}"),
+                (true, true) => format!("cvt.rn.f32.f64 {out}, {a}"),
+                (true, false) => format!("cvt.rzi.{}.{} {out}, {a}", signed(to), signed(from)),
+                (false, true) => format!("cvt.rn.{}.{} {out}, {a}", signed(to), signed(from)),
+                // Widens by the sign of what is widened; otherwise signs are names.
+                (false, false) if from.is_wide() == to.is_wide() => {
+                    format!("mov.{} {out}, {a}", plain(to))
+                }
+                (false, false) if from.is_signed() && to.is_wide() => {
+                    format!("cvt.s64.s32 {out}, {a}")
+                }
+                (false, false) if to.is_wide() => format!("cvt.u64.u32 {out}, {a}"),
+                (false, false) => format!("cvt.u32.u64 {out}, {a}"),
+            }
+        };
+        self.line(&text);
+    }
+}

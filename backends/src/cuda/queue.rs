@@ -1,0 +1,243 @@
+//! Calendars' lists of commands as graphs: a node for each command, an edge where data asks for it and nowhere else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use zbmd_ir::{Calendar, DeviceId, Plan, Program};
+
+use super::device::{Bank, Device, Draft, Mark, Ready};
+use super::driver::{Address, Function, Launch, Node};
+use super::edges::Edges;
+use super::error::Fault;
+use super::{Replay, ReplayError};
+use crate::kernels::Caps;
+use crate::kernels::lang::Kernel;
+use crate::op::Registry;
+use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run};
+
+/// Marks in use at a time: launches beyond that are waited for by a later one's mark.
+const MARKS: u64 = 16;
+
+/// One device's graphs for a calendar, and their memory.
+pub struct Queue {
+    device: Arc<Device>,
+    submitted: u64,
+    // In the order in which they can be given back.
+    lists: Vec<Ready>,
+    marks: Vec<Mark>,
+    work: Work,
+}
+
+/// What commands speak of by numbers.
+pub(super) struct Work {
+    pub(super) device: Arc<Device>,
+    /// Kernels, with the threads of a group.
+    pub(super) functions: Vec<(Function, u32)>,
+    pub(super) banks: Vec<Bank>,
+}
+
+impl Replay {
+    /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, makes the graphs.
+    ///
+    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
+    /// they have any.
+    ///
+    /// # Errors
+    /// See [`ReplayError`].
+    ///
+    /// # Panics
+    /// If the program was not verified, or the calendar is not one of the plan's.
+    pub fn new(
+        device: &Arc<Device>,
+        registry: &Registry,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+        regions: &BTreeMap<DeviceId, HostRegion>,
+    ) -> Result<Replay, ReplayError> {
+        let queue = Queue::new(device)?;
+        Self::prepare(queue, registry, program, plan, calendar, regions)
+    }
+}
+
+impl Work {
+    pub(super) fn new(device: &Arc<Device>) -> Self {
+        Self { device: Arc::clone(device), functions: Vec::new(), banks: Vec::new() }
+    }
+
+    /// Makes kernels ready, in order.
+    pub(super) fn load<'k>(
+        &mut self,
+        kernels: impl IntoIterator<Item = &'k Kernel>,
+    ) -> Result<(), Fault> {
+        for kernel in kernels {
+            self.functions.push((self.device.function(kernel)?, kernel.local));
+        }
+        Ok(())
+    }
+
+    pub(super) fn address(&self, range: Range) -> Address {
+        let bank = &self.banks[range.bank as usize];
+        assert!(range.end <= bank.bytes, "{range:?} of a bank of {}", bank.bytes);
+        bank.at + range.start
+    }
+
+    fn launch(&self, run: &Run) -> Launch {
+        let (function, local) = self.functions[run.kernel as usize];
+        // Pointers go straight to the operands, so the offsets are all 0.
+        let mut words = vec![0; run.operands.len() + 1];
+        words[0] = run.firings as u32;
+        Launch {
+            function,
+            groups: run.groups.clamp(1, self.device.listed().groups.into()) as u32,
+            local,
+            pointers: run.operands.iter().map(|(range, ..)| self.address(*range)).collect(),
+            words: words.into(),
+        }
+    }
+
+    /// The graph of commands, and the number of its edges.
+    pub(super) fn graph(&self, commands: &[&Command]) -> Result<(Ready, usize), Fault> {
+        let draft = Draft::new(&self.device)?;
+        let (mut edges, mut nodes, mut count) = (Edges::default(), Vec::<Node>::new(), 0);
+        for command in commands {
+            let after = match command {
+                Command::Copy { from, .. } if from.len() == 0 => continue,
+                Command::Zero { to } if to.len() == 0 => continue,
+                Command::Copy { from, to } => edges.note([*from].into_iter(), [*to].into_iter()),
+                Command::Zero { to } => edges.note([].into_iter(), [*to].into_iter()),
+                Command::Run(run) => {
+                    let of = |writes: bool| {
+                        run.operands.iter().filter(move |o| o.2 == writes).map(|(range, ..)| *range)
+                    };
+                    edges.note(of(false), of(true))
+                }
+            };
+            count += after.len();
+            let after: Vec<Node> = after.into_iter().map(|n| nodes[n as usize]).collect();
+            nodes.push(match command {
+                Command::Copy { from, to } => {
+                    draft.copy(&after, self.address(*from), self.address(*to), from.len())?
+                }
+                Command::Zero { to } => draft.zero(&after, self.address(*to), to.len())?,
+                Command::Run(run) => draft.kernel(&after, &self.launch(run))?,
+            });
+        }
+        Ok((draft.finish()?, count))
+    }
+}
+
+impl Queue {
+    fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+        let marks: Result<Vec<Mark>, Fault> = (0..MARKS).map(|_| Mark::new(device)).collect();
+        Ok(Self {
+            device: Arc::clone(device),
+            submitted: 0,
+            lists: Vec::new(),
+            marks: marks?,
+            work: Work::new(device),
+        })
+    }
+}
+
+impl crate::replay::Backend for Queue {
+    type Fault = Fault;
+}
+
+impl crate::replay::Queue for Queue {
+    fn name(&self) -> String {
+        self.device.listed().name.clone()
+    }
+
+    fn caps(&self) -> &Caps {
+        self.device.caps()
+    }
+
+    fn limits(&self) -> Limits {
+        // Elements are counted in 32 bits.
+        Limits {
+            align_bytes: 1,
+            range_bytes: u32::MAX.into(),
+            bank_bytes: self.device.bank_bytes(),
+        }
+    }
+
+    fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
+        self.work.banks.push(Bank::new(&self.device, bytes, home)?);
+        Ok(self.work.banks.len() as u32 - 1)
+    }
+
+    fn bank_bytes(&self, bank: u32) -> u64 {
+        self.work.banks[bank as usize].bytes
+    }
+
+    fn pop_bank(&mut self) {
+        self.work.banks.pop();
+    }
+
+    fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8 {
+        self.work.banks[bank as usize].host(at, len)
+    }
+
+    fn load<'c>(
+        &mut self,
+        kernels: &[Arc<Kernel>],
+        _runs: &mut dyn Iterator<Item = &'c Run>,
+    ) -> Result<(), Fault> {
+        self.work.load(kernels.iter().map(|k| &**k))
+    }
+
+    fn record(&mut self, commands: &[&Command]) -> Result<(List, usize), Fault> {
+        let (ready, edges) = self.work.graph(commands)?;
+        self.lists.push(ready);
+        Ok((List(self.lists.len() as u32 - 1), edges))
+    }
+
+    fn record_again(&mut self, list: List, commands: &[&Command]) -> Result<(), Fault> {
+        self.lists[list.0 as usize] = self.work.graph(commands)?.0;
+        Ok(())
+    }
+
+    fn run_once(&mut self, commands: &[Command], patience_ns: u64) -> Result<(), Fault> {
+        self.device.once(patience_ns, |driver| {
+            for command in commands {
+                match command {
+                    Command::Copy { from, to } => {
+                        let (at, to) = (self.work.address(*from), self.work.address(*to));
+                        driver.copy(at, to, from.len())?;
+                    }
+                    Command::Zero { to } => driver.zero(self.work.address(*to), to.len())?,
+                    Command::Run(_) => unreachable!("only copies and zeros run once"),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn submit(&mut self, list: List) -> Result<(), Fault> {
+        let exec = self.lists[list.0 as usize].exec;
+        let mark = self.marks[((self.submitted + 1) % MARKS) as usize].event;
+        self.device.call(|driver| {
+            driver.launch(exec)?;
+            driver.record(mark)
+        })?;
+        self.submitted += 1;
+        Ok(())
+    }
+
+    fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
+        // The mark of a launch long ago was used again: that of a later one says as much.
+        let marked = submissions.max((self.submitted + 1).saturating_sub(MARKS));
+        let mark = self.marks[(marked % MARKS) as usize].event;
+        self.device.wait(mark, submissions, patience_ns)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.device.is_alive() && self.submitted > 0 {
+            // What cannot be waited for is not given back either: a hang marks the device.
+            let _ = self.wait(self.submitted, PATIENCE_NS);
+        }
+    }
+}

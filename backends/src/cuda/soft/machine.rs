@@ -1,0 +1,317 @@
+//! Runs the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after the other.
+//! Every access is checked against the memory that there is, and all threads must meet at the same barriers.
+
+use std::collections::BTreeMap;
+
+use super::super::error::Code;
+use super::memory::Memory;
+use super::table::{one, three, two};
+
+/// What an instruction does with the bits of its operands.
+#[derive(Clone, Copy)]
+enum Op {
+    One(fn(u64) -> u64),
+    Two(fn(u64, u64) -> u64),
+    Three(fn(u64, u64, u64) -> u64),
+    /// Bytes of an element, whether its sign is extended to 32 bits, elements.
+    Load(usize, bool, usize),
+    Store(usize, usize),
+    LoadShared(usize),
+    StoreShared(usize),
+    Parameter,
+    Branch,
+    Barrier,
+    Return,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operand {
+    Reg(usize),
+    Value(u64),
+    /// A word of the launch: see `Special`.
+    Special(Special),
+    Target(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Special {
+    Tid,
+    Ctaid,
+    Nctaid,
+}
+
+struct Instruction {
+    /// Runs where the register is this.
+    guard: Option<(usize, bool)>,
+    op: Op,
+    operands: Vec<Operand>,
+    line: usize,
+}
+
+/// A module, read.
+pub(super) struct Module {
+    code: Vec<Instruction>,
+    registers: usize,
+    shared_bytes: usize,
+    pub(super) local: u32,
+    parameters: usize,
+}
+
+struct Thread {
+    at: usize,
+    registers: Vec<u64>,
+    tid: u32,
+    done: bool,
+}
+
+fn op(name: &str) -> Op {
+    let size = |ty: &str| match ty {
+        "u8" | "s8" => 1,
+        "u16" | "s16" => 2,
+        "b32" | "f32" => 4,
+        "b64" | "f64" => 8,
+        _ => panic!("memory of {ty}"),
+    };
+    if let Some(ty) = name.strip_prefix("ld.global.") {
+        let (count, ty) = ty.strip_prefix("v2.").map_or((1, ty), |ty| (2, ty));
+        return Op::Load(size(ty), ty.starts_with('s'), count);
+    }
+    if let Some(ty) = name.strip_prefix("st.global.") {
+        let (count, ty) = ty.strip_prefix("v2.").map_or((1, ty), |ty| (2, ty));
+        return Op::Store(size(ty), count);
+    }
+    if let Some(ty) = name.strip_prefix("ld.shared.") {
+        return Op::LoadShared(size(ty));
+    }
+    if let Some(ty) = name.strip_prefix("st.shared.") {
+        return Op::StoreShared(size(ty));
+    }
+    match name {
+        "ld.param.u64" | "ld.param.u32" => Op::Parameter,
+        "bra" => Op::Branch,
+        "bar.sync" => Op::Barrier,
+        "ret" => Op::Return,
+        name => one(name)
+            .map(Op::One)
+            .or_else(|| two(name).map(Op::Two))
+            .or_else(|| three(name).map(Op::Three))
+            .unwrap_or_else(|| panic!("no instruction {name}")),
+    }
+}
+
+/// Names met while reading.
+#[derive(Default)]
+struct Names {
+    registers: BTreeMap<String, usize>,
+    parameters: BTreeMap<String, usize>,
+    shared: BTreeMap<String, usize>,
+    labels: BTreeMap<String, usize>,
+}
+
+impl Names {
+    fn operand(&self, text: &str) -> Operand {
+        let text = text.trim_matches(['[', ']', '{', '}', ' ']);
+        match text {
+            "%tid.x" => return Operand::Special(Special::Tid),
+            "%ctaid.x" => return Operand::Special(Special::Ctaid),
+            "%nctaid.x" => return Operand::Special(Special::Nctaid),
+            _ => {}
+        }
+        let known = |names: &BTreeMap<String, usize>| names.get(text).copied();
+        if let Some(register) = known(&self.registers) {
+            return Operand::Reg(register);
+        }
+        let number = known(&self.parameters).or_else(|| known(&self.shared));
+        if let Some(number) = number {
+            return Operand::Value(number as u64);
+        }
+        if let Some(label) = known(&self.labels) {
+            return Operand::Target(label);
+        }
+        let hex = |digits| u64::from_str_radix(digits, 16).ok();
+        let value = ["0x", "0f", "0d"].iter().find_map(|p| text.strip_prefix(p).and_then(hex));
+        let value = value.or_else(|| text.parse().ok());
+        Operand::Value(value.unwrap_or_else(|| panic!("what is {text}?")))
+    }
+}
+
+impl Module {
+    /// Reads a module.
+    pub(super) fn read(text: &str) -> Module {
+        let mut names = Names::default();
+        let (mut lines, mut shared_bytes, mut local) = (Vec::new(), 0_usize, 0);
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            let words: Vec<&str> = line.split([' ', ',', ';']).filter(|w| !w.is_empty()).collect();
+            match words.as_slice() {
+                [".version" | ".target" | ".address_size" | ".visible", ..]
+                | ["{" | "}" | "(" | ")"]
+                | [] => {}
+                [".param", _, name] => {
+                    let number = names.parameters.len();
+                    names.parameters.insert((*name).to_owned(), number);
+                }
+                [".reqntid", x, ..] => local = x.parse().expect("threads"),
+                [".reg", _, name] => {
+                    let (stem, count) = match name.split_once('<') {
+                        None => (*name, None),
+                        Some((stem, count)) => (stem, count.trim_end_matches('>').parse().ok()),
+                    };
+                    for n in 0..count.unwrap_or(1) {
+                        let full = count.map_or(stem.to_owned(), |_| format!("{stem}{n}"));
+                        let number = names.registers.len();
+                        assert!(names.registers.insert(full, number).is_none(), "{name} twice");
+                    }
+                }
+                [".shared", _, _, _, array] => {
+                    let (name, bytes) = array.trim_end_matches(']').split_once('[').expect("array");
+                    shared_bytes = shared_bytes.next_multiple_of(8);
+                    names.shared.insert(name.to_owned(), shared_bytes);
+                    shared_bytes += bytes.parse::<usize>().expect("bytes");
+                }
+                [label] if label.ends_with(':') => {
+                    let label = label.trim_end_matches(':').to_owned();
+                    assert!(names.labels.insert(label, lines.len()).is_none(), "{line} twice");
+                }
+                _ => lines.push((number, line.trim_end_matches(';'))),
+            }
+        }
+        let code = lines.iter().map(|(number, line)| instruction(&names, *number, line)).collect();
+        let (registers, parameters) = (names.registers.len(), names.parameters.len());
+        Module { code, registers, shared_bytes, local, parameters }
+    }
+
+    /// Runs `groups` groups with the given parameters.
+    ///
+    /// # Errors
+    /// The number of what a kernel did wrong.
+    ///
+    /// # Panics
+    /// If not all threads of a group come to the same barriers.
+    pub(super) fn run(
+        &self,
+        groups: u32,
+        parameters: &[u64],
+        memory: &mut Memory,
+    ) -> Result<(), Code> {
+        assert_eq!(parameters.len(), self.parameters, "parameters");
+        for group in 0..groups {
+            let thread =
+                |tid| Thread { at: 0, registers: vec![0; self.registers], tid, done: false };
+            let mut threads: Vec<Thread> = (0..self.local).map(thread).collect();
+            let mut shared = vec![0xa5; self.shared_bytes];
+            let launch = [group, groups];
+            while threads.iter().any(|t| !t.done) {
+                for thread in &mut threads {
+                    self.until_barrier(thread, launch, parameters, memory, &mut shared)?;
+                }
+                let first = (threads[0].at, threads[0].done);
+                assert!(threads.iter().all(|t| (t.at, t.done) == first), "barriers are not met");
+            }
+        }
+        Ok(())
+    }
+
+    fn until_barrier(
+        &self,
+        thread: &mut Thread,
+        launch: [u32; 2],
+        parameters: &[u64],
+        memory: &mut Memory,
+        shared: &mut [u8],
+    ) -> Result<(), Code> {
+        loop {
+            let step = &self.code[thread.at];
+            thread.at += 1;
+            if step.guard.is_some_and(|(r, wanted)| (thread.registers[r] == 1) != wanted) {
+                continue;
+            }
+            let value = |n: usize| match step.operands[n] {
+                Operand::Reg(r) => thread.registers[r],
+                Operand::Value(v) => v,
+                Operand::Special(Special::Tid) => thread.tid.into(),
+                Operand::Special(Special::Ctaid) => launch[0].into(),
+                Operand::Special(Special::Nctaid) => launch[1].into(),
+                Operand::Target(to) => panic!("line {}: {to} as a value", step.line),
+            };
+            let result = match step.op {
+                Op::One(of) => of(value(1)),
+                Op::Two(of) => of(value(1), value(2)),
+                Op::Three(of) => of(value(1), value(2), value(3)),
+                Op::Parameter => parameters[value(1) as usize],
+                Op::Load(size, signed, count) => {
+                    let mut bytes = [0; 16];
+                    let bytes = &mut bytes[..size * count];
+                    memory.load(value(count), bytes)?;
+                    for (n, part) in bytes.chunks(size).enumerate() {
+                        set(thread, step, n, extend(part, signed));
+                    }
+                    continue;
+                }
+                Op::Store(size, count) => {
+                    let mut bytes = [0; 16];
+                    let bytes = &mut bytes[..size * count];
+                    for (n, part) in bytes.chunks_mut(size).enumerate() {
+                        part.copy_from_slice(&value(1 + n).to_le_bytes()[..size]);
+                    }
+                    memory.store(value(0), bytes)?;
+                    continue;
+                }
+                Op::LoadShared(size) => extend(&shared[value(1) as usize..][..size], false),
+                Op::StoreShared(size) => {
+                    let (at, bytes) = (value(0) as usize, value(1).to_le_bytes());
+                    shared[at..at + size].copy_from_slice(&bytes[..size]);
+                    continue;
+                }
+                Op::Branch => {
+                    let Operand::Target(to) = step.operands[0] else {
+                        panic!("line {}", step.line)
+                    };
+                    thread.at = to;
+                    continue;
+                }
+                Op::Barrier => return Ok(()),
+                Op::Return => {
+                    thread.done = true;
+                    thread.at -= 1;
+                    return Ok(());
+                }
+            };
+            set(thread, step, 0, result);
+        }
+    }
+}
+
+fn set(thread: &mut Thread, step: &Instruction, operand: usize, value: u64) {
+    let Operand::Reg(to) = step.operands[operand] else { panic!("line {}", step.line) };
+    thread.registers[to] = value;
+}
+
+fn extend(bytes: &[u8], signed: bool) -> u64 {
+    let mut all = [0; 8];
+    all[..bytes.len()].copy_from_slice(bytes);
+    let value = u64::from_le_bytes(all);
+    match bytes.len() {
+        1 if signed => u64::from(i32::from(value as u8 as i8) as u32),
+        2 if signed => u64::from(i32::from(value as u16 as i16) as u32),
+        _ => value,
+    }
+}
+
+fn instruction(names: &Names, line: usize, text: &str) -> Instruction {
+    let (guard, text) = match text.strip_prefix('@') {
+        None => (None, text),
+        Some(rest) => {
+            let (register, text) = rest.split_once(' ').expect("an instruction");
+            let wanted = !register.starts_with('!');
+            let Operand::Reg(register) = names.operand(register.trim_start_matches('!')) else {
+                panic!("line {line}: {register} guards")
+            };
+            (Some((register, wanted)), text)
+        }
+    };
+    let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let operands = rest.split(',').map(str::trim).filter(|o| !o.is_empty());
+    let operands = operands.map(|o| names.operand(o)).collect();
+    Instruction { guard, op: op(name), operands, line: line + 1 }
+}

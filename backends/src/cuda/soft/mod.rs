@@ -1,0 +1,418 @@
+//! A CUDA device in software: does what [`Driver`] says, on the host's memory, by reading the printed PTX. For tests of
+//! everything but the real driver, and therefore suspicious:
+//!
+//! - nodes of a graph run in any order that its edges allow, another one at each launch;
+//! - every access is checked; what a kernel does wrong is said later, by every call, as a real device does;
+//! - memory starts with rubbish;
+//! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
+
+mod machine;
+mod memory;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use self::machine::Module;
+use self::memory::{Memory, Trace};
+use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node};
+use super::error::{Code, Said, Site};
+use super::instance::{Listed, MAX_BINDINGS};
+use crate::kernels::{Caps, Needs};
+
+/// Groups of a run at most: few, so that threads have several elements each.
+const MAX_GROUPS: u32 = 3;
+
+/// The only device.
+pub(super) fn listed() -> Listed {
+    Listed {
+        name: "cuda:0".to_owned(),
+        uuid: *b"zbmd in software",
+        title: "software".to_owned(),
+        driver: "zbmd".to_owned(),
+        driver_version: 12_000,
+        arch: (7, 0),
+        integrated: false,
+        processors: 1,
+        clock_khz: 1_000,
+        memory_clock_khz: 1_000,
+        memory_bits: 64,
+        memory_bytes: 1 << 30,
+        groups: MAX_GROUPS,
+        caps: Caps {
+            has: Needs { f64: true, i64: true, bytes: true, halves: true },
+            bindings: MAX_BINDINGS,
+            shared_bytes: 48 << 10,
+            group: 1024,
+        },
+        device: 0,
+    }
+}
+
+/// An error that a test wants a call to give: after so many calls of the site that go well.
+#[derive(Clone, Copy, Debug)]
+pub struct Injection {
+    /// The call.
+    pub site: Site,
+    /// Calls that go well before.
+    pub after: u32,
+    /// What it then says, every time; `None`: of a query, that the work has not ended, for ever.
+    pub code: Option<Code>,
+}
+
+/// What was asked of the driver so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Allocations that were not given back.
+    pub allocations: usize,
+    /// Marks that were not given back.
+    pub events: usize,
+    /// Graphs in the making that were not given back.
+    pub graphs: usize,
+    /// Graphs ready to run that were not given back.
+    pub ready: usize,
+    /// Modules loaded.
+    pub modules: usize,
+    /// Launches.
+    pub launches: usize,
+    /// Nodes of kernels, copies and zeros, of all graphs ever instantiated.
+    pub nodes: [usize; 3],
+    /// Edges between them.
+    pub edges: usize,
+}
+
+/// The driver's side.
+#[derive(Default)]
+pub struct Machine(Mutex<Inner>);
+
+#[derive(Clone, Debug)]
+enum Work {
+    Kernel(Launch),
+    Copy { from: Address, to: Address, bytes: u64 },
+    Zero { at: Address, bytes: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Made {
+    work: Work,
+    after: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    memory: Memory,
+    modules: Vec<Arc<Module>>,
+    /// Whether what came before has ended.
+    events: BTreeMap<u64, bool>,
+    graphs: BTreeMap<u64, Vec<Made>>,
+    ready: BTreeMap<u64, Arc<[Made]>>,
+    next: u64,
+    random: u64,
+    /// What every call says since a kernel went wrong.
+    lost: Option<Code>,
+    injection: Option<Injection>,
+    checks: bool,
+    conflicts: Vec<String>,
+    counts: Counts,
+}
+
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Machine {
+    pub(super) fn new() -> Arc<Machine> {
+        Arc::new(Machine::default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the device.
+    pub(super) fn open(self: &Arc<Self>) -> Soft {
+        Soft { machine: Arc::clone(self) }
+    }
+
+    /// Makes a call of that site fail, once so many have gone well.
+    pub fn inject(&self, injection: Option<Injection>) {
+        self.lock().injection = injection;
+    }
+
+    /// What was asked for so far.
+    pub fn counts(&self) -> Counts {
+        let inner = self.lock();
+        Counts {
+            allocations: inner.memory.blocks().count(),
+            events: inner.events.len(),
+            graphs: inner.graphs.len(),
+            ready: inner.ready.len(),
+            modules: inner.modules.len(),
+            ..inner.counts
+        }
+    }
+
+    /// From now on compares what nodes touch with the edges between them, which takes long.
+    pub fn check(&self) {
+        self.lock().checks = true;
+    }
+
+    /// Nodes that touched the same memory, one of them writing, with no way of edges between them, in words.
+    pub fn conflicts(&self) -> Vec<String> {
+        self.lock().conflicts.clone()
+    }
+}
+
+/// The device, opened.
+pub(super) struct Soft {
+    machine: Arc<Machine>,
+}
+
+impl Inner {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % limit as u64) as usize
+    }
+
+    /// Does the work; what goes wrong is said later.
+    fn work(&mut self, work: &Work) {
+        let done = match work {
+            Work::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
+            Work::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
+            Work::Kernel(launch) => {
+                let words = launch.words.iter().map(|w| u64::from(*w));
+                let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
+                let module = Arc::clone(&self.modules[launch.function.0 as usize]);
+                assert_eq!(module.local, launch.local, "threads of a group");
+                module.run(launch.groups, &parameters, &mut self.memory)
+            }
+        };
+        if let Err(code) = done {
+            self.lost.get_or_insert(code);
+        }
+    }
+
+    /// All nodes of a graph, in an order that its edges allow.
+    fn nodes(&mut self, nodes: &[Made]) {
+        let mut waits: Vec<usize> = nodes.iter().map(|n| n.after.len()).collect();
+        let mut ready: Vec<usize> = (0..nodes.len()).filter(|n| waits[*n] == 0).collect();
+        let mut followers = vec![Vec::new(); nodes.len()];
+        for (n, node) in nodes.iter().enumerate() {
+            node.after.iter().for_each(|a| followers[*a as usize].push(n));
+        }
+        let mut traces = vec![Trace::default(); nodes.len()];
+        let mut done = 0;
+        while !ready.is_empty() {
+            let chosen = self.below(ready.len());
+            let node = ready.swap_remove(chosen);
+            self.memory.trace = Trace::default();
+            self.work(&nodes[node].work);
+            traces[node] = std::mem::take(&mut self.memory.trace);
+            done += 1;
+            for follower in &followers[node] {
+                waits[*follower] -= 1;
+                if waits[*follower] == 0 {
+                    ready.push(*follower);
+                }
+            }
+        }
+        assert_eq!(done, nodes.len(), "the edges of a graph make a circle");
+        if self.checks {
+            self.compare(nodes, &traces);
+        }
+    }
+
+    fn compare(&mut self, nodes: &[Made], traces: &[Trace]) {
+        let mut before: Vec<BTreeSet<u64>> = Vec::new();
+        for (n, node) in nodes.iter().enumerate() {
+            let mut all: BTreeSet<u64> = node.after.iter().copied().collect();
+            node.after.iter().for_each(|a| all.extend(&before[*a as usize]));
+            for other in (0..n).filter(|o| !all.contains(&(*o as u64))) {
+                let (a, b) = (&traces[other], &traces[n]);
+                let clash = overlap(&a.written, &b.written)
+                    || overlap(&a.written, &b.read)
+                    || overlap(&a.read, &b.written);
+                if clash {
+                    let text = format!("{:?} and {:?}", nodes[other].work, node.work);
+                    self.conflicts.push(text);
+                }
+            }
+            before.push(all);
+        }
+    }
+}
+
+fn overlap(a: &[(u64, u64)], b: &[(u64, u64)]) -> bool {
+    a.iter().any(|x| b.iter().any(|y| x.0 < y.1 && y.0 < x.1))
+}
+
+impl Soft {
+    /// The machine for a call, unless the call is to fail.
+    fn enter(&self, site: Site) -> Result<MutexGuard<'_, Inner>, Said> {
+        let mut inner = self.machine.lock();
+        let refuse = |code| Err(Said { site, code });
+        if let Some(code) = inner.lost.filter(|_| site != Site::Bind) {
+            return refuse(code);
+        }
+        if let Some(injection) = inner.injection.as_mut().filter(|i| i.site == site) {
+            match (injection.after, injection.code) {
+                (0, Some(code)) => return refuse(code),
+                (0, None) => {}
+                _ => injection.after -= 1,
+            }
+        }
+        Ok(inner)
+    }
+
+    fn add(&self, site: Site, graph: Graph, after: &[Node], work: Work) -> Result<Node, Said> {
+        let mut inner = self.enter(site)?;
+        let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
+        let after: Vec<u64> = after.iter().map(|n| n.0).collect();
+        assert!(after.iter().all(|n| *n < nodes.len() as u64), "a node of another graph");
+        nodes.push(Made { work, after });
+        Ok(Node(nodes.len() as u64 - 1))
+    }
+}
+
+impl Driver for Soft {
+    fn bind(&self) -> Result<(), Said> {
+        self.enter(Site::Bind).map(drop)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<Address, Said> {
+        let mut inner = self.enter(Site::Alloc)?;
+        inner.memory.alloc(bytes).map_err(|code| Said { site: Site::Alloc, code })
+    }
+
+    fn free(&self, at: Address) {
+        self.machine.lock().memory.free(at);
+    }
+
+    fn alloc_host(&self, bytes: u64) -> Result<Address, Said> {
+        let mut inner = self.enter(Site::AllocHost)?;
+        inner.memory.alloc(bytes).map_err(|code| Said { site: Site::AllocHost, code })
+    }
+
+    fn free_host(&self, at: Address) {
+        self.free(at);
+    }
+
+    fn function(&self, ptx: &str, entry: &str) -> Result<Function, Said> {
+        drop(self.enter(Site::Load)?);
+        assert!(ptx.contains(&format!(".entry {entry}(")), "no entry {entry}");
+        let module = Arc::new(Module::read(ptx));
+        let mut inner = self.enter(Site::Function)?;
+        inner.modules.push(module);
+        Ok(Function(inner.modules.len() as u64 - 1))
+    }
+
+    fn zero(&self, at: Address, bytes: u64) -> Result<(), Said> {
+        self.enter(Site::Zero)?.work(&Work::Zero { at, bytes });
+        Ok(())
+    }
+
+    fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
+        self.enter(Site::Copy)?.work(&Work::Copy { from, to, bytes });
+        Ok(())
+    }
+
+    fn event(&self) -> Result<Event, Said> {
+        let mut inner = self.enter(Site::Event)?;
+        let event = inner.number();
+        inner.events.insert(event, false);
+        Ok(Event(event))
+    }
+
+    fn free_event(&self, event: Event) {
+        assert!(self.machine.lock().events.remove(&event.0).is_some(), "given back twice");
+    }
+
+    fn record(&self, event: Event) -> Result<(), Said> {
+        *self.enter(Site::Record)?.events.get_mut(&event.0).expect("an event") = true;
+        Ok(())
+    }
+
+    fn query(&self, event: Event) -> Result<bool, Said> {
+        let inner = self.enter(Site::Query)?;
+        let hangs = |i: Injection| i.site == Site::Query && i.after == 0 && i.code.is_none();
+        assert!(inner.events[&event.0], "a mark that is not in the queue is waited for");
+        Ok(!inner.injection.is_some_and(hangs))
+    }
+
+    fn graph(&self) -> Result<Graph, Said> {
+        let mut inner = self.enter(Site::Graph)?;
+        let graph = inner.number();
+        inner.graphs.insert(graph, Vec::new());
+        Ok(Graph(graph))
+    }
+
+    fn free_graph(&self, graph: Graph) {
+        assert!(self.machine.lock().graphs.remove(&graph.0).is_some(), "given back twice");
+    }
+
+    fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said> {
+        self.add(Site::KernelNode, graph, after, Work::Kernel(launch.clone()))
+    }
+
+    fn copy_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        from: Address,
+        to: Address,
+        bytes: u64,
+    ) -> Result<Node, Said> {
+        self.add(Site::CopyNode, graph, after, Work::Copy { from, to, bytes })
+    }
+
+    fn zero_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        at: Address,
+        bytes: u64,
+    ) -> Result<Node, Said> {
+        self.add(Site::ZeroNode, graph, after, Work::Zero { at, bytes })
+    }
+
+    fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
+        let mut inner = self.enter(Site::Instantiate)?;
+        let nodes: Arc<[Made]> = inner.graphs[&graph.0].clone().into();
+        for node in nodes.iter() {
+            inner.counts.edges += node.after.len();
+            let kind = match node.work {
+                Work::Kernel(_) => 0,
+                Work::Copy { .. } => 1,
+                Work::Zero { .. } => 2,
+            };
+            inner.counts.nodes[kind] += 1;
+        }
+        let exec = inner.number();
+        inner.ready.insert(exec, nodes);
+        Ok(Exec(exec))
+    }
+
+    fn free_exec(&self, exec: Exec) {
+        assert!(self.machine.lock().ready.remove(&exec.0).is_some(), "given back twice");
+    }
+
+    fn launch(&self, exec: Exec) -> Result<(), Said> {
+        let mut inner = self.enter(Site::Launch)?;
+        inner.counts.launches += 1;
+        let nodes = Arc::clone(&inner.ready[&exec.0]);
+        inner.nodes(&nodes);
+        Ok(())
+    }
+
+    fn close(&self) {}
+}

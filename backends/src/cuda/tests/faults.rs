@@ -1,0 +1,125 @@
+//! Every call made to fail with every kind of error, and a queue that hangs: always a fault of the right kind, never a
+//! crash, everything given back while the device lives, and nothing asked of the driver after a loss.
+
+use std::sync::Arc;
+
+use zbmd_ir::TiVec;
+
+use super::soft;
+use crate::cuda::device::{Bank, Draft};
+use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, Site, Verdict};
+use crate::kernels::lang::{Builder, Kernel, Mem};
+use crate::kernels::{Operand, Step};
+use crate::op::Registry;
+use crate::ops::conformance::subject;
+use crate::replay::Home;
+
+/// Makes an actor's kernels ready and runs them, as calibration does.
+fn work(device: &Arc<Device>) -> Result<(), Fault> {
+    let subject = subject("Tone", "freq: 1, rate: 8", "");
+    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+    let mut call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4)?;
+    call.set_state(0, &[0; 8])?;
+    call.run()?;
+    assert_eq!(call.output(0)?.len(), 32);
+    Ok(())
+}
+
+fn machine(device: &Device) -> Arc<Machine> {
+    Arc::clone(device.instance().machine().expect("software"))
+}
+
+#[test]
+fn every_error_at_every_call_is_a_fault_of_its_kind() {
+    let whole = soft();
+    work(&whole).expect("nothing is injected");
+    // Not part of a call, or of opening a device.
+    let elsewhere = [Site::Context, Site::Stream, Site::Zero, Site::CopyNode, Site::ZeroNode];
+    for &site in Site::ALL.iter().filter(|s| !elsewhere.contains(s)) {
+        for (code, lost, verdict) in [
+            (700, true, Verdict::RestartWorker),
+            (719, true, Verdict::RestartWorker),
+            (214, true, Verdict::DropDevice),
+            (2, false, Verdict::Refuse),
+            (1, false, Verdict::RestartWorker),
+        ] {
+            for after in [0, 1] {
+                let device = soft();
+                let machine = machine(&device);
+                machine.inject(Some(Injection { site, after, code: Some(Code(code)) }));
+                let Err(fault) = work(&device) else {
+                    assert_eq!(after, 1, "{site}: {code} went unnoticed");
+                    continue;
+                };
+                assert!(fault.to_string().contains(site.name()), "{fault}");
+                assert_eq!(matches!(fault, Fault::Lost { .. }), lost, "{fault}");
+                assert_eq!(fault.verdict(), verdict, "{fault}");
+                assert_eq!(device.is_alive(), !fault.is_fatal(), "{fault}");
+                machine.inject(None);
+                if device.is_alive() {
+                    // The fault was one of a call: nothing was kept, and the device still works.
+                    let counts = machine.counts();
+                    let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
+                    assert_eq!(kept, [0; 4], "{site} after {after}: {fault}");
+                    work(&device).unwrap_or_else(|e| panic!("after {fault}: {e}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
+    let device = soft();
+    machine(&device).inject(Some(Injection { site: Site::Query, after: 0, code: None }));
+    let waited = device.once(1_000_000, |_| Ok(()));
+    assert_eq!(waited, Err(Fault::Hung { value: 0, waited_ms: 1 }));
+    assert!(!device.is_alive());
+}
+
+/// Kernels that do wrong, as ours must not.
+fn wrong(kind: &str) -> Kernel {
+    let k = Builder::new("wrong", 32);
+    let x = k.writes(Mem::F32);
+    let far = if kind == "far" { 1 << 28 } else { 0 };
+    k.store(x, k.u32(far), k.f32(1.0));
+    k.finish()
+}
+
+#[test]
+fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
+    let subject = subject("Gain", "gain: 0.5", "f32");
+    for (kind, code) in [("far", Some(700)), ("near", None)] {
+        let device = soft();
+        let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+        let mut plan = plan.expect("a kernel");
+        if let Step::Run(run) = &mut plan.steps[0] {
+            (run.kernel, run.operands) = (Arc::new(wrong(kind)), vec![Operand::Output(0)]);
+        }
+        let mut call = GpuCall::new(&device, &subject.actor, &plan, 1).expect("a call");
+        let said = call.run().err().map(|fault| match fault {
+            Fault::Lost { site: Site::Query | Site::Record, code } => code.0,
+            other => panic!("{other}"),
+        });
+        assert_eq!((said, device.is_alive()), (code, code.is_none()), "{kind}");
+    }
+}
+
+#[test]
+fn edges_left_out_are_found() {
+    for (keeps, conflicts) in [(true, 0), (false, 1)] {
+        let device = soft();
+        let machine = machine(&device);
+        machine.check();
+        let banks: Result<Vec<Bank>, Fault> =
+            (0..3).map(|_| Bank::new(&device, 64, Home::Device)).collect();
+        let at: Vec<u64> = banks.as_ref().expect("memory").iter().map(|b| b.at).collect();
+        let draft = Draft::new(&device).expect("a graph");
+        let first = draft.copy(&[], at[0], at[1], 64).expect("a node");
+        let after = if keeps { vec![first] } else { vec![] };
+        draft.copy(&after, at[1], at[2], 64).expect("a node");
+        let ready = draft.finish().expect("a graph");
+        device.call(|driver| driver.launch(ready.exec)).expect("a launch");
+        assert_eq!(machine.conflicts().len(), conflicts);
+    }
+}

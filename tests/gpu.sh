@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# What only a machine with an NVIDIA GPU can show, in one table.
+#
+#   tests/gpu.sh              builds here and runs here
+#   tests/gpu.sh pack FILE    builds here and packs what a machine with a GPU but no Rust needs into FILE (.tar.gz);
+#                             there: tar xzf FILE && zbmd-gpu/gpu.sh
+#
+# A check that cannot run here is listed as "not run", with the reason. Exit code 1 if one fails, 0 otherwise.
+set -uo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# Packed, the binaries lie beside this script; CARGO stands in for cargo where another is wanted.
+packed="$here/bin"
+cargo="${CARGO:-cargo}"
+
+# Builds the test binaries into a folder.
+build() {
+    local to="$1" list
+    mkdir -p "$to"
+    list="$(cd "$here/.." && "$cargo" test --release --no-run --message-format=json \
+        -p zbmd-backends --lib -p zbmd-tests --test cuda)" || return 1
+    # Lines of JSON, of which only the names of executables are wanted.
+    printf '%s\n' "$list" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | while read -r binary; do
+        case "$(basename "$binary")" in
+            zbmd_backends-*) cp "$binary" "$to/backends" ;;
+            cuda-*) cp "$binary" "$to/calendars" ;;
+        esac
+    done
+    [ -x "$to/backends" ] && [ -x "$to/calendars" ]
+}
+
+if [ "${1:-}" = pack ]; then
+    file="${2:?where to: tests/gpu.sh pack FILE}"
+    folder="$(mktemp -d)"
+    trap 'rm -rf "$folder"' EXIT
+    build "$folder/zbmd-gpu/bin" || exit 1
+    cp "${BASH_SOURCE[0]}" "$folder/zbmd-gpu/gpu.sh"
+    cp -r "$here/../graphs" "$folder/zbmd-gpu/graphs"
+    tar -C "$folder" -czf "$file" zbmd-gpu
+    echo "packed into $file"
+    exit 0
+fi
+
+if [ -d "$packed" ]; then
+    export ZBMD_GRAPHS="$here/graphs"
+else
+    packed="$(mktemp -d)"
+    trap 'rm -rf "$packed"' EXIT
+    build "$packed" || exit 1
+fi
+export ZBMD_REQUIRE=cuda
+
+gpu=""
+if command -v nvidia-smi >/dev/null; then
+    gpu="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n1)"
+fi
+
+failed=0
+rows=()
+row() { rows+=("$(printf '%-62s %s' "$1" "$2")"); }
+
+# NAME, then a command of the suite; the last lines of what fails are shown.
+check() {
+    local name="$1" output
+    shift
+    if [ -z "$gpu" ]; then
+        row "$name" "not run: no GPU here"
+    elif output="$("$@" 2>&1)" && ! grep -q ' 0 passed' <<<"$output"; then
+        row "$name" "passed"
+    else
+        row "$name" "FAILED"
+        failed=1
+        printf '== %s\n%s\n' "$name" "$(tail -n 25 <<<"$output")" >&2
+    fi
+}
+
+# NAME, and what is missing before it can run anywhere.
+missing() { row "$1" "not run: $2"; }
+
+backends="$packed/backends"
+calendars="$packed/calendars"
+
+check "driver: loaded, devices listed" \
+    "$backends" --exact cuda::sys::tests::loading_never_panics
+check "ops: every kernel of the catalogue beside its CPU kernel" \
+    "$backends" --exact cuda::tests::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
+check "calendars: models beside the interpreter" \
+    "$calendars" --exact models_run_on_a_gpu_as_in_the_interpreter
+if command -v compute-sanitizer >/dev/null; then
+    check "compute-sanitizer: memory errors in all kernels" \
+        compute-sanitizer --error-exitcode 9 "$backends" --exact \
+        cuda::tests::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
+    check "compute-sanitizer: races in shared memory" \
+        compute-sanitizer --tool racecheck --error-exitcode 9 "$backends" --exact \
+        cuda::tests::suite::every_op_agrees_with_its_cpu_kernel_on_a_gpu
+else
+    missing "compute-sanitizer: memory errors in all kernels" "compute-sanitizer is not installed"
+    missing "compute-sanitizer: races in shared memory" "compute-sanitizer is not installed"
+fi
+missing "replay of 10, 100, 1,000 slots against the bare graph" "no benchmark yet"
+missing "host cost of a period; allocations in steady state" "no benchmark yet"
+missing "CPU + Vulkan + CUDA on one card" "zbmd-run drives no CUDA devices yet"
+missing "recovery: killed worker, illegal address, trap, endless kernel" \
+    "zbmd-run drives no CUDA devices yet"
+missing "start of a worker with and without a standby" "zbmd-run drives no CUDA devices yet"
+missing "beside PyTorch: MobileNetV2, ResNet, BERT, encoder, 8 x 1024" "no benchmark yet"
+missing "tensor cores (tf32, f16, bf16), cuBLASLt, cuDNN, cuFFT" "not written yet"
+
+printf '\n%-62s %s\n' "on ${gpu:-a machine without a GPU}" "result"
+printf '%s\n' "${rows[@]}"
+exit "$failed"

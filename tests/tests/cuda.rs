@@ -1,0 +1,276 @@
+//! Calendars of CUDA devices beside the interpreter: whole graphs, with the other devices played by hand. On a device in
+//! software everywhere, with the printed code read instruction by instruction and every edge of the graphs compared with
+//! what nodes touch; on a GPU where there is one.
+
+use std::sync::Arc;
+
+use zbmd_backends::cuda::{
+    Code, Device, Fault, Halt, Injection, Instance, Machine, OpenError, Options, Replay,
+    ReplayError, Site, Verdict,
+};
+use zbmd_backends::op::Registry;
+use zbmd_ir::verify::Verified;
+use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, State};
+use zbmd_scheduler::Block;
+use zbmd_tests::gpu::{Idle, Player, chain, place, tokens};
+use zbmd_tests::run::{Streams, compile, random_inputs};
+
+const GPU: DeviceId = DeviceId(1);
+
+/// A device in software.
+fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
+    let instance = Instance::software();
+    let listed = instance.find("cuda:0").expect("the only one");
+    let machine = Arc::clone(instance.machine().expect("software"));
+    (Device::open(&instance, &listed, options).expect("nothing is injected"), machine)
+}
+
+/// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
+fn real() -> Option<Arc<Device>> {
+    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "cuda"));
+    let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
+        let listed = instance.find("cuda:0")?;
+        Device::open(&instance, &listed, &Options::default())
+    });
+    match opened {
+        Ok(device) => Some(device),
+        Err(error) if required => panic!("ZBMD_REQUIRE names cuda, but {error}"),
+        Err(error) => {
+            eprintln!("SKIPPED, not run on a GPU: {error}");
+            None
+        }
+    }
+}
+
+/// A model for a CPU and a GPU.
+fn program(
+    model: &str,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let compiled = compile(model, 1, registry);
+    place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
+}
+
+/// Largest difference as a share of the largest value.
+fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
+    let values = |bytes: &[u8]| -> Vec<f64> {
+        match dtype {
+            DType::F32 | DType::C32 => bytes
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
+                .collect(),
+            DType::F64 => bytes
+                .chunks_exact(8)
+                .map(|b| f64::from_le_bytes(b.try_into().expect("eight")))
+                .collect(),
+            _ => bytes.iter().map(|b| f64::from(*b)).collect(),
+        }
+    };
+    assert_eq!(got.len(), want.len());
+    let (got, want) = (values(got), values(want));
+    let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
+    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
+}
+
+/// Tame noise for sources of floats; bytes for the rest.
+fn inputs(program: &Program, iterations: u64) -> Streams {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut inputs = random_inputs(program, iterations, 5);
+    for (_, source) in program.graph.sources() {
+        if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
+            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
+                word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
+            }
+        }
+    }
+    inputs
+}
+
+fn replay(
+    device: &Arc<Device>,
+    registry: &Registry,
+    program: &Program,
+    plan: &Plan,
+    player: &mut Player<'_>,
+) -> Result<Replay, ReplayError> {
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    Replay::new(device, registry, program, plan, calendar, &player.host_regions())
+}
+
+/// What every ring has carried, and the state that is left on the GPU, beside the interpreter's.
+fn check(
+    device: &Arc<Device>,
+    registry: &Registry,
+    program: &Program,
+    blocks: u64,
+    lazy: bool,
+    tolerance: f64,
+) {
+    let plan = &program.plans[PlanId(0)];
+    let iterations = blocks * plan.block;
+    let (tokens, want) = tokens(program, registry, &inputs(program, iterations), iterations);
+    let mut player = Player::new(program, plan, GPU, &tokens, lazy);
+    let mut replay = replay(device, registry, program, plan, &mut player).expect("a replay");
+    assert_eq!(replay.summary().segments, 1);
+    let mut state = State::initial(&program.graph);
+    replay.load_state(&state).expect("a state");
+    for period in 0..blocks + u64::from(plan.stages) - 1 {
+        let known = (period >= blocks).then_some(blocks);
+        replay.step(period, known, &mut player).expect("a period");
+    }
+    replay.drain(&mut player).expect("the end");
+    assert!(!player.sent.is_empty() || plan.rings.iter().all(|r| r.from != GPU));
+    for (ring, bytes) in &player.sent {
+        let channel = plan.rings[*ring].channel;
+        let dtype = program.graph.channels[channel].token.dtype;
+        let off = distance(dtype, bytes, &tokens[channel]);
+        assert!(off <= tolerance, "{ring} ({channel}): off by {off:e}");
+    }
+    replay.save_state(blocks, &mut state).expect("a state");
+    for buffer in plan.buffers.iter().filter(|b| b.device == GPU && b.head_tokens > 0) {
+        let token = &program.graph.channels[buffer.channel].token;
+        let len = (buffer.head_tokens * token.bytes()) as usize;
+        let last = |s: &State| {
+            let tokens = &s.channels[buffer.channel];
+            tokens[tokens.len() - len..].to_vec()
+        };
+        let off = distance(token.dtype, &last(&state), &last(&want));
+        assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
+    }
+}
+
+type Model = (&'static str, Block, fn(usize) -> bool, u64, f64);
+
+const EVERY: fn(usize) -> bool = |_| true;
+const SOME: fn(usize) -> bool = |i| i % 2 == 0;
+
+/// With blocks for a device that reads its code word by word.
+const SMALL: &[Model] = &[
+    ("cd2dat/model.ron", Block::Fixed(1), EVERY, 4, 1e-5),
+    ("cd2dat/model.ron", Block::Fixed(1), SOME, 5, 1e-5),
+    ("fm/model.ron", Block::Fixed(2), EVERY, 5, 1e-5),
+    ("fm/model.ron", Block::Fixed(1), SOME, 6, 1e-5),
+    ("agc/model.ron", Block::Fixed(16), EVERY, 4, 1e-5),
+    ("pll/model.ron", Block::Fixed(8), EVERY, 6, 1e-4),
+];
+
+const LARGE: &[Model] = &[
+    ("cd2dat/model.ron", Block::Fixed(2), EVERY, 5, 1e-5),
+    ("fm/model.ron", Block::Fixed(40), EVERY, 5, 1e-5),
+    ("fm/model.ron", Block::Fixed(7), SOME, 9, 1e-5),
+    ("agc/model.ron", Block::Fixed(16), EVERY, 4, 1e-5),
+    ("pll/model.ron", Block::Fixed(8), EVERY, 6, 1e-4),
+];
+
+#[test]
+fn models_run_on_a_device_in_software_as_in_the_interpreter() {
+    let registry = Registry::standard();
+    for &(model, block, on_gpu, blocks, tolerance) in SMALL {
+        let program = program(model, &registry, block, on_gpu);
+        let (device, machine) = soft(&Options::default());
+        machine.check();
+        for lazy in [false, true] {
+            check(&device, &registry, &program, blocks, lazy, tolerance);
+        }
+        let counts = machine.counts();
+        println!("{model}: {counts:?}");
+        assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
+        let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
+        assert_eq!(kept, [0; 4], "{model}: not given back");
+        assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
+    }
+}
+
+#[test]
+fn models_run_on_a_gpu_as_in_the_interpreter() {
+    let Some(device) = real() else { return };
+    let registry = Registry::standard();
+    for &(model, block, on_gpu, blocks, tolerance) in LARGE {
+        let program = program(model, &registry, block, on_gpu);
+        for lazy in [false, true] {
+            check(&device, &registry, &program, blocks, lazy, tolerance);
+        }
+    }
+}
+
+#[test]
+fn arenas_are_one_allocation_unless_told_otherwise() {
+    let registry = Registry::standard();
+    let program = program("cd2dat/model.ron", &registry, Block::Fixed(1), EVERY);
+    let plan = &program.plans[PlanId(0)];
+    let no_tokens = Default::default();
+    let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+    let made = |options: &Options, player: &mut Player<'_>| {
+        let (device, machine) = soft(options);
+        let replay = replay(&device, &registry, &program, plan, player)?;
+        Ok((machine.counts().allocations, replay.summary().bytes))
+    };
+    let (whole, bytes) = made(&Options::default(), &mut player).expect("fits");
+    let (cut, _) = made(&Options { bank_bytes: Some(8 << 10) }, &mut player).expect("fits");
+    // The arena, memory for carries, inbox, outbox, constants.
+    assert_eq!(whole, 5);
+    assert!(cut > whole, "{cut}");
+    let plan_bytes: u64 =
+        plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();
+    assert!(bytes >= plan_bytes, "{bytes} of {plan_bytes}");
+    let refused = made(&Options { bank_bytes: Some(256) }, &mut player);
+    assert!(matches!(refused, Err(ReplayError::TooLarge { limit: 256, .. })));
+}
+
+/// A replay of a chain on a device that fails as told, from its making to its end.
+fn fails(program: &Program, injection: Injection) -> Option<Fault> {
+    let registry = Registry::standard();
+    let (device, machine) = soft(&Options::default());
+    machine.inject(Some(injection));
+    let plan = &program.plans[PlanId(0)];
+    let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let mut player = Player::new(program, plan, GPU, &tokens, false);
+    let halted = |halt| match halt {
+        Halt::Fault(fault) => ReplayError::Fault(fault),
+        Halt::Stopped => panic!("nobody stops it"),
+    };
+    let run = replay(&device, &registry, program, plan, &mut player).and_then(|mut replay| {
+        replay.set_patience(1_000_000);
+        replay.load_state(&State::initial(&program.graph))?;
+        (0..8).try_for_each(|p| replay.step(p, None, &mut Idle)).map_err(halted)?;
+        replay.drain(&mut Idle).map_err(halted)
+    });
+    match run {
+        Ok(()) => None,
+        Err(ReplayError::Fault(fault)) => {
+            assert_eq!(device.is_alive(), !fault.is_fatal(), "{fault}");
+            Some(fault)
+        }
+        Err(other) => panic!("{injection:?}: {other}"),
+    }
+}
+
+#[test]
+fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
+    let program = chain(3, &Registry::standard());
+    let mut reported = 0;
+    for &site in Site::ALL {
+        for after in [0, 1, 2, 5] {
+            for (code, verdict) in [
+                (Some(700), Verdict::RestartWorker),
+                (Some(214), Verdict::DropDevice),
+                (Some(2), Verdict::Refuse),
+                (None, Verdict::RestartWorker),
+            ] {
+                if code.is_none() && site != Site::Query {
+                    continue;
+                }
+                let injection = Injection { site, after, code: code.map(Code) };
+                let Some(fault) = fails(&program, injection) else { continue };
+                reported += 1;
+                assert_eq!(fault.verdict(), verdict, "{injection:?}: {fault}");
+                let hung = matches!(fault, Fault::Hung { .. });
+                assert!(hung == code.is_none(), "{injection:?}: {fault}");
+                assert!(hung || fault.to_string().contains(site.name()), "{fault}");
+            }
+        }
+    }
+    assert!(reported > 80, "only {reported} faults");
+}
