@@ -401,8 +401,9 @@ impl<'a> Run<'a> {
         let gpu = match &self.options.machine {
             MachineChoice::Detect | MachineChoice::Uniform(_) => false,
             // What is wrong with a machine file is said where it is read for good.
-            MachineChoice::File(path) => std::fs::read_to_string(path)
-                .is_ok_and(|text| text.contains("\"vulkan\"")),
+            MachineChoice::File(path) => {
+                std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"vulkan\""))
+            }
             MachineChoice::Given(machine) | MachineChoice::Measured(machine, _) => {
                 machine.devices.iter().any(|d| d.backend != "cpu")
             }
