@@ -242,8 +242,8 @@ impl Squares<'_> {
 
 /// y[r][c] = x[r + c·step]: rows that lie side by side in x.
 fn square<T: bytemuck::Pod>(x: &[T], y: &mut [T], rows: usize, columns: usize, step: usize) {
-    const SIDE: usize = 16;
-    if columns < 8 {
+    const SIDE: usize = 8;
+    if columns < SIDE {
         for c in 0..columns {
             let y = y[c..].iter_mut().step_by(columns);
             y.zip(&x[c * step..c * step + rows]).for_each(|(y, &x)| *y = x);
@@ -251,13 +251,27 @@ fn square<T: bytemuck::Pod>(x: &[T], y: &mut [T], rows: usize, columns: usize, s
         return;
     }
     for r0 in (0..rows).step_by(SIDE) {
-        let r1 = (r0 + SIDE).min(rows);
+        let high = SIDE.min(rows - r0);
         for c0 in (0..columns).step_by(SIDE) {
-            let c1 = (c0 + SIDE).min(columns);
-            for r in r0..r1 {
-                let y = &mut y[r * columns + c0..r * columns + c1];
-                for (c, y) in (c0..c1).zip(y) {
-                    *y = x[r + c * step];
+            let wide = SIDE.min(columns - c0);
+            if (high, wide) == (SIDE, SIDE) {
+                // Whole lines both ways: the loops between are registers.
+                let mut lines = [[T::zeroed(); SIDE]; SIDE];
+                for (c, line) in lines.iter_mut().enumerate() {
+                    line.copy_from_slice(&x[(c0 + c) * step + r0..][..SIDE]);
+                }
+                for r in 0..SIDE {
+                    let y = &mut y[(r0 + r) * columns + c0..][..SIDE];
+                    for (y, line) in y.iter_mut().zip(&lines) {
+                        *y = line[r];
+                    }
+                }
+                continue;
+            }
+            for r in r0..r0 + high {
+                let y = &mut y[r * columns + c0..][..wide];
+                for (c, y) in y.iter_mut().enumerate() {
+                    *y = x[r + (c0 + c) * step];
                 }
             }
         }
