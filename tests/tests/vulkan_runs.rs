@@ -204,6 +204,7 @@ mod linux {
             assert_eq!(outcome.state, plain.outcome.expect("checked").state, "{faults:?}");
             recoveries += outcome.report.recoveries;
             if recoveries >= least {
+                println!("     {recoveries} recoveries from {faults:?}, {isolation:?}");
                 return told;
             }
             feed.iterations *= 2;
@@ -281,7 +282,12 @@ mod linux {
             ("memory", Losses::Single, GPUS),
             ("submit", Losses::None, Isolation::Threads),
         ] {
+            let begun = Instant::now();
             let told = failing(how, || disturbed(losses, &isolation, None, 1));
+            println!(
+                "     {how}, {losses:?}, {isolation:?}: {:.1} s",
+                begun.elapsed().as_secs_f64()
+            );
             let causes: Vec<String> = told
                 .events
                 .iter()
