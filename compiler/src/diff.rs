@@ -73,7 +73,7 @@ pub struct Change {
     pub before: String,
     /// How it is, in words; empty if it is gone.
     pub after: String,
-    /// How much more it is, as a fraction of what it was, where it is a number that was not 0.
+    /// How much more it is, as a fraction of what it was, where both are numbers other than 0.
     pub growth: Option<f64>,
 }
 
@@ -130,7 +130,8 @@ impl Changes {
         words: impl Fn(u64) -> String,
     ) {
         if before != after {
-            let growth = (before > 0).then(|| after as f64 / before as f64 - 1.0);
+            let both = before > 0 && after > 0;
+            let growth = both.then(|| after as f64 / before as f64 - 1.0);
             let (mut was, mut is) = (words(before), words(after));
             // Three digits may hide the change.
             if was == is {

@@ -293,8 +293,9 @@ fn a_long_calendar_is_drawn() {
     let part = page.number(draw);
     eprintln!("{whole:.2} ms for a drawing of the whole period, {part:.2} ms for a part");
     // Far fewer boxes than slots are drawn: a pixel's worth is one.
-    page.eval("zbmd.calendar.whole(); window.boxes = 0; const box = zbmd.calendar.box; zbmd.calendar.box = function (...a) { window.boxes++; return box.apply(this, a); }; zbmd.calendar.plot.now();");
-    let boxes = page.number("window.boxes");
+    let count = "(() => { const g = zbmd.calendar, box = g.box; let boxes = 0; g.whole(); \
+         g.box = function (...a) { boxes++; return box.apply(this, a); }; g.plot.now(); return boxes; })()";
+    let boxes = page.number(count);
     assert!(boxes < 3000.0, "{boxes} boxes");
     assert_eq!(page.close(), Vec::<Value>::new(), "errors of the page");
 }

@@ -68,8 +68,8 @@ fn actors(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
         // The graph has said already that the actor is new or gone.
         let (Some((was, here)), Some((is, there))) = (before, after) else { continue };
         out.words(Kind::Moved, name, here, there);
-        let stage = (u64::from(was.stage), u64::from(is.stage));
-        out.number(Kind::Stage, name, stage, |n| format!("stage {n}"));
+        let stage = |f: &FiredView| format!("stage {}", f.stage);
+        out.words(Kind::Stage, name, &stage(was), &stage(is));
         out.number(Kind::Time, name, (was.busy_ns, is.busy_ns), duration);
         out.number(Kind::Calls, name, (was.calls, is.calls), |n| format!("{n} calls"));
     }
@@ -137,7 +137,8 @@ fn buffers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
         if was != is {
             out.push(Kind::Buffer, name, was, is, growth.filter(|g| *g != 0.0));
         } else if let (Some(was), Some(is)) = (before, after) {
-            out.number(Kind::Buffer, name, (was.2, is.2), |n| format!("offset {n}"));
+            let offset = |b: &(u64, String, u64)| format!("offset {}", b.2);
+            out.words(Kind::Buffer, name, &offset(was), &offset(is));
         }
     }
 }

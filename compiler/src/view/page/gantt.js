@@ -203,7 +203,7 @@ class Gantt {
     }
     const target = best || first;
     if (!target) return;
-    const length = Math.max(target.slot.duration_ns * 8, 20);
+    const length = Math.min(Math.max(target.slot.duration_ns * 8, 20), this.plot.extent / 2);
     this.plot.show(target.centre - length / 2, target.centre + length / 2);
   }
 }

@@ -57,7 +57,7 @@ class GraphView {
     this.edges = edges;
     this.at = new Array(view.actors.length).fill([0, 0]);
     const widest = Math.max(1, ...list.map((l) => l.length));
-    const perRow = Math.max(6, Math.ceil(Math.sqrt((list.length * 2.4 * widest * BOX.dy) / BOX.dx)));
+    const perRow = Math.max(8, Math.ceil(Math.sqrt((list.length * 2.4 * widest * BOX.dy) / BOX.dx)));
     let top = 0, right = 0;
     for (let row = 0; row * perRow < list.length; row++) {
       const part = list.slice(row * perRow, (row + 1) * perRow), high = Math.max(1, ...part.map((l) => l.length));
