@@ -212,7 +212,8 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     // The arena, memory for carries, inbox, outbox, constants.
     assert_eq!(whole, 5);
     assert!(cut > whole, "{cut}");
-    let plan_bytes: u64 = plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();
+    let plan_bytes: u64 =
+        plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();
     assert!(bytes >= plan_bytes, "{bytes} of {plan_bytes}");
     let refused = made(&Options { bank_bytes: Some(256) }, &mut player);
     assert!(matches!(refused, Err(ReplayError::TooLarge { limit: 256, .. })));

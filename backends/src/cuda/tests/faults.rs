@@ -34,8 +34,7 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
     let whole = soft();
     work(&whole).expect("nothing is injected");
     // Not part of a call, or of opening a device.
-    let elsewhere =
-        [Site::Context, Site::Stream, Site::Zero, Site::CopyNode, Site::ZeroNode];
+    let elsewhere = [Site::Context, Site::Stream, Site::Zero, Site::CopyNode, Site::ZeroNode];
     for &site in Site::ALL.iter().filter(|s| !elsewhere.contains(s)) {
         for (code, lost, verdict) in [
             (700, true, Verdict::RestartWorker),
