@@ -100,8 +100,8 @@ impl Rival {
             .stdout(Stdio::piped())
             .spawn()
             .expect("ZBMD_ORT can be run");
-        let (ask, answers) = (child.stdin.take(), child.stdout.take().map(BufReader::new)?);
-        let mut rival = Self { child, ask, answers };
+        let (ask, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
+        let mut rival = Self { child, ask, answers: BufReader::new(answers) };
         (rival.answer() == "ready").then_some(rival)
     }
 
@@ -120,9 +120,14 @@ impl Rival {
     /// Ends it; KiB that it has taken.
     fn memory(mut self) -> Option<u64> {
         self.ask = None;
-        let kib = self.answer().parse().ok();
+        self.answer().parse().ok()
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.ask = None;
         let _ = self.child.wait();
-        kib
     }
 }
 

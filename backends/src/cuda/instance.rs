@@ -20,7 +20,7 @@ pub struct Instance {
 }
 
 enum Source {
-    Cuda(Api),
+    Cuda(Box<Api>),
     #[cfg(any(test, feature = "testing"))]
     Software(Arc<super::soft::Machine>),
 }
@@ -38,7 +38,7 @@ impl Instance {
     /// [`Unavailable`] without a driver, with too old a one, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
         let (api, version) = Api::load()?;
-        Ok(Arc::new(Instance { source: Source::Cuda(api), version }))
+        Ok(Arc::new(Instance { source: Source::Cuda(Box::new(api)), version }))
     }
 
     /// A driver in software, with one device, which runs the printed code slowly: for tests of everything but the real
@@ -150,7 +150,7 @@ impl Instance {
             });
         }
         match &self.source {
-            Source::Cuda(api) => match Cuda::open(*api, listed.device) {
+            Source::Cuda(api) => match Cuda::open(**api, listed.device) {
                 Ok(cuda) => Ok(cuda),
                 Err(said) => Err(Fault::new(said).into()),
             },

@@ -179,10 +179,10 @@ impl crate::replay::Queue for Queue {
         self.work.banks[bank as usize].host(at, len)
     }
 
-    fn load<'c>(
+    fn load(
         &mut self,
         kernels: &[Arc<Kernel>],
-        _runs: &mut dyn Iterator<Item = &'c Run>,
+        _runs: &mut dyn Iterator<Item = &Run>,
     ) -> Result<(), Fault> {
         self.work.load(kernels.iter().map(|k| &**k))
     }

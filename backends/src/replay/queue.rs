@@ -170,10 +170,10 @@ pub(crate) trait Queue: Backend {
     fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8;
 
     /// Makes kernels and all runs of them ready. Once, before anything is recorded.
-    fn load<'c>(
+    fn load(
         &mut self,
         kernels: &[Arc<Kernel>],
-        runs: &mut dyn Iterator<Item = &'c Run>,
+        runs: &mut dyn Iterator<Item = &Run>,
     ) -> Result<(), Self::Fault>;
 
     /// Records commands, which run as if one after the other; the list, and how often one must wait for another.

@@ -112,10 +112,10 @@ impl crate::replay::Queue for Queue {
         self.banks[bank as usize].host(at, len)
     }
 
-    fn load<'c>(
+    fn load(
         &mut self,
         kernels: &[Arc<Kernel>],
-        runs: &mut dyn Iterator<Item = &'c Run>,
+        runs: &mut dyn Iterator<Item = &Run>,
     ) -> Result<(), Fault> {
         let pipelines = self.device.pipelines(kernels.iter().map(|k| &**k))?;
         let mut draft = Draft::new(&self.device);

@@ -92,7 +92,7 @@ impl Memory {
     /// Loads bytes from an address that is a multiple of their number.
     pub(super) fn load(&mut self, at: u64, bytes: &mut [u8]) -> Result<(), Code> {
         self.check(at, bytes.len() as u64)?;
-        if at % bytes.len() as u64 != 0 {
+        if !at.is_multiple_of(bytes.len() as u64) {
             return Err(MISALIGNED);
         }
         note(&mut self.trace.read, at, bytes.len());
@@ -104,7 +104,7 @@ impl Memory {
     /// Stores bytes likewise.
     pub(super) fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), Code> {
         self.check(at, bytes.len() as u64)?;
-        if at % bytes.len() as u64 != 0 {
+        if !at.is_multiple_of(bytes.len() as u64) {
             return Err(MISALIGNED);
         }
         note(&mut self.trace.written, at, bytes.len());

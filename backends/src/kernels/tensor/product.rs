@@ -121,6 +121,7 @@ pub(crate) struct Rules<'r, 'k> {
     /// Element of the right matrix: inner, column.
     pub(crate) right: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
     /// Takes a sum: row, column.
+    #[expect(clippy::type_complexity, reason = "named parameters would not make it plainer")]
     pub(crate) store: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>, Val<'k>),
     pub(crate) ty: Ty,
 }
