@@ -50,6 +50,23 @@ pub enum MachineChoice {
     Measured(Machine, MeasuredCosts),
 }
 
+impl MachineChoice {
+    /// Passes over ONNX models that this machine does not gain from: what GPUs compute has its channels in ONNX's order.
+    fn useless_passes(&self) -> Vec<String> {
+        let has_gpu = match self {
+            Self::Detect | Self::Uniform(_) => false,
+            // What is wrong with a machine file is said where it is read for good.
+            Self::File(path) => {
+                std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"vulkan\""))
+            }
+            Self::Given(machine) | Self::Measured(machine, _) => {
+                machine.devices.iter().any(|d| d.backend != "cpu")
+            }
+        };
+        has_gpu.then(|| onnx::CHANNELS_LAST.to_owned()).into_iter().collect()
+    }
+}
+
 /// How a plan is looked for.
 #[derive(Clone, Debug, Default)]
 pub struct SearchOptions {
@@ -392,41 +409,20 @@ struct Planned {
 
 impl<'a> Run<'a> {
     fn new(options: &'a CompileOptions) -> Self {
-        Self {
-            options,
-            sources: SourceMap::default(),
-            sink: Sink::default(),
-            files: Files::default(),
-        }
+        let mut files = Files::default();
+        files.without = options.machine.useless_passes();
+        Self { options, sources: SourceMap::default(), sink: Sink::default(), files }
     }
 
     fn file(&mut self, path: &Path) -> Front {
         if onnx::is_onnx(path) {
-            let made = onnx::import_file(path, &self.options.registry, &self.onnx_options());
+            let mut options = self.options.onnx.clone();
+            options.without.extend_from_slice(&self.files.without);
+            let made = onnx::import_file(path, &self.options.registry, &options);
             return self.imported(&path.display().to_string(), made);
         }
         let model = Loader::new(&mut self.sources, &mut self.sink).file(path, Span::NONE)?;
         self.model(&model)
-    }
-
-    /// What GPUs compute has its channels in ONNX's order.
-    fn onnx_options(&mut self) -> onnx::ImportOptions {
-        let mut options = self.options.onnx.clone();
-        let gpu = match &self.options.machine {
-            MachineChoice::Detect | MachineChoice::Uniform(_) => false,
-            // What is wrong with a machine file is said where it is read for good.
-            MachineChoice::File(path) => {
-                std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"vulkan\""))
-            }
-            MachineChoice::Given(machine) | MachineChoice::Measured(machine, _) => {
-                machine.devices.iter().any(|d| d.backend != "cpu")
-            }
-        };
-        let pass = onnx::CHANNELS_LAST.to_owned();
-        if gpu && !options.without.contains(&pass) {
-            options.without.push(pass);
-        }
-        options
     }
 
     fn imported(&mut self, name: &str, made: Result<onnx::Graph, OnnxError>) -> Front {

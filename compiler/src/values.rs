@@ -23,6 +23,8 @@ pub(crate) struct Files {
     stores: BTreeMap<PathBuf, Bytes>,
     /// What the passes over imported models did, by file.
     pub(crate) passes: Vec<(String, Vec<crate::onnx::PassReport>)>,
+    /// Passes that the machine does not gain from.
+    pub(crate) without: Vec<String>,
     /// Constant tensors, equal ones once.
     pub(crate) blobs: TiVec<BlobId, Bytes>,
 }

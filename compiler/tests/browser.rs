@@ -265,6 +265,8 @@ fn a_page_is_zoomed_hovered_searched_and_clicked() {
         assert_eq!(page.eval("document.getElementById('other').hidden"), false);
         assert_eq!(page.eval("zbmd.state.spare"), 1);
         assert_eq!(page.eval("zbmd.spare.name(zbmd.spare.lanes[0])"), "cpu:1");
+        // What was shown may have moved it.
+        let device = page.middle("document.querySelector('#devices button')");
         page.click(device);
         assert_eq!(page.eval("document.getElementById('other').hidden"), true);
         let row = page.middle("document.querySelector('#contingencies tbody tr')");

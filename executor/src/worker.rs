@@ -223,7 +223,10 @@ pub(crate) struct Periods {
 }
 
 /// What a worker drives.
-#[expect(clippy::large_enum_variant, reason = "a core steps it in every period, and there is one of it")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a core steps it in every period, and there is one of it"
+)]
 pub(crate) enum Body {
     /// A core: it calls kernels itself.
     Cpu(Replay),

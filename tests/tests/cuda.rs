@@ -209,8 +209,8 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     };
     let (whole, bytes) = made(&Options::default(), &mut player).expect("fits");
     let (cut, _) = made(&Options { bank_bytes: Some(8 << 10) }, &mut player).expect("fits");
-    // The arena, memory for carries, inbox, outbox, constants.
-    assert_eq!(whole, 5);
+    // The arena, the exchange region, memory for carries, inbox, outbox, constants.
+    assert_eq!(whole, 6);
     assert!(cut > whole, "{cut}");
     let plan_bytes: u64 =
         plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();

@@ -228,7 +228,9 @@ mod linux {
     }
 
     fn corrupted() {
-        let faults = Some("Inject(kinds: [corrupt], every: (\"100ms\", \"200ms\"), seed: 7)");
+        // Not faster than an epoch with a GPU begins.
+        let faults =
+            Some("Inject(kinds: [corrupt], every: (\"400ms\", \"800ms\"), count: 4, seed: 7)");
         disturbed(Losses::None, &GPUS, faults, 2);
     }
 

@@ -40,8 +40,9 @@ impl Expander<'_> {
         fields.finish(&["file", "state", "dims", "set", "without"], self.sink);
         let file = self.subst(file?, env);
         let file = read::string(&file, "a path in quotes", self.sink)?;
-        let options = self.onnx_options(model, taken, env)?;
+        let mut options = self.onnx_options(model, taken, env)?;
         let path = model.dir.join(&file.value);
+        options.without.extend_from_slice(&self.files.without);
         let graph = match onnx::import_file(&path, self.registry, &options) {
             Ok(graph) => graph,
             Err(error) => {

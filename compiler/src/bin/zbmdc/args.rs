@@ -65,7 +65,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   zbmdc import detector.onnx -o detector.ron              writes detector.safetensors too
-  zbmdc import detector.onnx --dim batch=1 --dim sequence=576 --set sr=16000 --state state=stateN -o detector.ron")]
+  zbmdc import detector.onnx --dim batch=1 --dim sequence=576 -o detector.ron
+  zbmdc import detector.onnx --dim sequence=576 --state state=stateN -o d.ron")]
     Import {
         /// The ONNX model
         model: PathBuf,
