@@ -3,7 +3,7 @@
 //!
 //! # How a period runs
 //!
-//! A calendar is cut into segments (see [`expand`]); most have one, or may be run as one (see [`merge`]). For each the host waits until all that it receives is
+//! A calendar is cut into segments (see `expand`); most have one, or may be run as one (see `merge`). For each the host waits until all that it receives is
 //! published, copies it into memory that the device sees, and submits: the device copies the tokens in, fires, carries,
 //! copies what it sends out. When the device has ended, the host copies what was sent into the receivers' regions,
 //! publishes it, and releases what was read, in the calendar's order. Between slots of one device there is no host.
