@@ -15,7 +15,7 @@ pub fn write(view: &View) -> String {
 /// The view as RON, indented: the same fields.
 ///
 /// # Panics
-/// Never, as [`write`].
+/// Never, as [`write()`].
 pub fn ron(view: &View) -> String {
     let config = ron::ser::PrettyConfig::new().depth_limit(4).compact_arrays(true);
     let mut text = ron::ser::to_string_pretty(view, config).expect("a view has only what RON has");
