@@ -7,6 +7,10 @@
 #[expect(dead_code, reason = "only its actor is used here")]
 mod decode;
 
+#[path = "../../graphs/vad/segments.rs"]
+#[expect(dead_code, reason = "only its actor is used here")]
+mod segments;
+
 #[cfg(not(target_os = "linux"))]
 fn main() {
     println!("skipped: workers in processes of their own need Linux");
@@ -19,21 +23,23 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
     use std::time::{Duration, Instant};
 
     use zbmd_backends::op::Registry;
     use zbmd_backends::vulkan::{Device, Injected, Injection, Options, Site};
-    use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_str};
+    use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, EngineError, Isolation, RunError, RunOptions};
-    use zbmd_ir::{DeviceId, Machine, PlanId, Program};
+    use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program};
     use zbmd_scheduler::Block;
+    use zbmd_tests::data;
     use zbmd_tests::gpu::{distance, machine, open, place, tame_inputs};
     use zbmd_tests::losses::{Feed, HARDY, Told, live, supervised};
-    use zbmd_tests::run::{compile, drive, interpret_program};
+    use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
 
-    use super::decode;
+    use super::{decode, segments};
 
     const GPU: DeviceId = DeviceId(1);
     const PROCESSES: Isolation = Isolation::Processes { program: None };
@@ -44,6 +50,7 @@ mod linux {
     fn registry() -> Registry {
         let mut registry = Registry::standard();
         decode::register(&mut registry);
+        segments::register(&mut registry);
         registry
     }
 
@@ -58,15 +65,14 @@ mod linux {
         engine: &Engine,
         model: &str,
         isolation: Isolation,
+        inputs: &Streams,
         tolerance: f64,
     ) {
         let plan = &program.plans[PlanId(0)];
-        // Not a whole number of blocks: the tail plan has something to do where there is one.
-        let inputs = tame_inputs(program, 6 * plan.block + plan.block / 2);
-        let (want, state) = interpret_program(program, &registry(), &inputs, None);
+        let (want, state) = interpret_program(program, &registry(), inputs, None);
         let names: Vec<String> = program.graph.sinks().map(|(_, a)| a.name.clone()).collect();
         let session = engine.start(options(isolation)).expect("a session");
-        let (got, outcome) = drive(session, &inputs, names);
+        let (got, outcome) = drive(session, inputs, names);
         let whole = |iterations: u64| match program.plan("tail") {
             Some(_) => iterations,
             None => iterations / plan.block * plan.block,
@@ -107,8 +113,54 @@ mod linux {
             let program = placed();
             assert!(program.plans[PlanId(0)].calendars.iter().any(|c| c.device == GPU), "{model}");
             let engine = Engine::new(placed(), &registry()).expect("an engine");
+            // Not a whole number of blocks: the tail plan has something to do where there is one.
+            let block = program.plans[PlanId(0)].block;
+            let inputs = tame_inputs(&program, 6 * block + block / 2);
             for isolation in [Isolation::Threads, GPUS] {
-                check(&program, &engine, model, isolation, tolerance);
+                check(&program, &engine, model, isolation, &inputs, tolerance);
+            }
+        }
+    }
+
+    /// Models of tensor ops: all that can on the GPU, and every other actor.
+    fn tensors() {
+        let Some(models) = data::file("models") else { return };
+        let models = std::path::absolute(models).expect("a path");
+        let file = |name: &str| models.join(name);
+        let detector =
+            ("detector".to_owned(), format!("{:?}", file("silero_vad.onnx").display().to_string()));
+        let vad = [detector].into_iter().collect();
+        for (model, params, iterations, tolerance) in [
+            (graph_file("vad/model.ron"), vad, 6, 1e-3),
+            (file("mnist.onnx"), BTreeMap::new(), 3, 1e-4),
+            (file("bert_tiny.onnx"), BTreeMap::new(), 2, 1e-4),
+        ] {
+            let name = model.display().to_string();
+            // The machine has a GPU: images keep their channels in ONNX's order.
+            let options = CompileOptions {
+                registry: registry(),
+                machine: MachineChoice::Given(machine()),
+                params,
+                ..CompileOptions::default()
+            };
+            let compiled = compile_file(&model, &options).unwrap_or_else(|d| panic!("{d}"));
+            let (graph, blobs) = (&compiled.program.graph, &compiled.program.blobs);
+            for on_gpu in [|_| true, |i| i % 2 == 0] as [fn(usize) -> bool; 2] {
+                let placed = || place(graph, blobs, &registry(), Block::Fixed(1), on_gpu);
+                let program = placed();
+                let mut inputs = tame_inputs(&program, iterations);
+                for (_, source) in program.graph.sources() {
+                    // Numbers of words and of sentences: 0 is one.
+                    if source.outputs[0].token.dtype == DType::I64 {
+                        inputs.get_mut(&source.name).expect("its bytes").fill(0);
+                    }
+                }
+                assert!(
+                    program.plans[PlanId(0)].calendars.iter().any(|c| c.device == GPU),
+                    "{name}"
+                );
+                let engine = Engine::new(placed(), &registry()).expect("an engine");
+                check(&program, &engine, &name, GPUS, &inputs, tolerance);
             }
         }
     }
@@ -353,8 +405,9 @@ mod linux {
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&registry());
         set("ZBMD_VULKAN_VALIDATE", Some("1".to_owned()));
-        let tests: [(&str, fn()); 8] = [
+        let tests: [(&str, fn()); 9] = [
             ("models", models),
+            ("tensors", tensors),
             ("anywhere", anywhere),
             ("killed", killed),
             ("stopped", stopped),
