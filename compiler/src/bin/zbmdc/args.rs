@@ -65,8 +65,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   zbmdc import detector.onnx -o detector.ron              writes detector.safetensors too
-  zbmdc import detector.onnx --dim batch=1 --dim sequence=576 -o detector.ron
-  zbmdc import detector.onnx --dim sequence=576 --state state=stateN -o d.ron")]
+  zbmdc import detector.onnx --without channels-last -o detector.ron
+Open dimensions, inputs that are constants, and states are given by
+`--dim batch=1`, `--set sr=16000` and `--state state=stateN`.")]
     Import {
         /// The ONNX model
         model: PathBuf,
