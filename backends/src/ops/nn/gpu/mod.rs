@@ -6,12 +6,14 @@
 mod attention;
 mod contract;
 mod elementwise;
+mod fourier;
 mod image;
 mod indices;
 mod losses;
 mod moves;
 mod recurrent;
 mod rows;
+mod sample;
 mod windows;
 
 use std::cell::RefCell;
@@ -108,6 +110,9 @@ impl Gpu<'_> {
             "Attention" => self.attention(),
             "RotaryEmbedding" => self.rotary(),
             "Resize" => self.resize(),
+            "GridSample" => self.grid_sample(),
+            "DFT" => self.dft(),
+            "STFT" => self.stft(),
             "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => self.loss(),
             name if name.starts_with("Reduce") => self.reduce(),
             _ => Err("the op has none".to_owned()),
