@@ -24,6 +24,7 @@ use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::expand::expand;
 use crate::infer::infer;
+use crate::kernels;
 use crate::machine;
 use crate::model::{Loader, Model, read_text};
 use crate::net::Net;
@@ -527,8 +528,11 @@ impl<'a> Run<'a> {
             let impossible =
                 contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
             let Contingent { plans, contingencies, .. } = made;
-            let (plans, blobs) = (plans.into(), std::mem::take(&mut self.files.blobs));
-            let program = Program { graph, machine, plans, contingencies, blobs };
+            let mut blobs = std::mem::take(&mut self.files.blobs);
+            let registry = &self.options.registry;
+            let kernels = kernels::print(registry, &graph, &machine, &plans, &mut blobs);
+            let plans = plans.into();
+            let program = Program { graph, machine, plans, contingencies, blobs, kernels };
             Some((program, estimate, impossible, replication))
         });
         let planned = planned.filter(|_| self.sink.errors() == 0);

@@ -15,6 +15,7 @@ pub mod diff;
 mod expand;
 mod explain;
 mod infer;
+mod kernels;
 pub mod machine;
 mod model;
 mod net;

@@ -16,8 +16,21 @@ pub struct Program {
     pub plans: TiVec<PlanId, Plan>,
     /// Which of the plans run on what is left of the machine when devices are lost.
     pub contingencies: Contingencies,
-    /// Constant tensors referred to by parameters.
+    /// Constant tensors referred to by parameters, and code.
     pub blobs: TiVec<BlobId, Bytes>,
+    /// Kernels of GPUs that need not be printed again when the program is loaded, in the order of format and key.
+    pub kernels: Vec<KernelCode>,
+}
+
+/// The code of a kernel, as a kind of driver takes it. A device that looks for another key prints its kernels itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelCode {
+    /// What language it is, such as `spirv`.
+    pub format: String,
+    /// Of what was printed and how.
+    pub key: u128,
+    /// The code.
+    pub blob: BlobId,
 }
 
 impl Program {

@@ -23,7 +23,14 @@ fn program(seed: u64) -> Program {
     let options = Options { block: Block::Fixed(1 + seed % 5), level, ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
     let contingencies = Default::default();
-    Program { graph, machine, plans: plans.into(), contingencies, blobs: TiVec::new() }
+    Program {
+        graph,
+        machine,
+        plans: plans.into(),
+        contingencies,
+        blobs: TiVec::new(),
+        kernels: Vec::new(),
+    }
 }
 
 /// [`steps`], with a crash of the slow checker on a mutant, whose numbers may be anything, taken as a refusal.

@@ -29,6 +29,7 @@ fn compile(graph: &Graph, machine: &Machine) -> usize {
         plans: plans.into(),
         contingencies: Contingencies::default(),
         blobs: TiVec::new(),
+        kernels: Vec::new(),
     };
     verify(program).expect("schedules verify").plans.len()
 }

@@ -39,8 +39,15 @@ fn row(actors: usize, devices: usize, level: Level) {
         .expect("random graphs have schedules");
     let plans = found.plans.into();
     let contingencies = Contingencies::default();
-    let program = verify(Program { graph, machine, plans, contingencies, blobs: TiVec::new() })
-        .expect("valid");
+    let program = verify(Program {
+        graph,
+        machine,
+        plans,
+        contingencies,
+        blobs: TiVec::new(),
+        kernels: Vec::new(),
+    })
+    .expect("valid");
     let seconds = start.elapsed().as_secs_f64();
     let period = program.plans.first().map_or(0.0, |p| p.period_ns as f64 / 1e3);
     let gap = found.estimate.map_or("?".to_owned(), |e| format!("{:.2}", 100.0 * e.gap()));

@@ -161,6 +161,13 @@ pub fn program(
     let options = Options { block: Block::Fixed(block), ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
     let (plans, contingencies) = (plans.into(), Contingencies::default());
-    verify(Program { graph, machine, plans, contingencies, blobs: TiVec::new() })
-        .expect("it verifies")
+    verify(Program {
+        graph,
+        machine,
+        plans,
+        contingencies,
+        blobs: TiVec::new(),
+        kernels: Vec::new(),
+    })
+    .expect("it verifies")
 }

@@ -89,7 +89,8 @@ pub fn place(
     let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
     let contingencies = Contingencies::default();
-    let program = Program { graph, machine, plans: plans.into(), contingencies, blobs };
+    let program =
+        Program { graph, machine, plans: plans.into(), contingencies, blobs, kernels: Vec::new() };
     verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
 }
 

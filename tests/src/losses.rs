@@ -105,7 +105,20 @@ pub fn supervised(engine: &Engine, declaration: &str, inject: Option<&str>) -> S
 ///
 /// # Panics
 /// If it cannot be started.
-pub fn live(engine: &Engine, feed: Feed, mut options: RunOptions) -> Told {
+pub fn live(engine: &Engine, feed: Feed, options: RunOptions) -> Told {
+    live_seen(engine, feed, options, &|_, _| {})
+}
+
+/// Runs it, with somebody who sees what each sink gets.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn live_seen(
+    engine: &Engine,
+    feed: Feed,
+    mut options: RunOptions,
+    seen: &(dyn Fn(&str, &[u8]) + Sync),
+) -> Told {
     let events = Arc::new(Mutex::new(Vec::new()));
     if let Some(supervised) = &mut options.supervised {
         let events = Arc::clone(&events);
@@ -151,7 +164,9 @@ pub fn live(engine: &Engine, feed: Feed, mut options: RunOptions) -> Told {
                     let mut part = vec![0; token_bytes * (1usize << 16).div_ceil(token_bytes)];
                     let (mut all, mut hash) = (0, Xxh3Default::new());
                     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut part) {
-                        hash.update(&part[..tokens as usize * token_bytes]);
+                        let bytes = &part[..tokens as usize * token_bytes];
+                        hash.update(bytes);
+                        seen(&name, bytes);
                         all += tokens;
                     }
                     (name, (all, hash.digest()))

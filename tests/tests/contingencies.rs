@@ -20,7 +20,7 @@ fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Pr
     // What leaves no device is all that cannot be borne.
     assert_eq!(made.impossible.len(), usize::from(machine.devices.len() <= 2));
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program { graph, machine, plans, contingencies, blobs: TiVec::new() }
+    Program { graph, machine, plans, contingencies, blobs: TiVec::new(), kernels: Vec::new() }
 }
 
 /// A random graph with plans for the loss of any two of 2 to 6 devices, of which every other one is smaller in half of

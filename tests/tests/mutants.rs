@@ -18,7 +18,7 @@ fn program(seed: u64) -> Program {
     let given = (&graph, &machine, &costs, &options);
     let made = schedule_contingencies(given, plans, which).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program { graph, machine, plans, contingencies, blobs: TiVec::new() }
+    Program { graph, machine, plans, contingencies, blobs: TiVec::new(), kernels: Vec::new() }
 }
 
 fn inputs(program: &Program, iterations: u64) -> Streams {

@@ -30,6 +30,7 @@ fn program(seed: u64, shape: Shape) -> Verified<Program> {
         plans: plans.into(),
         contingencies: Contingencies::default(),
         blobs: TiVec::new(),
+        kernels: Vec::new(),
     };
     verify(program).unwrap_or_else(|errors| {
         let text: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();

@@ -48,8 +48,15 @@ fn program(graph: Graph, seed: u64) -> Verified<Program> {
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let made = schedule_contingencies(given, plans, Losses::Single).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    verify(Program { graph, machine, plans, contingencies, blobs: TiVec::new() })
-        .unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
+    verify(Program {
+        graph,
+        machine,
+        plans,
+        contingencies,
+        blobs: TiVec::new(),
+        kernels: Vec::new(),
+    })
+    .unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
 }
 
 #[test]
@@ -76,6 +83,7 @@ fn random_graphs_with_replicas_give_the_same_bits() {
             plans: TiVec::new(),
             contingencies,
             blobs: TiVec::new(),
+            kernels: Vec::new(),
         };
         let bound = (iterations > 1).then_some(outcome.state.iterations * iterations);
         let (expected, state) = interpret_program(&plain, &registry, &inputs, bound);

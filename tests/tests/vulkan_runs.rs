@@ -23,8 +23,9 @@ fn main() {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
+    use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
     use zbmd_backends::op::Registry;
@@ -32,11 +33,12 @@ mod linux {
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, EngineError, Isolation, RunError, RunOptions};
+    use zbmd_ir::verify::{Verified, verify};
     use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program};
     use zbmd_scheduler::Block;
     use zbmd_tests::data;
     use zbmd_tests::gpu::{distance, machine, open, place, tame_inputs};
-    use zbmd_tests::losses::{Feed, HARDY, Told, live, supervised};
+    use zbmd_tests::losses::{Feed, HARDY, Told, live, live_seen, supervised};
     use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
 
     use super::{decode, segments};
@@ -168,6 +170,11 @@ mod linux {
     /// Sums and products of single numbers, which every device computes to the same bits; history and state on the GPU.
     /// Partly on the GPU, by pins; where it may be lost, all of it by a slow CPU, for what is pinned can go nowhere else.
     fn exact(machine: &Machine, losses: Losses) -> Engine {
+        Engine::new(scaled("3.0 * x", machine, losses), &registry()).expect("an engine")
+    }
+
+    /// As [`exact`], with an expression of one's own in the middle.
+    fn scaled(scale: &str, machine: &Machine, losses: Losses) -> Verified<Program> {
         let mut machine = machine.clone();
         let pin =
             |actor: &str| machine.devices.get(GPU).map(|d| format!("{actor:?}: {:?}", d.name));
@@ -180,7 +187,7 @@ mod linux {
         let model = format!(
             "Model(name: \"exact\", sources: {{ \"in\": Stream(dtype: f32) }}, sinks: {{ \"out\": Stream() }},
              actors: {{ \"pre\": Expr(\"x + 0.5\", inputs: {{ \"x\": f32 }}),
-                        \"scale\": Expr(\"3.0 * x\", inputs: {{ \"x\": f32 }}),
+                        \"scale\": Expr(\"{scale}\", inputs: {{ \"x\": f32 }}),
                         \"sum\": Expr(\"0.5 * s + x\", inputs: {{ \"x\": f32, \"s\": f32 }}),
                         \"late\": Expr(\"x - y\", inputs: {{ \"x\": f32, \"y\": f32 }}),
                         \"post\": Expr(\"x * 2.0\", inputs: {{ \"x\": f32 }}) }},
@@ -202,7 +209,7 @@ mod linux {
         assert!(losses == Losses::None || compiled.program.contingencies.find(&[GPU]).is_some());
         let mut homes = compiled.program.plans[PlanId(0)].placement.iter();
         assert_eq!(homes.any(|d| *d == GPU), compiled.program.machine.devices.len() > 1);
-        Engine::new(compiled.program, &registry()).expect("an engine")
+        compiled.program
     }
 
     /// Longer than some faults take to come about and to be mended.
@@ -271,6 +278,84 @@ mod linux {
         disturbed(Losses::Single, &GPUS, faults, 2);
         disturbed(Losses::None, &GPUS, faults, 1);
         disturbed(Losses::Single, &PROCESSES, faults, 2);
+    }
+
+    /// A function that devices compute each in their own way: nothing is lost or doubled, and what comes after a loss is
+    /// as near as what comes before it.
+    fn approximate() {
+        let mut feed = LIVE;
+        let mut cpu = machine();
+        cpu.devices.truncate(1);
+        cpu.links.clear();
+        for _ in 0..5 {
+            let run = |machine: &Machine, losses, feed: Feed, options: RunOptions| {
+                let program = scaled("sin(x) + 0.5", machine, losses);
+                let engine = Engine::new(program, &registry()).expect("an engine");
+                let got = Mutex::new(Vec::new());
+                let seen =
+                    |_: &str, bytes: &[u8]| got.lock().expect("whole").extend_from_slice(bytes);
+                let told = live_seen(&engine, feed, options, &seen);
+                let recoveries = told.outcome.expect("it goes on").report.recoveries;
+                (got.into_inner().expect("whole"), recoveries)
+            };
+            let faults = "Inject(at: [(\"700ms\", kill)])";
+            let engine = exact(&machine(), Losses::Single);
+            let mut options = options(GPUS);
+            options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+            let (got, recoveries) = run(&machine(), Losses::Single, feed, options);
+            let threads = self::options(Isolation::Threads);
+            let plain = Feed { per_s: None, ..feed };
+            let (want, _) = run(&cpu, Losses::None, plain, threads);
+            assert_eq!(got.len(), want.len(), "bytes of the sink");
+            let off = distance(DType::F32, &got, &want);
+            assert!(off <= 1e-5, "off by {off:e}");
+            if recoveries > 0 {
+                return;
+            }
+            feed.iterations *= 2;
+        }
+        panic!("the GPU was never lost");
+    }
+
+    /// Kernels come from the bundle, where it has them in one piece; where not, they are printed.
+    fn kept() {
+        let program = scaled("3.0 * x", &machine(), Losses::None);
+        let other = scaled("4.0 * x", &machine(), Losses::None);
+        let keys = |p: &Program| p.kernels.iter().map(|k| k.key).collect::<BTreeSet<_>>();
+        let changed: Vec<u128> = keys(&program).difference(&keys(&other)).copied().collect();
+        let foreign: Vec<u128> = keys(&other).difference(&keys(&program)).copied().collect();
+        assert_eq!(
+            (changed.len(), foreign.len()),
+            (2, 2),
+            "one kernel, with and without zeros' signs"
+        );
+        let code = |p: &Program, key| {
+            let kernel = p.kernels.iter().find(|k| k.key == key).expect("listed");
+            (kernel.blob, p.blobs[kernel.blob].clone())
+        };
+        let feed = Feed { iterations: 3000, per_s: None, ..LIVE };
+        let run = |program: Program| {
+            let program = verify(program).expect("codes are no matter of the verifier");
+            let engine = Engine::new(program, &registry()).expect("an engine");
+            let told = live(&engine, feed, options(GPUS));
+            told.outcome.expect("well");
+            told.sinks
+        };
+        let want = plain(feed).sinks;
+        assert_eq!(run(program.clone().into_inner()), want);
+        let mut forged = program.clone().into_inner();
+        let mut cut = forged.clone();
+        for key in &changed {
+            let (blob, own) = code(&program, *key);
+            // The one for the same device: the other constant is all that is new.
+            let differs =
+                |k: &u128| code(&other, *k).1.iter().zip(&own).filter(|(a, b)| a != b).count();
+            let twin = foreign.iter().min_by_key(|k| differs(k)).expect("two");
+            forged.blobs[blob] = code(&other, *twin).1;
+            cut.blobs[blob] = own.slice(..own.len() - 1);
+        }
+        assert_eq!(run(cut), want, "a damaged kernel is printed anew");
+        assert_ne!(run(forged), want, "the bundle's kernels are not looked at");
     }
 
     fn stopped() {
@@ -405,11 +490,13 @@ mod linux {
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&registry());
         set("ZBMD_VULKAN_VALIDATE", Some("1".to_owned()));
-        let tests: [(&str, fn()); 9] = [
+        let tests: [(&str, fn()); 11] = [
             ("models", models),
             ("tensors", tensors),
             ("anywhere", anywhere),
+            ("kept", kept),
             ("killed", killed),
+            ("approximate", approximate),
             ("stopped", stopped),
             ("corrupted", corrupted),
             ("lost", lost),

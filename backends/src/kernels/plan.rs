@@ -130,7 +130,7 @@ impl KernelPlan {
         self
     }
 
-    fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.steps.iter().filter_map(|s| match s {
             Step::Run(run) => Some(&*run.kernel),
             Step::Copy { .. } => None,

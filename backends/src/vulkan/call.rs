@@ -6,12 +6,13 @@ use std::sync::Arc;
 use ash::vk;
 use zbmd_ir::Actor;
 
+use super::codes::Codes;
 use super::commands::{Draft, Pool, Sets, Timeline, staged};
 use super::device::Device;
 use super::error::Fault;
 use super::hazards::Hazards;
 use super::memory::Bank;
-use crate::kernels::{KernelPlan, Operand, Step};
+use crate::kernels::{KernelPlan, Operand};
 use crate::replay::{Command, Range, bind};
 
 /// Longest that a call may take.
@@ -86,11 +87,7 @@ impl GpuCall {
             banks.push(staged(device, bytes)?);
             consts.push(Range::new(banks.len() as u32 - 1, 0, bytes.len() as u64));
         }
-        let kernels = plan.steps.iter().filter_map(|s| match s {
-            Step::Run(run) => Some(&*run.kernel),
-            Step::Copy { .. } => None,
-        });
-        let pipelines = device.pipelines(kernels)?;
+        let pipelines = device.pipelines(plan.kernels(), &Codes::default())?;
         let place = |operand: Operand| match operand {
             Operand::Input(i) => inputs[i as usize],
             Operand::Output(i) => outputs[i as usize],

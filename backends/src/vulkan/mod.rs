@@ -7,6 +7,7 @@
 //! and ends, whoever watches it decides. After a fault nothing more is asked of the driver: see [`Device`].
 
 mod call;
+mod codes;
 mod commands;
 mod device;
 mod error;
@@ -21,6 +22,7 @@ pub(crate) mod tests;
 
 pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
 pub use call::GpuCall;
+pub use codes::{FORMAT, print_all};
 pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]
 pub use device::{Injected, Injection};

@@ -1,15 +1,15 @@
 //! Kernels made ready: modules, layouts, pipelines, and what of them is kept on disk.
 #![expect(unsafe_code, reason = "calls the Vulkan driver")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
+use super::codes::{self, Codes};
 use super::device::Device;
 use super::error::{Fault, Site};
-use super::spirv;
 use crate::kernels::lang::Kernel;
 
 /// Layouts of kernels with a given number of bindings.
@@ -31,10 +31,10 @@ struct Made {
     pipelines: BTreeMap<Key, vk::Pipeline>,
 }
 
-/// Code, values of specialisation constants, number of bindings.
+/// Code (by its key), values of specialisation constants, number of bindings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    words: Vec<u32>,
+    code: u128,
     specs: Vec<u32>,
     bindings: usize,
 }
@@ -145,7 +145,7 @@ impl Device {
 
     fn key(&self, kernel: &Kernel) -> Key {
         Key {
-            words: spirv::print(kernel, self.floats),
+            code: codes::key(kernel, self.floats.of(kernel)),
             specs: kernel.specs.clone(),
             bindings: kernel.bindings.len(),
         }
@@ -155,25 +155,28 @@ impl Device {
     pub(super) fn pipelines<'k>(
         &self,
         kernels: impl IntoIterator<Item = &'k Kernel>,
+        codes: &Codes,
     ) -> Result<Vec<vk::Pipeline>, Fault> {
-        let keys: Vec<Key> = kernels.into_iter().map(|k| self.key(k)).collect();
-        let missing: BTreeSet<&Key> = {
+        let kernels: Vec<(Key, &Kernel)> = kernels.into_iter().map(|k| (self.key(k), k)).collect();
+        let missing: BTreeMap<&Key, &Kernel> = {
             let made = self.pipelines.lock();
-            keys.iter().filter(|k| !made.pipelines.contains_key(k)).collect()
+            let new = kernels.iter().filter(|(key, _)| !made.pipelines.contains_key(key));
+            new.map(|(key, kernel)| (key, *kernel)).collect()
         };
-        let missing: Vec<&Key> = missing.into_iter().collect();
-        for key in &missing {
+        let missing: Vec<(&Key, &Kernel)> = missing.into_iter().collect();
+        for (key, _) in &missing {
             self.layouts(key.bindings)?;
         }
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let share = missing.len().div_ceil(threads).max(1);
-        let compile = |keys: &[&Key]| -> Result<Vec<vk::Pipeline>, Fault> {
-            keys.iter().map(|k| self.compile(k)).collect()
+        let compile = |part: &[(&Key, &Kernel)]| -> Result<Vec<vk::Pipeline>, Fault> {
+            let words = |kernel: &Kernel, key| codes.words(key, kernel, self.floats.of(kernel));
+            part.iter().map(|(key, kernel)| self.compile(key, &words(kernel, key.code))).collect()
         };
         let results: Vec<_> = std::thread::scope(|scope| {
             let parts: Vec<_> = missing
                 .chunks(share)
-                .map(|keys| (keys, scope.spawn(move || compile(keys))))
+                .map(|part| (part, scope.spawn(move || compile(part))))
                 .collect();
             let joined = parts.into_iter().map(|(keys, part)| (keys, part.join()));
             joined.collect()
@@ -182,7 +185,7 @@ impl Device {
         for (part, result) in results {
             match result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
                 Ok(pipelines) => {
-                    let new = part.iter().map(|k| (*k).clone()).zip(pipelines);
+                    let new = part.iter().map(|(key, _)| (*key).clone()).zip(pipelines);
                     self.pipelines.lock().pipelines.extend(new);
                 }
                 Err(e) => fault = Some(e),
@@ -192,14 +195,15 @@ impl Device {
             return Err(fault);
         }
         let made = self.pipelines.lock();
-        Ok(keys.iter().map(|k| made.pipelines[k]).collect())
+        Ok(kernels.iter().map(|(key, _)| made.pipelines[key]).collect())
     }
 
-    fn compile(&self, key: &Key) -> Result<vk::Pipeline, Fault> {
+    fn compile(&self, key: &Key, words: &[u32]) -> Result<vk::Pipeline, Fault> {
         let layout = self.layouts(key.bindings)?.pipeline;
         let cache = self.pipelines.lock().cache;
-        let info = vk::ShaderModuleCreateInfo::default().code(&key.words);
-        // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device has.
+        let info = vk::ShaderModuleCreateInfo::default().code(words);
+        // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device has;
+        // a bundle has the printer's, unless somebody forged it (see `codes`).
         let module = self
             .call(Site::CreateModule, || unsafe { self.raw.create_shader_module(&info, None) })?;
         let entries: Vec<_> = (0..key.specs.len() as u32)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ash::vk;
 use zbmd_ir::{Calendar, DeviceId, Plan, Program};
 
+use super::codes::Codes;
 use super::commands::{Draft, Pool, Sets, Timeline, once};
 use super::device::Device;
 use super::error::Fault;
@@ -20,6 +21,7 @@ use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Run};
 /// One device's command buffers for a calendar, and their memory.
 pub struct Queue {
     device: Arc<Device>,
+    codes: Codes,
     hazards: Hazards,
     lists: Vec<vk::CommandBuffer>,
     submitted: u64,
@@ -49,15 +51,16 @@ impl Replay {
         calendar: &Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
     ) -> Result<Replay, ReplayError> {
-        let queue = Queue::new(device)?;
+        let queue = Queue::new(device, Codes::of(program))?;
         Self::prepare(queue, registry, program, plan, calendar, regions)
     }
 }
 
 impl Queue {
-    fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+    fn new(device: &Arc<Device>, codes: Codes) -> Result<Self, Fault> {
         Ok(Self {
             device: Arc::clone(device),
+            codes,
             hazards: Hazards::default(),
             lists: Vec::new(),
             submitted: 0,
@@ -117,7 +120,7 @@ impl crate::replay::Queue for Queue {
         kernels: &[Arc<Kernel>],
         runs: &mut dyn Iterator<Item = &Run>,
     ) -> Result<(), Fault> {
-        let pipelines = self.device.pipelines(kernels.iter().map(|k| &**k))?;
+        let pipelines = self.device.pipelines(kernels.iter().map(|k| &**k), &self.codes)?;
         let mut draft = Draft::new(&self.device);
         let mut bound = BTreeMap::new();
         for run in runs {

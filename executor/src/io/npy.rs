@@ -134,9 +134,15 @@ fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> 
     }
     let token: Vec<u64> = port.token.shape.iter().map(|d| u64::from(*d)).collect();
     let flat = header.shape.len() == 1;
+    // As models' own tensors are: one array is one token.
+    let single = header.shape == token;
     let framed = header.shape.len() == token.len() + 1 && header.shape[1..] == token[..];
-    if !flat && !framed {
-        return Err(mismatch(format!("save it with shape [tokens, ...{token:?}], or flat")));
+    if !flat && !single && !framed {
+        let shape: Vec<String> = token.iter().map(u64::to_string).collect();
+        let shape = shape.join(", ");
+        return Err(mismatch(format!(
+            "save it with shape [tokens, {shape}], with [{shape}] for a single token, or flat"
+        )));
     }
     if header.fortran && !flat {
         return Err(mismatch("save it in C order".to_owned()));
@@ -278,13 +284,15 @@ mod tests {
             (TokenType::scalar(DType::F32), "<f4", vec![9], false, ""),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9], false, ""),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], false, ""),
+            (TokenType::new(DType::F32, [2, 3]), "<f4", vec![2, 3], false, ""),
+            (TokenType::new(DType::F32, [2, 3]), "<f4", vec![2, 3], true, "save it in C order"),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], true, "save it in C order"),
             (
                 TokenType::new(DType::F32, [3]),
                 "<f4",
                 vec![9, 4],
                 false,
-                "save it with shape [tokens, ...[3]], or flat",
+                "save it with shape [tokens, 3], with [3] for a single token, or flat",
             ),
             (TokenType::scalar(DType::F32), "<f8", vec![9], false, "save it with dtype `<f4`"),
             (TokenType::scalar(DType::F32), ">f4", vec![9], false, "save it with dtype `<f4`"),

@@ -26,6 +26,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
         plans,
         contingencies,
         blobs: blobs(&lengths, &find(Section::Blobs))?,
+        kernels: read(Section::Kernels, &find(Section::Kernels))?,
     })
 }
 

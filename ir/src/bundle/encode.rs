@@ -83,6 +83,7 @@ impl<'p> Layout<'p> {
                 Section::Machine => postcard(&program.machine),
                 Section::Plans => postcard(plans),
                 Section::Contingencies => postcard(&(&program.contingencies, &differences)),
+                Section::Kernels => postcard(&program.kernels),
                 Section::BlobLengths => postcard(&lengths),
                 Section::Blobs => std::mem::take(&mut blobs),
             };

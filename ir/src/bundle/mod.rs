@@ -21,12 +21,14 @@
 //! | 3 | machine, postcard |
 //! | 4 | plans, postcard; only plan 0 where there are contingencies |
 //! | 5 | contingencies, postcard: the table, and the other plans as differences from plan 0 |
-//! | 6 | lengths of the blobs, postcard |
-//! | 7 | the blobs, each at the next multiple of 64: mapped, not read |
+//! | 6 | kernels of GPUs, postcard: format, key and blob of each |
+//! | 7 | lengths of the blobs, postcard |
+//! | 8 | the blobs, each at the next multiple of 64: mapped, not read |
 //!
 //! Checksums are XXH3 of 64 bits (xxhash-rust: kept, no dependencies, tens of GB/s, so that gigabytes of weights can
 //! be checked at every load; a CRC of 32 bits is too short to name a graph by). They find accidents; an attacker can
 //! make them fit, which is why nothing here is believed: every number is checked before use, and [`open`] verifies.
+//! Kernels are code, and no more than their form is checked: who runs a bundle on a GPU trusts whoever made it.
 
 mod decode;
 mod differences;
@@ -44,7 +46,7 @@ pub use self::file::{OpenError, open, open_meta, write, write_to, write_with};
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";
 /// The format version that this crate writes, and the only one it reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Facts for people: the compiler's version, where the model came from. Nothing depends on them.
 pub type Meta = BTreeMap<String, String>;
@@ -68,20 +70,23 @@ pub enum Section {
     Plans = 4,
     /// [`crate::Contingencies`], and the plans that are no plan 0.
     Contingencies = 5,
+    /// [`crate::KernelCode`].
+    Kernels = 6,
     /// Length of each blob.
-    BlobLengths = 6,
+    BlobLengths = 7,
     /// The blobs.
-    Blobs = 7,
+    Blobs = 8,
 }
 
 impl Section {
     /// Every section, in the order of the file.
-    pub const ALL: [Section; 7] = [
+    pub const ALL: [Section; 8] = [
         Section::Meta,
         Section::Graph,
         Section::Machine,
         Section::Plans,
         Section::Contingencies,
+        Section::Kernels,
         Section::BlobLengths,
         Section::Blobs,
     ];
@@ -138,6 +143,7 @@ impl std::fmt::Display for Section {
             Section::Machine => "machine",
             Section::Plans => "plans",
             Section::Contingencies => "contingencies",
+            Section::Kernels => "kernels",
             Section::BlobLengths => "blob lengths",
             Section::Blobs => "blobs",
         })

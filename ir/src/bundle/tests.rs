@@ -3,7 +3,7 @@
 use super::differences::Difference;
 use super::*;
 use crate::testing::programs;
-use crate::{BlobId, Entry, Program, Value};
+use crate::{BlobId, Entry, KernelCode, Program, Value};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -15,6 +15,7 @@ fn meta() -> Meta {
 fn small() -> (Program, Vec<u8>) {
     let mut program = programs::chain();
     program.blobs.push(Bytes::from_static(b"second"));
+    program.kernels.push(KernelCode { format: "spirv".to_owned(), key: 1 << 100, blob: BlobId(1) });
     let bytes = encode_with(&program, &meta());
     (program, bytes)
 }
@@ -92,19 +93,19 @@ fn forged_numbers_are_refused() {
     let entry = |i: usize, field: usize| HEADER_BYTES + ENTRY_BYTES * i + field;
     let max = u64::MAX.to_le_bytes();
     let padding = bytes.len() - 6 - 1;
-    let lengths = usize::from(bytes[entry(5, 8)]) + 256 * usize::from(bytes[entry(5, 9)]);
+    let lengths = usize::from(bytes[entry(6, 8)]) + 256 * usize::from(bytes[entry(6, 9)]);
     let cases: Vec<(usize, &[u8], &str)> = vec![
         (0, b"ELF!", "starts with"),
-        (4, &[1], "format version 1, this program reads 2"),
-        (8, &[6], "6 sections, must be 7"),
+        (4, &[2], "format version 2, this program reads 3"),
+        (8, &[7], "7 sections, must be 8"),
         (12, &[1], "byte 12 must be 0, is 1"),
         (16, &max, "the file should end at byte 18446744073709551615"),
         (entry(1, 0), &[9], "section 1 is of kind 9, must be 2 (graph)"),
         (entry(1, 4), &[9], "must be 0, is 9"),
         (entry(2, 8), &[0], "section machine starts at byte"),
         (entry(2, 8), &max, "section machine starts at byte"),
-        (entry(6, 16), &max, "a section needs 18446744073709551615 bytes"),
-        (entry(6, 16), &[0], "the file should end at byte"),
+        (entry(7, 16), &max, "a section needs 18446744073709551615 bytes"),
+        (entry(7, 16), &[0], "the file should end at byte"),
         (lengths + 2, &[7], "2 blobs need 71 bytes, section blobs has 70"),
         (lengths, &[1], "section blob lengths has 1 bytes after its data"),
         (lengths, &[3], "section blob lengths: "),

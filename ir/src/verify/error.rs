@@ -143,6 +143,8 @@ errors! {
     "V0121" TooManyFirings { actor: ActorId, firings: u128, limit: u128 } "one iteration fires actors up to {actor} at least {firings} times, at most {limit}";
     "V0122" GraphDeadlock { actor: ActorId, fired: u64, needed: u64, cycle: Vec<ActorId> } "{actor} stops after {fired} of {needed} firings: {} wait for each other", list(cycle);
     "V0123" LivenessSteps { limit: u64 } "no proof within {limit} steps that an iteration can be completed";
+    "V0124" UnknownCode { kernel: usize, blob: BlobId, blobs: usize } "the code of kernel {kernel} is {blob} of {blobs}";
+    "V0125" CodeOrder { kernel: usize, format: String, key: u128 } "kernel {kernel} is `{format}` {key:032x}, which must come after the one before it";
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{name}`";
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

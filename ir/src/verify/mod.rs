@@ -44,7 +44,7 @@ use bytes::Bytes;
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
 use crate::limits::MAX_PLANS;
-use crate::{ActorId, BlobId, Graph, Machine, Plan, PlanId, Program, TiSlice, TiVec};
+use crate::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, PlanId, Program, TiSlice, TiVec};
 
 /// A value that passed its verification. Only [`verify`] makes one.
 #[derive(Clone, Debug)]
@@ -82,6 +82,7 @@ pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
     let mut errors = Errors::default();
     machine::check(&program.machine, &mut errors);
     let q = graph::check(&program.graph, &program.blobs, &mut errors);
+    check_kernels(program, &mut errors);
     check_plan_names(program, &mut errors);
     if let (Some(q), true) = (q, errors.len() == 0) {
         contingencies::check(program, &mut errors);
@@ -126,6 +127,21 @@ pub fn check_plan(
         plan::check(graph, machine, &q, id, plan, &mut errors);
     }
     errors.into_result()
+}
+
+/// What is inside the code is the driver's to refuse.
+fn check_kernels(program: &Program, errors: &mut Errors) {
+    let blobs = program.blobs.len();
+    for (kernel, code) in program.kernels.iter().enumerate() {
+        if program.blobs.get(code.blob).is_none() {
+            errors.push(VerifyError::UnknownCode { kernel, blob: code.blob, blobs });
+        }
+    }
+    let name = |i: usize| (&program.kernels[i].format, program.kernels[i].key);
+    for kernel in (1..program.kernels.len()).filter(|i| name(i - 1) >= name(*i)) {
+        let KernelCode { format, key, .. } = program.kernels[kernel].clone();
+        errors.push(VerifyError::CodeOrder { kernel, format, key });
+    }
 }
 
 fn check_plan_names(program: &Program, errors: &mut Errors) {

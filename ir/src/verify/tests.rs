@@ -6,8 +6,8 @@ use crate::testing::programs::{
     self, chain, feedback, pipeline, round_trip, spare, state, two_devices, window,
 };
 use crate::{
-    Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, KindId, LaneKind,
-    Region, RingId, Slot, TokenType, Value,
+    Action, BufferId, Calendar, ChannelId, Contingency, DType, DeviceId, Entry, KernelCode, KindId,
+    LaneKind, Region, RingId, Slot, TokenType, Value,
 };
 
 #[test]
@@ -76,6 +76,10 @@ fn run(cases: &[Case]) {
     }
 }
 
+fn code(key: u128, blob: u32) -> KernelCode {
+    KernelCode { format: "spirv".to_owned(), key, blob: BlobId(blob) }
+}
+
 #[test]
 fn graphs() {
     run(&[
@@ -104,6 +108,8 @@ fn graphs() {
         ("V0117", state, |p| (actor(p, 1).inputs[1].rate, actor(p, 1).inputs[1].window) = (2, 2)),
         ("V0117", state, |p| actor(p, 1).state[0].input = 0),
         ("V0118", chain, |p| p.blobs.clear()),
+        ("V0124", chain, |p| p.kernels.push(code(1, 9))),
+        ("V0125", chain, |p| p.kernels.extend([code(1, 0), code(1, 0)])),
         ("V0119", chain, |p| p.blobs[BlobId(0)] = Bytes::from_static(b"short")),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));

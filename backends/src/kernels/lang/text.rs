@@ -1,6 +1,8 @@
 //! Kernels as text, for people and snapshots.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
+
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{Kernel, Stmt};
 
@@ -18,7 +20,30 @@ impl fmt::Display for Kernel {
     }
 }
 
-fn statements(f: &mut fmt::Formatter<'_>, body: &[Stmt], depth: usize) -> fmt::Result {
+/// Text that is summed up and not kept.
+struct Sum(Xxh3Default);
+
+impl fmt::Write for Sum {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Kernel {
+    /// A number for all that a printer makes code from, and for what it is told besides: kernels that differ in
+    /// shapes only have the same.
+    pub(crate) fn digest(&self, how: &str) -> u128 {
+        let Self { name: _, local, bindings, specs, regs, vars, shared, body } = self;
+        let mut sum = Sum(Xxh3Default::new());
+        let head = (how, local, bindings, specs.len(), regs, vars, shared);
+        let written = write!(sum, "{head:?}").and_then(|()| statements(&mut sum, body, 0));
+        written.expect("summing up does not fail");
+        sum.0.digest128()
+    }
+}
+
+fn statements(f: &mut impl fmt::Write, body: &[Stmt], depth: usize) -> fmt::Result {
     let pad = "  ".repeat(depth);
     for stmt in body {
         match stmt {

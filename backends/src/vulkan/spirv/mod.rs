@@ -25,6 +25,13 @@ pub(crate) struct Floats {
     pub(crate) keep64: bool,
 }
 
+impl Floats {
+    /// As much of it as makes a difference to a kernel.
+    pub(crate) fn of(self, kernel: &Kernel) -> Self {
+        Self { keep64: self.keep64 && kernel.needs().f64, ..self }
+    }
+}
+
 /// The module of a kernel; specialisation constants have 1 as their default, so that kernels that differ in shapes only
 /// have the same words.
 pub(crate) fn print(kernel: &Kernel, floats: Floats) -> Vec<u32> {
