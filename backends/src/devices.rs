@@ -30,6 +30,22 @@ pub fn detect() -> Machine {
     machine(&cores(), memory_bytes() / 4 * 3)
 }
 
+/// This machine with devices of `n` cores each, the last of what is left: one op after the other runs on each device, a
+/// large one on all of its cores. The first answer to an input comes sooner than from as many devices, and fewer come
+/// in a second.
+pub fn detect_in_teams(n: usize) -> Machine {
+    let single = detect();
+    let teams: Vec<_> = single.devices.raw.chunks(n.max(1)).collect();
+    let mut joined = machine(&vec![None; teams.len()], memory_bytes() / 4 * 3);
+    for (device, team) in joined.devices.iter_mut().zip(teams) {
+        device.cores = team.iter().flat_map(|d| d.cores.iter().copied()).collect();
+        device.memory_bytes = team.iter().map(|d| d.memory_bytes).sum();
+        device.flops_per_s = team.iter().map(|d| d.flops_per_s).sum();
+        device.bytes_per_s = team.iter().map(|d| d.bytes_per_s).sum();
+    }
+    joined
+}
+
 /// A machine of `n` like CPU devices that may run anywhere on this computer. Where there are more devices than cores, they
 /// share them by turns of the operating system.
 pub fn uniform(n: usize) -> Machine {

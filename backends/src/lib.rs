@@ -16,6 +16,7 @@ mod reference;
 #[cfg(any(feature = "cuda", feature = "vulkan"))]
 pub mod replay;
 mod simd;
+pub mod team;
 
 pub use ops::nn::{TensorInput, TensorOp};
 #[cfg(feature = "vulkan")]

@@ -267,7 +267,7 @@ fn on_kind(
     let mut done = 0;
     // A thread of its own, so that the caller's goes on where it likes.
     let pinned = || {
-        kind::pin_to(&device.cores);
+        let _team = kind::team(&device.cores);
         let start = Instant::now();
         let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut outcomes = Vec::with_capacity(kernels.len());

@@ -12,7 +12,7 @@ use crate::source::{FileId, Span, Spanned};
 use crate::units::{self, UnitError};
 
 /// The CPU devices of this computer: `zbmd_backends::devices::detect`.
-pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, uniform};
+pub use zbmd_backends::devices::{CORE_BYTES_PER_S, CORE_FLOPS, detect, detect_in_teams, uniform};
 use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS, memory_bytes};
 
 /// A link between every two devices.

@@ -210,6 +210,8 @@ impl Conductor {
         let graph = &engine.program.graph;
         let devices = engine.physical(plan, lost);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let team = |id: &DeviceId| engine.program.machine.devices[*id].cores.len().max(1);
+        let threads: usize = devices.iter().map(team).sum();
         let done = self.state.iterations - self.iterations_before;
         let sinks = graph.sinks().zip(&self.released).zip(&self.sink_capacities);
         let sinks = sinks.map(|(((id, actor), &released), &capacity)| SinkSpec {
@@ -220,7 +222,7 @@ impl Conductor {
         Spec {
             epoch,
             plan: id,
-            spin_long: devices.len() <= cores,
+            spin_long: threads <= cores,
             devices,
             limit: if self.phase == Phase::Pad { 1 } else { self.left / plan.block },
             pad: self.phase == Phase::Pad,

@@ -152,7 +152,8 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
         gate: gate(engine, &spec, &session),
         calendar,
         stamps,
-        cores: if options.pin { cores } else { Vec::new() },
+        cores,
+        pin: options.pin,
         spin: if spec.spin_long { Spin::LONG } else { Spin::SHORT },
         stages: u64::from(plan.stages),
         sample_every: options.sample_every,
@@ -183,6 +184,7 @@ fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
         calendar,
         stamps: None,
         cores: Vec::new(),
+        pin: false,
         // It waits for its device most of the time: a core is better left to others.
         spin: Spin::SHORT,
         stages: u64::from(plan.stages),

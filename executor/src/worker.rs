@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use zbmd_backends::kernel::KernelFault;
+use zbmd_backends::team::Team;
 
 use crate::arena::In;
 use crate::conduit::{Conduit, Consumer, Producer};
@@ -244,7 +245,10 @@ pub(crate) struct Worker {
     /// Which of the epoch's calendars it runs.
     pub calendar: usize,
     pub stamps: Option<Stamps>,
+    /// The device's cores. Kernels share their work between them.
     pub cores: Vec<u32>,
+    /// Whether threads are tied to them.
+    pub pin: bool,
     pub spin: Spin,
     pub stages: u64,
     /// Every how many periods slots are timed; 0 for never.
@@ -257,7 +261,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Runs all periods; the number of blocks.
     pub(crate) fn run(&mut self, winder: Option<Winder>) -> Result<u64, Failure> {
-        self.periods.pinned = pin(&self.cores);
+        let _team = self.team();
         self.epoch.posts[self.calendar].thread.store(thread_number(), Ordering::Release);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.periods(winder)));
         match outcome {
@@ -270,6 +274,19 @@ impl Worker {
             }
             Err(panic) => Err(Failure::Panic(panic_message(panic.as_ref()))),
         }
+    }
+
+    /// Ties this thread to its core, and starts threads on the device's others. Without them kernels take longer, and
+    /// that is all.
+    fn team(&mut self) -> Option<Team> {
+        let (cores, tie) = (self.cores.clone(), self.pin);
+        self.periods.pinned = tie && pin(&cores[..cores.len().min(1)]);
+        let helper = move |number: usize| {
+            if tie {
+                pin(&cores[number..=number]);
+            }
+        };
+        (self.cores.len() > 1).then(|| Team::lead(self.cores.len(), helper).ok()).flatten()
     }
 
     fn periods(&mut self, winder: Option<Winder>) -> Result<u64, Halt> {
@@ -361,7 +378,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     text.or_else(owned).unwrap_or("a panic without a message").to_owned()
 }
 
-/// Ties this thread to its device's cores. Not being allowed to costs speed only, so it is reported, not refused.
+/// Ties this thread to cores. Not being allowed to costs speed only, so it is reported, not refused.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn pin(cores: &[u32]) -> bool {
     use rustix::thread::{CpuSet, sched_setaffinity};

@@ -40,9 +40,13 @@ const MODELS: [&str; 10] = [
 const BUDGET: f64 = 0.4;
 const TURNS: usize = 7;
 
-fn options(name: &str, devices: usize) -> CompileOptions {
+/// For one device, whose cores share the work of an op as a rival's threads do.
+fn options(name: &str, cores: usize) -> CompileOptions {
+    let mut machine = zbmd_compiler::machine::detect_in_teams(cores);
+    machine.devices.truncate(1);
+    machine.links.clear();
     let mut options = CompileOptions {
-        machine: MachineChoice::Uniform(devices),
+        machine: MachineChoice::Given(machine),
         block: Some(1),
         ..CompileOptions::default()
     };

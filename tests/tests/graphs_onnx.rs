@@ -145,3 +145,24 @@ fn digits_are_read() {
         replay(compiled("digits/model.ron", 2, &[network]), &registry(), &input, None, None);
     assert!(two == whole, "other bits on two devices");
 }
+
+#[test]
+fn cores_of_a_device_share_ops_and_change_no_bit() {
+    let Some(models) = data::file("models") else { return };
+    for name in ["light_squeezenet", "bert_tiny"] {
+        let on = |cores: Vec<u32>| {
+            let mut machine = zbmd_compiler::machine::uniform(1);
+            machine.devices[zbmd_ir::DeviceId(0)].cores = cores;
+            let options = CompileOptions {
+                machine: MachineChoice::Given(machine),
+                ..CompileOptions::default()
+            };
+            let compiled = compile_file(models.join(format!("{name}.onnx")), &options);
+            let compiled = compiled.unwrap_or_else(|d| panic!("{d}"));
+            let input = zbmd_tests::gpu::tame_inputs(&compiled.program, 3);
+            replay(compiled, &registry(), &input, None, None).0
+        };
+        // Cores that are not here are threads all the same.
+        assert!(on(vec![0]) == on(vec![0, 1, 2]), "{name}: other bits on three cores");
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use zbmd_backends::team::Team;
+
 /// The processors of this computer, as the system describes them.
 pub(crate) struct Computer {
     cores: BTreeMap<u32, String>,
@@ -60,7 +62,9 @@ impl Computer {
         let known = cores.first().and_then(|core| self.cores.get(core));
         let described = known.or_else(|| self.cores.values().next());
         let described = described.map_or("unknown processor", String::as_str);
-        format!("{}-{}: {described}", std::env::consts::ARCH, std::env::consts::OS)
+        let cores =
+            if cores.len() > 1 { format!(", {} cores", cores.len()) } else { String::new() };
+        format!("{}-{}: {described}{cores}", std::env::consts::ARCH, std::env::consts::OS)
     }
 }
 
@@ -69,8 +73,16 @@ fn max_khz(core: u32) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// Keeps the calling thread on the first of these cores, and kernels' helpers on the others, while the team is kept.
+pub(crate) fn team(cores: &[u32]) -> Option<Team> {
+    let all = cores.to_vec();
+    pin_to(&cores[..cores.len().min(1)]);
+    let lead = || Team::lead(all.len(), move |number| pin_to(&all[number..=number])).ok();
+    (cores.len() > 1).then(lead).flatten()
+}
+
 /// Keeps the calling thread on these cores; without any, or where the system refuses, it stays free.
-pub(crate) fn pin_to(cores: &[u32]) {
+fn pin_to(cores: &[u32]) {
     #[cfg(target_os = "linux")]
     if !cores.is_empty() {
         let mut set = rustix::thread::CpuSet::new();
@@ -101,6 +113,7 @@ mod tests {
         assert_eq!(kind, x86.kind(&[3]), "the order of flags and those of no use do not count");
         assert_eq!(kind, x86.kind(&[]), "a device without cores runs anywhere");
         assert_eq!(kind, x86.kind(&[17]));
+        assert_eq!(x86.kind(&[0, 3]), format!("{kind}, 2 cores"));
         let clocked = Computer::parse(X86, |core| Some(1000 + u64::from(core)));
         assert_ne!(clocked.kind(&[0]), clocked.kind(&[3]));
         let arm = Computer::parse(ARM, |_| None);

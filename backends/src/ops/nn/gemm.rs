@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
 use super::num::Float;
-use crate::math;
+use crate::{math, team};
 
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 16;
@@ -19,7 +19,6 @@ const GROUP: usize = 8;
 const AHEAD: usize = 32 * PANEL;
 /// Rows of a block.
 const ROWS: usize = 96;
-
 /// What is done to a result while it is still in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Act {
@@ -115,9 +114,35 @@ pub(crate) fn gemm(
     );
     assert!(b.len() >= packed_len(k, n), "the packed matrix is too small");
     assert!(stride >= n && (m - 1) * stride + n <= c.len(), "the result is too small");
-    let product = Product { m, k, n, a, b, c, stride, extra };
-    // SAFETY: the sizes fit, as was checked above.
-    unsafe { run_wide(product) }
+    assert!(
+        extra.row_bias.is_none_or(|bias| bias.len() >= m)
+            && extra.column_bias.is_none_or(|bias| bias.len() >= n),
+        "a bias is too short"
+    );
+    let c = c.as_mut_ptr();
+    let product = Product { rows: (0, m), k, columns: (0, n), a, b, c, stride, extra };
+    let whole = Shared(product);
+    // Rows by the dozen, which is what tiles are made of, or panels where there are few rows.
+    let by_rows = m >= 12 * team::cores();
+    let (all, tile) = if by_rows { (m, 12) } else { (n, PANEL) };
+    team::share(m.saturating_mul(n).saturating_mul(k), all, tile, &|part| {
+        let mut product = whole.get();
+        *if by_rows { &mut product.rows } else { &mut product.columns } = (part.start, part.end);
+        // SAFETY: the sizes fit, as was checked above; parts have no element of the result in common.
+        unsafe { run_wide(product) }
+    });
+}
+
+/// A product of which each core does a part.
+struct Shared<'a>(Product<'a>);
+
+// SAFETY: all that a product leads to is read only, but for the result, of which each core has its own part.
+unsafe impl Sync for Shared<'_> {}
+
+impl<'a> Shared<'a> {
+    fn get(&self) -> Product<'a> {
+        self.0
+    }
 }
 
 /// Code over vectors of sixteen floats.
@@ -159,13 +184,16 @@ impl Wide for Product<'_> {
     }
 }
 
+/// Some rows and some whole panels of columns of a product.
+#[derive(Clone, Copy)]
 struct Product<'a> {
-    m: usize,
+    rows: (usize, usize),
     k: usize,
-    n: usize,
+    columns: (usize, usize),
     a: Left<'a>,
     b: &'a [f32],
-    c: &'a mut [f32],
+    /// The whole result's first element.
+    c: *mut f32,
     stride: usize,
     extra: Extra<'a>,
 }
@@ -405,19 +433,22 @@ struct At {
 /// The sizes fit the slices, as `gemm` checks, and the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
-    let Product { m, k, n, a, b, c, stride, extra } = p;
-    let panels = n.div_ceil(PANEL);
+    let Product { rows, k, columns: all, a, b, c, stride, extra } = p;
+    let panels = all.1.div_ceil(PANEL);
     if k == 0 {
-        if !extra.accumulate {
-            (0..m).for_each(|r| c[r * stride..r * stride + n].fill(0.0));
+        for r in (rows.0..rows.1).filter(|_| !extra.accumulate) {
+            // SAFETY: the result has these columns in each of its rows.
+            unsafe { std::slice::from_raw_parts_mut(c.add(r * stride + all.0), all.1 - all.0) }
+                .fill(0.0);
         }
-        return finish::<FMA>((0, m), (0, n), c, stride, &extra);
+        // SAFETY: likewise.
+        return unsafe { finish::<FMA>(rows, all, c, stride, &extra) };
     }
-    for r0 in (0..m).step_by(ROWS) {
-        let r1 = (r0 + ROWS).min(m);
-        for g0 in (0..panels).step_by(GROUP) {
+    for r0 in (rows.0..rows.1).step_by(ROWS) {
+        let r1 = (r0 + ROWS).min(rows.1);
+        for g0 in (all.0 / PANEL..panels).step_by(GROUP) {
             let g1 = (g0 + GROUP).min(panels);
-            let columns = (g0 * PANEL, (g1 * PANEL).min(n));
+            let columns = (g0 * PANEL, (g1 * PANEL).min(all.1));
             for k0 in (0..k).step_by(DEPTH) {
                 let depth = DEPTH.min(k - k0);
                 let first = k0 == 0 && !extra.accumulate;
@@ -426,7 +457,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
                     let at = At {
                         a: a.data.as_ptr().wrapping_add(r * a.row + k0 * a.column),
                         b: b.as_ptr().wrapping_add(g0 * k * PANEL + k0 * PANEL),
-                        c: c.as_mut_ptr().wrapping_add(r * stride + g0 * PANEL),
+                        c: c.wrapping_add(r * stride + g0 * PANEL),
                         depth,
                         first,
                     };
@@ -436,17 +467,21 @@ unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
                     r += unsafe { row_tile::<V>(r1 - r, &at, width, steps) };
                 }
             }
-            finish::<FMA>((r0, r1), columns, c, stride, &extra);
+            // SAFETY: the result has these rows and columns.
+            unsafe { finish::<FMA>((r0, r1), columns, c, stride, &extra) };
         }
     }
 }
 
 /// Bias and activation of a block.
+///
+/// # Safety
+/// The block is one of the result's, and nobody else looks at it.
 #[inline(always)]
-fn finish<const FMA: bool>(
+unsafe fn finish<const FMA: bool>(
     rows: (usize, usize),
     columns: (usize, usize),
-    c: &mut [f32],
+    c: *mut f32,
     stride: usize,
     extra: &Extra<'_>,
 ) {
@@ -454,7 +489,9 @@ fn finish<const FMA: bool>(
         return;
     }
     for r in rows.0..rows.1 {
-        let y = &mut c[r * stride + columns.0..r * stride + columns.1];
+        let (first, width) = (r * stride + columns.0, columns.1 - columns.0);
+        // SAFETY: the caller's promise.
+        let y = unsafe { std::slice::from_raw_parts_mut(c.add(first), width) };
         if let Some(bias) = extra.row_bias {
             let bias = bias[r];
             y.iter_mut().for_each(|y| *y += bias);
@@ -615,6 +652,35 @@ mod tests {
                 assert_eq!(c[r * (n + 3) + j], want.max(0.0), "{m}x{k}x{n} at {r}, {j}");
             }
             assert!(m == 1 || c[n].is_nan(), "nothing is written between rows");
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_the_cores() {
+        for (m, k, n) in [(1, 700, 500), (3, 900, 301), (77, 130, 77), (500, 40, 20)] {
+            let a: Vec<f32> = matrix(m, k, 3).iter().map(|v| v * 0.1).collect();
+            let b: Vec<f32> = matrix(k, n, 4).iter().map(|v| v * 0.1).collect();
+            let mut packed = vec![0.0; packed_len(k, n)];
+            pack(&b, k, n, n, 1, &mut packed);
+            let (rows, columns) = (matrix(1, m, 5), matrix(1, n, 6));
+            let extra = Extra {
+                row_bias: Some(&rows),
+                column_bias: Some(&columns),
+                act: Act::Silu,
+                ..Extra::default()
+            };
+            let run = |cores: usize| {
+                let _team = team::Team::lead(cores, |_| ()).expect("threads");
+                let mut c = vec![f32::NAN; m * n];
+                let left = Left { data: &a, row: k, column: 1 };
+                gemm((m, k, n), left, &packed, &mut c, n, extra);
+                c
+            };
+            let want = run(1);
+            assert!(want.iter().all(|v| v.is_finite()));
+            for cores in [2, 3] {
+                assert_eq!(run(cores), want, "{m} x {k} x {n} on {cores} cores");
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use zbmd_ir::DType;
 
@@ -18,6 +19,7 @@ use super::num::Num;
 use super::window::Window;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop, fma};
+use crate::team;
 
 type Made = Result<Plan, OpError>;
 
@@ -201,10 +203,9 @@ impl Body for Rows {
             let added = added.map(|a| &a[b * size..][..size]);
             let clamp = bounds(self.act);
             for g in 0..self.groups {
-                let job = Job { rows: self, x, added, y: &mut *y, clamp, g };
-                job.check();
-                // SAFETY: `check` has seen that all places lie within the slices.
-                unsafe { run_wide(job) }
+                let (pixels, panels) = (0..self.spots.len(), 0..self.filters.div_ceil(PANEL));
+                let (out, y) = (y.len(), y.as_mut_ptr());
+                Job { rows: self, x, added, y, out, clamp, g, pixels, panels }.share();
             }
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(y, self.act));
@@ -236,17 +237,46 @@ impl Loop for Finish<'_> {
     }
 }
 
-/// The convolution of one group of one image.
+/// Some pixels and some panels of filters of the convolution of one group of one image.
+#[derive(Clone)]
 struct Job<'a> {
     rows: &'a Rows,
     x: &'a [f32],
     added: Option<&'a [f32]>,
-    y: &'a mut [f32],
+    /// First element of the result, and its elements.
+    y: *mut f32,
+    out: usize,
     clamp: Option<(f32, f32)>,
     g: usize,
+    pixels: Range<usize>,
+    panels: Range<usize>,
 }
 
+// SAFETY: all is read only but for the result, of which each core has pixels or panels of its own.
+unsafe impl Sync for Job<'_> {}
+
 impl Job<'_> {
+    /// Weights that stay in the second cache go by once for each block of pixels.
+    fn resident(&self) -> bool {
+        4 * self.rows.packed.len() / self.rows.groups.max(1) <= RESIDENT
+    }
+
+    /// Does all of it, on all cores of the device: each has pixels of its own, or, where the weights are many, weights.
+    fn share(&self) {
+        self.check();
+        let r = self.rows;
+        let work = self.pixels.len() * r.runs.len() * r.run * r.filters;
+        let by_panels = !self.resident() && self.panels.len() >= 4 * team::cores();
+        // Tiles are twelve pixels by two panels.
+        let (all, tile) = if by_panels { (self.panels.len(), 2) } else { (self.pixels.len(), 12) };
+        team::share(work, all, tile, &|part| {
+            let mut job = self.clone();
+            *if by_panels { &mut job.panels } else { &mut job.pixels } = part;
+            // SAFETY: `check` has seen that all places lie within the slices; parts have no place in common.
+            unsafe { run_wide(job) }
+        });
+    }
+
     fn check(&self) {
         let r = self.rows;
         let (spot, run) = (r.spots.last(), r.runs.last());
@@ -255,7 +285,7 @@ impl Job<'_> {
         let size = r.spots.len() * r.groups * r.filters;
         let panels = r.filters.div_ceil(PANEL);
         assert!(
-            self.y.len() == size && self.added.is_none_or(|a| a.len() == size),
+            self.out == size && self.added.is_none_or(|a| a.len() == size),
             "the result has another size"
         );
         assert!(
@@ -286,15 +316,14 @@ impl Wide for Job<'_> {
     unsafe fn run<V: Vector, const FMA: bool>(self) {
         let r = self.rows;
         let (panels, k) = (r.filters.div_ceil(PANEL), r.runs.len() * r.run);
-        let resident = 4 * panels * k * PANEL <= RESIDENT;
-        let pixels = if resident { PIXELS } else { r.spots.len() };
+        let pixels = if self.resident() { PIXELS } else { r.spots.len() };
         // SAFETY: `check` has seen that pixels, panels and windows lie within the slices.
         unsafe {
-            for first in (0..r.spots.len()).step_by(pixels.max(1)) {
-                let end = (first + pixels).min(r.spots.len());
-                let mut p = 0;
-                while p < panels {
-                    let wide = V::MANY && p + 2 <= panels;
+            for first in self.pixels.clone().step_by(pixels.max(1)) {
+                let end = (first + pixels).min(self.pixels.end);
+                let mut p = self.panels.start;
+                while p < self.panels.end {
+                    let wide = V::MANY && p + 2 <= self.panels.end;
                     let take = if wide { 2 } else { 1 };
                     let column = self.g * r.filters + p * PANEL;
                     let at = At {
@@ -305,7 +334,7 @@ impl Wide for Job<'_> {
                         added: self
                             .added
                             .map_or(std::ptr::null(), |a| a.as_ptr().wrapping_add(column)),
-                        y: self.y.as_mut_ptr().add(column),
+                        y: self.y.add(column),
                         width: (take * PANEL).min(r.filters - p * PANEL),
                     };
                     let mut s = first;
@@ -462,18 +491,22 @@ impl Depthwise {
 }
 
 /// Kernel rows and columns that lie within the image, for an output place.
-fn within(w: &Window, d: usize, o: usize) -> std::ops::Range<usize> {
+fn within(w: &Window, d: usize, o: usize) -> Range<usize> {
     let first = o * w.stride[d];
     let low = w.before[d].saturating_sub(first).div_ceil(w.dilation[d]);
     let high = (w.input[d] + w.before[d]).saturating_sub(first).div_ceil(w.dilation[d]);
     low.min(w.kernel[d])..high.min(w.kernel[d])
 }
 
-/// Calls `f` with the number of every output pixel, and the kernel rows and columns within the image.
+/// Calls `f` with the number of every output pixel of some lines, and the kernel rows and columns within the image.
 #[inline(always)]
-fn pixels(w: &Window, mut f: impl FnMut(usize, [usize; 2], [std::ops::Range<usize>; 2])) {
-    let [_, oh, ow] = w.output;
-    for oy in 0..oh {
+fn pixels(
+    w: &Window,
+    lines: Range<usize>,
+    mut f: impl FnMut(usize, [usize; 2], [Range<usize>; 2]),
+) {
+    let [_, _, ow] = w.output;
+    for oy in lines {
         let ys = within(w, 1, oy);
         for ox in 0..ow {
             f(oy * ow + ox, [oy, ox], [ys.clone(), within(w, 2, ox)]);
@@ -489,6 +522,7 @@ fn under(w: &Window, o: [usize; 2], k: [usize; 2]) -> usize {
     y * w.input[2] + x
 }
 
+#[derive(Clone)]
 struct Channels<'a> {
     d: &'a Depthwise,
     x: &'a [f32],
@@ -497,7 +531,12 @@ struct Channels<'a> {
     y: *mut f32,
     out: usize,
     clamp: Option<(f32, f32)>,
+    /// Those of the result that are made.
+    lines: Range<usize>,
 }
+
+// SAFETY: all is read only but for the result, of which each core has lines of its own.
+unsafe impl Sync for Channels<'_> {}
 
 impl Channels<'_> {
     fn check(&self) {
@@ -519,8 +558,8 @@ impl Wide for Channels<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
         let w = &self.d.image.window;
-        let [_, oh, ow] = w.output;
-        for oy in 0..oh {
+        let [_, _, ow] = w.output;
+        for oy in self.lines.clone() {
             let ys = within(w, 1, oy);
             let mut ox = 0;
             while ox < ow {
@@ -543,7 +582,7 @@ impl Wide for Channels<'_> {
     }
 }
 
-type Near<'a> = (&'a std::ops::Range<usize>, &'a std::ops::Range<usize>);
+type Near<'a> = (&'a Range<usize>, &'a Range<usize>);
 
 impl Channels<'_> {
     /// X pixels side by side from number n on, P vectors of channels at a time; returns X.
@@ -676,10 +715,15 @@ impl Body for Depthwise {
             let x = &x[b * plane * c..][..plane * c];
             let added = added.map(|a| &a[b * out * c..][..out * c]);
             let clamp = bounds(self.act);
-            let job = Channels { d: self, x, added, y: y.as_mut_ptr(), out: y.len(), clamp };
+            let lines = 0..self.image.window.output[1];
+            let (end, y0) = (y.len(), y.as_mut_ptr());
+            let job = Channels { d: self, x, added, y: y0, out: end, clamp, lines };
             job.check();
-            // SAFETY: `check` has seen that the images have the sizes that the code relies on.
-            unsafe { run_wide(job) }
+            let taps = self.taps.len() / c.max(1);
+            team::share(end * taps, job.lines.end, 1, &|lines| {
+                // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
+                unsafe { run_wide(Channels { lines, ..job.clone() }) }
+            });
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(y, self.act));
             }
@@ -731,13 +775,19 @@ struct Pool {
     padding: bool,
 }
 
+#[derive(Clone)]
 struct Pooled<'a> {
     p: &'a Pool,
     x: &'a [f32],
     /// First element of the result, and its elements.
     y: *mut f32,
     out: usize,
+    /// Those of the result that are made.
+    lines: Range<usize>,
 }
+
+// SAFETY: as of `Channels`.
+unsafe impl Sync for Pooled<'_> {}
 
 impl Pooled<'_> {
     fn check(&self) {
@@ -766,7 +816,7 @@ impl Wide for Pooled<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
         let (w, c) = (&self.p.image.window, self.p.image.channels);
-        pixels(w, |n, o, [ys, xs]| {
+        pixels(w, self.lines.clone(), |n, o, [ys, xs]| {
             let count = if self.p.padding {
                 (1..3).map(|d| w.reached(d, o[d - 1])).product()
             } else {
@@ -840,10 +890,13 @@ impl Body for Pool {
         let (plane, out, _) = self.image.window.sizes();
         let c = self.image.channels;
         for (x, y) in x.chunks_exact(plane * c).zip(y.chunks_exact_mut(out * c)) {
-            let job = Pooled { p: self, x, y: y.as_mut_ptr(), out: y.len() };
+            let (w, lines) = (&self.image.window, 0..self.image.window.output[1]);
+            let job = Pooled { p: self, x, y: y.as_mut_ptr(), out: y.len(), lines };
             job.check();
-            // SAFETY: `check` has seen that the images have the sizes that the code relies on.
-            unsafe { run_wide(job) }
+            team::share(job.out * w.kernel[1] * w.kernel[2], job.lines.end, 1, &|lines| {
+                // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
+                unsafe { run_wide(Pooled { lines, ..job.clone() }) }
+            });
         }
     }
 }

@@ -55,6 +55,7 @@ pub(crate) enum Command {
 Examples:
   zbmdc compile agc.ron                                   writes agc.zbmd for this computer
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
+  zbmdc compile net.onnx --cores 2                        two cores work on each op together
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
@@ -114,8 +115,13 @@ Examples:
     #[command(after_help = "\
 Example:
   zbmdc devices --ron > machine.ron                       a machine file to start from
+  zbmdc devices --cores 4 --ron > machine.ron             with devices of four cores each
   zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that Vulkan finds")]
     Devices {
+        /// Cores of each CPU device
+        #[arg(long, value_name = "N", default_value_t = 1,
+              value_parser = clap::value_parser!(u16).range(1..=1024))]
+        cores: u16,
         /// As a machine file
         #[arg(long)]
         ron: bool,
@@ -326,6 +332,10 @@ pub(crate) struct Compile {
     /// Compile for N like CPU devices
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) devices: Option<u16>,
+    /// Cores of each CPU device: large ops are split over them, for latency rather than throughput
+    #[arg(long, value_name = "N", conflicts_with_all = ["machine", "devices"],
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) cores: Option<u16>,
     /// Use the GPUs of this computer besides
     #[arg(long, conflicts_with = "machine")]
     pub(crate) gpus: bool,

@@ -37,7 +37,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
         Command::Check { model, given } => check(&model, &given, voice),
         Command::Calibrate(args) => calibrate(&args, voice),
         Command::Analyse { model, machine, buffers } => analyse(&model, machine, buffers, voice),
-        Command::Devices { ron, gpus } => devices(ron, gpus),
+        Command::Devices { cores, ron, gpus } => devices(cores, ron, gpus),
         Command::Ops { name } => ops(name.as_deref()),
         Command::Explain { code } => explain(code.as_deref()),
         Command::Inspect(args) => inspect(&args, voice),
@@ -136,10 +136,13 @@ fn choose_machine(args: &Compile, registry: &mut Registry) -> Result<MachineChoi
         }
         return Ok(choice);
     }
+    let cpus = match (args.devices, args.cores) {
+        (Some(n), _) => MachineChoice::Uniform(n.into()),
+        (None, Some(n)) => MachineChoice::Given(machine::detect_in_teams(n.into())),
+        (None, None) => MachineChoice::Detect,
+    };
     if !args.gpus {
-        return Ok(args
-            .devices
-            .map_or(MachineChoice::Detect, |n| MachineChoice::Uniform(n.into())));
+        return Ok(cpus);
     }
     let found = zbmd_backends::devices::gpus().and_then(|gpus| match gpus.is_empty() {
         true => Err("the driver finds none that zbmd can use".to_owned()),
@@ -152,7 +155,11 @@ fn choose_machine(args: &Compile, registry: &mut Registry) -> Result<MachineChoi
     for gpu in &gpus {
         registry.set_caps(&gpu.device.name, gpu.caps);
     }
-    let cpus = args.devices.map_or_else(machine::detect, |n| machine::uniform(n.into()));
+    let cpus = match cpus {
+        MachineChoice::Uniform(n) => machine::uniform(n),
+        MachineChoice::Given(machine) => machine,
+        _ => machine::detect(),
+    };
     Ok(MachineChoice::Given(zbmd_backends::devices::with_gpus(cpus, &gpus)))
 }
 
@@ -389,10 +396,10 @@ fn check(model: &Path, outside: &Given, voice: Voice) -> Exit {
     }
 }
 
-fn devices(ron: bool, with_gpus: bool) -> Exit {
+fn devices(cores: u16, ron: bool, with_gpus: bool) -> Exit {
     let found = zbmd_backends::devices::gpus();
     let gpus = found.as_deref().unwrap_or_default();
-    let mut machine = machine::detect();
+    let mut machine = machine::detect_in_teams(cores.into());
     if with_gpus {
         machine = zbmd_backends::devices::with_gpus(machine, gpus);
     }

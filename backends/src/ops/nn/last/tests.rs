@@ -159,3 +159,41 @@ fn pools_are_those_of_channels_first() {
         }
     }
 }
+
+#[test]
+fn bits_do_not_depend_on_the_cores() {
+    // Pixels are shared, then panels of filters, then lines.
+    for (c, f, g, hw, k) in [(40, 64, 1, 15, 3), (256, 512, 1, 6, 3), (96, 96, 96, 20, 5)] {
+        let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
+        let shape = [f, c / g, k, k].map(|d| d as u32);
+        let weights = numbers(f * c / g * k * k, 2);
+        let weights: Vec<f32> = weights.iter().map(|v| v * 0.1).collect();
+        let token = TokenType::new(DType::F32, shape);
+        let params: Params = [
+            ("w", Value::Tensor(zbmd_ir::BlobId(0), token)),
+            ("group", Value::Int(g as i64)),
+            ("pads", list(&[1; 4])),
+            ("act", Value::Str("relu".into())),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+        let blobs = [Bytes::from(bytes(&weights))];
+        let x: Vec<f32> = numbers(c * hw * hw, 1).iter().map(|v| v * 0.3).collect();
+        let size = [1, hw as u32, hw as u32, c as u32];
+        let pool: Params = [("kernel_shape", list(&[3, 3]))]
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        let on = |cores: usize| {
+            let _team = crate::team::Team::lead(cores, |_| ()).expect("threads");
+            let ins = [("x", &size[..], &x[..])];
+            let conv = run("NnConvChannelsLast", &params, &blobs, &ins).0;
+            (conv, run("NnMaxPoolChannelsLast", &pool, &[], &ins).0)
+        };
+        let want = on(1);
+        for cores in [2, 3] {
+            assert!(on(cores) == want, "{c} to {f} in {g} on {cores} cores");
+        }
+    }
+}
