@@ -202,11 +202,9 @@ impl Body for Rows {
             };
             let added = added.map(|a| &a[b * size..][..size]);
             let clamp = bounds(self.act);
-            for g in 0..self.groups {
-                let (pixels, panels) = (0..self.spots.len(), 0..self.filters.div_ceil(PANEL));
-                let (out, y) = (y.len(), y.as_mut_ptr());
-                Job { rows: self, x, added, y, out, clamp, g, pixels, panels }.share();
-            }
+            let (pixels, panels) = (0..self.spots.len(), 0..self.filters.div_ceil(PANEL));
+            let (out, first) = (y.len(), y.as_mut_ptr());
+            Job { rows: self, x, added, y: first, out, clamp, pixels, panels }.share();
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(y, self.act));
             }
@@ -237,7 +235,7 @@ impl Loop for Finish<'_> {
     }
 }
 
-/// Some pixels and some panels of filters of the convolution of one group of one image.
+/// The convolution of one image: some pixels, and some panels of each group's filters.
 #[derive(Clone)]
 struct Job<'a> {
     rows: &'a Rows,
@@ -247,7 +245,6 @@ struct Job<'a> {
     y: *mut f32,
     out: usize,
     clamp: Option<(f32, f32)>,
-    g: usize,
     pixels: Range<usize>,
     panels: Range<usize>,
 }
@@ -261,12 +258,14 @@ impl Job<'_> {
         4 * self.rows.packed.len() / self.rows.groups.max(1) <= RESIDENT
     }
 
-    /// Does all of it, on all cores of the device: each has pixels of its own, or, where the weights are many, weights.
+    /// Does all of it, on all cores of the device: each has pixels of its own, or, where weights are many or pixels few,
+    /// weights.
     fn share(&self) {
         self.check();
         let r = self.rows;
-        let work = self.pixels.len() * r.runs.len() * r.run * r.filters;
-        let by_panels = !self.resident() && self.panels.len() >= 4 * team::cores();
+        let work = self.pixels.len() * r.runs.len() * r.run * r.filters * r.groups;
+        let few = self.pixels.len() < 48 * team::cores();
+        let by_panels = (few || !self.resident()) && self.panels.len() >= 4 * team::cores();
         // Tiles are twelve pixels by two panels.
         let (all, tile) = if by_panels { (self.panels.len(), 2) } else { (self.pixels.len(), 12) };
         team::share(work, all, tile, &|part| {
@@ -281,7 +280,8 @@ impl Job<'_> {
         let r = self.rows;
         let (spot, run) = (r.spots.last(), r.runs.last());
         let reach = spot.zip(run).map_or(0, |(s, t)| *s as usize + *t as usize);
-        assert!(reach + self.g * r.per + r.run <= self.x.len(), "a window leaves the image");
+        let last = r.groups.saturating_sub(1) * r.per;
+        assert!(reach + last + r.run <= self.x.len(), "a window leaves the image");
         let size = r.spots.len() * r.groups * r.filters;
         let panels = r.filters.div_ceil(PANEL);
         assert!(
@@ -314,6 +314,18 @@ struct At {
 impl Wide for Job<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const FMA: bool>(self) {
+        for g in 0..self.rows.groups {
+            // SAFETY: the caller's promise.
+            unsafe { self.group::<V>(g) };
+        }
+    }
+}
+
+impl Job<'_> {
+    /// # Safety
+    /// [`Self::check`] has found nothing, and the processor has the vector's instructions.
+    #[inline(always)]
+    unsafe fn group<V: Vector>(&self, g: usize) {
         let r = self.rows;
         let (panels, k) = (r.filters.div_ceil(PANEL), r.runs.len() * r.run);
         let pixels = if self.resident() { PIXELS } else { r.spots.len() };
@@ -325,11 +337,11 @@ impl Wide for Job<'_> {
                 while p < self.panels.end {
                     let wide = V::MANY && p + 2 <= self.panels.end;
                     let take = if wide { 2 } else { 1 };
-                    let column = self.g * r.filters + p * PANEL;
+                    let column = g * r.filters + p * PANEL;
                     let at = At {
-                        x: self.x.as_ptr().add(self.g * r.per),
-                        weights: r.packed.as_ptr().add((self.g * panels + p) * k * PANEL),
-                        bias: r.bias.as_ptr().add((self.g * panels + p) * PANEL),
+                        x: self.x.as_ptr().add(g * r.per),
+                        weights: r.packed.as_ptr().add((g * panels + p) * k * PANEL),
+                        bias: r.bias.as_ptr().add((g * panels + p) * PANEL),
                         panel: k * PANEL,
                         added: self
                             .added
@@ -340,13 +352,13 @@ impl Wide for Job<'_> {
                     let mut s = first;
                     while s < end {
                         s += match (V::MANY, wide, end - s) {
-                            (true, true, 12..) => tile::<V, 12, 2>(&self, &at, s),
-                            (true, true, 4..) => tile::<V, 4, 2>(&self, &at, s),
-                            (true, true, _) => tile::<V, 1, 2>(&self, &at, s),
-                            (true, false, 12..) => tile::<V, 12, 1>(&self, &at, s),
-                            (false, _, 6..) => tile::<V, 6, 1>(&self, &at, s),
-                            (_, _, 4..) => tile::<V, 4, 1>(&self, &at, s),
-                            _ => tile::<V, 1, 1>(&self, &at, s),
+                            (true, true, 12..) => tile::<V, 12, 2>(self, &at, s),
+                            (true, true, 4..) => tile::<V, 4, 2>(self, &at, s),
+                            (true, true, _) => tile::<V, 1, 2>(self, &at, s),
+                            (true, false, 12..) => tile::<V, 12, 1>(self, &at, s),
+                            (false, _, 6..) => tile::<V, 6, 1>(self, &at, s),
+                            (_, _, 4..) => tile::<V, 4, 1>(self, &at, s),
+                            _ => tile::<V, 1, 1>(self, &at, s),
                         };
                     }
                     p += take;
