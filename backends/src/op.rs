@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    Actor, ActorCost, BlobId, DType, Device, InPort, OutPort, Params, TiSlice, TokenType,
+    Actor, ActorCost, BlobId, DType, Device, InPort, OutPort, Params, TiSlice, TokenType, Value,
 };
 
 use crate::kernel::Kernel;
@@ -121,6 +121,29 @@ pub struct OpDoc {
     pub example: &'static str,
 }
 
+/// Weights in the order of a CPU kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packing {
+    /// The parameter that they were.
+    pub operand: String,
+    /// Its shape, as the model has it.
+    pub shape: Vec<u32>,
+    /// The weights, and zeros that fill them up: `f32`.
+    pub weights: Bytes,
+}
+
+impl Packing {
+    /// Puts the weights, which have become a blob, in the place of the parameter.
+    pub fn put(&self, params: &mut Params, blob: BlobId) {
+        let len = u32::try_from(self.weights.len() / 4).unwrap_or(u32::MAX);
+        let tensor = Value::Tensor(blob, TokenType::new(zbmd_ir::DType::F32, [len]));
+        let shape = self.shape.iter().map(|d| Value::Int((*d).into())).collect();
+        let kept = Value::List(vec![tensor, Value::List(shape)]);
+        params.remove(&self.operand);
+        params.insert("packed".to_owned(), Value::Map([(self.operand.clone(), kept)].into()));
+    }
+}
+
 /// An op of the catalogue.
 pub trait Op: Send + Sync {
     /// Name as models write it.
@@ -156,6 +179,13 @@ pub trait Op: Send + Sync {
     /// Why there are none and the actor runs on a CPU, as a clause: "functions of f64 are the CPU's".
     fn lower(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
         Err("the op has none".to_owned())
+    }
+
+    /// The weights of an actor in the order in which its CPU kernel reads them, where that is another and the actor
+    /// has them as a model does. What [`Packing::put`] makes of the actor has the same ports and the same kernel, and
+    /// no kernel for GPUs.
+    fn pack(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
+        None
     }
 
     /// Work of one firing. By default the bytes of the ports and one operation an output element.

@@ -29,6 +29,7 @@ use crate::machine;
 use crate::model::{Loader, Model, read_text};
 use crate::net::Net;
 use crate::onnx::{self, ImportOptions, OnnxError, PassReport};
+use crate::pack;
 use crate::parse::parse;
 use crate::pipeline;
 use crate::replicate::{self, Replicate, Replication};
@@ -524,12 +525,20 @@ impl<'a> Run<'a> {
                 return None;
             }
             let planned = self.plan(graph, &machine, &measured, &origins)?;
-            let Planned { graph, made, estimate, replication } = planned;
+            let Planned { mut graph, made, estimate, replication } = planned;
             let impossible =
                 contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
             let Contingent { plans, contingencies, .. } = made;
             let mut blobs = std::mem::take(&mut self.files.blobs);
             let registry = &self.options.registry;
+            let without = &self.options.onnx.without;
+            let packed = (!without.iter().any(|w| w == pack::NAME))
+                .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
+            if packed != Some(0) {
+                let (name, summary, actors) = (pack::NAME, pack::SUMMARY, graph.actors.len());
+                let report = PassReport { name, summary, changes: packed, actors };
+                self.files.passes.push(("the whole graph".to_owned(), vec![report]));
+            }
             let kernels = kernels::print(registry, &graph, &machine, &plans, &mut blobs);
             let plans = plans.into();
             let program = Program { graph, machine, plans, contingencies, blobs, kernels };

@@ -21,6 +21,7 @@ mod model;
 mod net;
 mod npy;
 pub mod onnx;
+mod pack;
 mod parse;
 mod pipeline;
 mod read;

@@ -280,12 +280,13 @@ fn silero_vad_runs_on_the_gpu() {
     let mut registry = Registry::standard();
     segments::register(&mut registry);
     let detector = std::path::absolute(detector).expect("a path").display().to_string();
-    let options = CompileOptions {
+    let mut options = CompileOptions {
         registry: registry.clone(),
         machine: MachineChoice::Uniform(1),
         params: [("detector".to_owned(), format!("{detector:?}"))].into_iter().collect(),
         ..CompileOptions::default()
     };
+    options.onnx.without.push("pack-weights".to_owned());
     let compiled = compile_file(graph_file("vad/model.ron"), &options)
         .unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
     let program = &compiled.program;

@@ -51,7 +51,8 @@ pub struct ImportOptions {
     pub set: BTreeMap<String, SetValue>,
     /// Inputs that are closed as state, each with the output that gives its next token; the first one is zero.
     pub state: BTreeMap<String, String>,
-    /// Passes to leave out, by name.
+    /// Passes to leave out, by name: those of [`passes`], and `pack-weights`, the last of a compilation, which puts weights
+    /// into the order of the CPU's kernels.
     pub without: Vec<String>,
 }
 
@@ -62,10 +63,8 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Sweeps a new graph and runs the passes.
 fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    if let Some(wrong) =
-        options.without.iter().find(|w| passes().all(|(name, _)| name != w.as_str()))
-    {
-        let known: Vec<&str> = passes().map(|p| p.0).collect();
+    let known: Vec<&str> = passes().map(|p| p.0).chain([crate::pack::NAME]).collect();
+    if let Some(wrong) = options.without.iter().find(|w| !known.contains(&w.as_str())) {
         return Err(OnnxError::Option(format!(
             "there is no pass `{wrong}`, only {}",
             known.join(", ")

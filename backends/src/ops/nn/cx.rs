@@ -25,7 +25,10 @@ pub(crate) struct Operand {
     pub(crate) ty: TokenType,
     /// Type of the port's tokens, of which `ty` is a view.
     pub(crate) port: TokenType,
+    /// Its bytes, if it is a constant: none where it is packed.
     pub(crate) data: Option<Bytes>,
+    /// What [`Plan::packs`] made of a constant when the model was compiled.
+    pub(crate) packed: Option<Bytes>,
 }
 
 impl Operand {
@@ -297,7 +300,12 @@ pub(crate) struct Plan {
     flops: f64,
     /// How it moves elements of operand 0, where it does nothing else.
     pub(crate) moves: Option<Moves>,
+    /// A constant operand that its body reads in another order only, and that order.
+    pub(crate) packs: Option<(usize, MakeWeights)>,
 }
+
+/// Puts a constant operand into the order of a body.
+pub(crate) type MakeWeights = Box<dyn FnOnce() -> Vec<f32>>;
 
 impl Plan {
     /// Outputs (those wanted, in order) and a body that is cheap to make.
@@ -316,12 +324,18 @@ impl Plan {
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        Self { outs, make, flops, moves: None }
+        Self { outs, make, flops, moves: None, packs: None }
     }
 
     /// Says that it moves elements of operand 0 and nothing else.
     pub(crate) fn moves(mut self, moves: Moves) -> Self {
         self.moves = Some(moves);
+        self
+    }
+
+    /// Says in which order the body reads constant operand `i` of f32, and no other.
+    pub(crate) fn packs(mut self, i: usize, make: impl FnOnce() -> Vec<f32> + 'static) -> Self {
+        self.packs = Some((i, Box::new(make)));
         self
     }
 
@@ -406,11 +420,14 @@ pub(crate) fn constant_f32(operand: &Operand) -> Option<Cow<'_, [f32]>> {
     }
     Some(match bytemuck::try_cast_slice(data) {
         Ok(floats) => Cow::Borrowed(floats),
-        Err(_) => data
-            .chunks_exact(4)
-            .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
-            .collect(),
+        Err(_) => floats_of(data).into(),
     })
+}
+
+/// Copies little-endian floats from wherever they lie.
+pub(crate) fn floats_of(bytes: &[u8]) -> Vec<f32> {
+    let floats = bytes.chunks_exact(4);
+    floats.map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default())).collect()
 }
 
 enum Place {

@@ -6,7 +6,11 @@
 //! Softw. 34(3). A library is not used because those at hand start threads or allocate in each call.
 #![expect(unsafe_code, reason = "vector instructions over checked slices")]
 
+use bytes::Bytes;
+
+use super::cx::Cx;
 use super::num::Float;
+use crate::op::OpError;
 use crate::{math, team};
 
 /// Columns of a panel.
@@ -92,6 +96,43 @@ pub(crate) fn pack(b: &[f32], k: usize, n: usize, row: usize, column: usize, out
                 to[..width].iter_mut().enumerate().for_each(|(j, t)| *t = from[j * column]);
             }
             to[width..].fill(0.0);
+        }
+    }
+}
+
+/// Packed weights: made with the kernel, or where a bundle has them ready.
+pub(crate) enum Weights {
+    Made(Vec<f32>),
+    Kept(Bytes),
+}
+
+impl Weights {
+    /// `len` floats: those that were kept, if they are as many, or what `make` gives.
+    pub(crate) fn new(
+        kept: Option<Bytes>,
+        len: usize,
+        make: impl FnOnce() -> Vec<f32>,
+    ) -> Result<Self, OpError> {
+        let Some(kept) = kept else { return Ok(Self::Made(make())) };
+        if kept.len() != 4 * len {
+            let message = format!("packed weights of {} bytes", kept.len());
+            return Err(Cx::other(message, format!("there must be {}", 4 * len)));
+        }
+        Ok(match bytemuck::try_cast_slice::<u8, f32>(&kept) {
+            Ok(_) => Self::Kept(kept),
+            Err(_) => Self::Made(super::cx::floats_of(&kept)),
+        })
+    }
+}
+
+impl std::ops::Deref for Weights {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Self::Made(floats) => floats,
+            // Aligned, as was seen when it was made.
+            Self::Kept(bytes) => bytemuck::cast_slice(bytes),
         }
     }
 }

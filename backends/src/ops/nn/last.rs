@@ -13,7 +13,7 @@ use zbmd_ir::DType;
 
 use super::conv::padded_dims;
 use super::cx::{Body, Cx, Plan, Tensors, constant_f32, token};
-use super::gemm::{Act, PANEL, Vector, Wide, run_wide};
+use super::gemm::{Act, PANEL, Vector, Weights, Wide, run_wide};
 use super::matmul::act;
 use super::num::Num;
 use super::window::Window;
@@ -77,15 +77,52 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let image = Image { batch, channels, window };
     let flops = 2.0 * out.iter().product::<usize>() as f64 * (per * kernel[0] * kernel[1]) as f64;
     let depthwise = per == 1 && filters == groups;
+    let (groups_of, own) = ((groups, per, filters / groups), weights.clone());
     let plan = Plan::lazy(vec![token(DType::F32, &out)], move || {
-        let data = constant_f32(&weights).unwrap_or_default();
         let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
-        Ok(match depthwise {
-            true => Box::new(Depthwise::new(image, &data, bias, act)) as Box<dyn Body>,
-            false => Box::new(Rows::new(image, (groups, per, filters / groups), &data, bias, act)?),
-        })
+        let data = constant_f32(&weights).unwrap_or_default();
+        if depthwise {
+            return Ok(Box::new(Depthwise::new(image, &data, bias, act)) as Box<dyn Body>);
+        }
+        let make = || packed_filters(&data, groups_of, kernel);
+        let len = packed_filters_len(groups_of, kernel);
+        let packed = Weights::new(weights.packed.clone(), len, make)?;
+        Ok(Box::new(Rows::new(image, groups_of, packed, bias, act)?))
     });
-    Ok(plan.flops(if depthwise { 3.0 * flops } else { flops }))
+    let plan = plan.flops(if depthwise { 3.0 * flops } else { flops });
+    if depthwise {
+        return Ok(plan);
+    }
+    Ok(plan.packs(1, move || {
+        packed_filters(&constant_f32(&own).unwrap_or_default(), groups_of, kernel)
+    }))
+}
+
+/// Floats of packed filters.
+fn packed_filters_len(
+    (groups, per, filters): (usize, usize, usize),
+    [kh, kw]: [usize; 2],
+) -> usize {
+    groups * filters.div_ceil(PANEL) * kh * kw * per * PANEL
+}
+
+/// For each group, panels of sixteen filters; in a panel by tap, then channel.
+fn packed_filters(
+    weights: &[f32],
+    (groups, per, filters): (usize, usize, usize),
+    [kh, kw]: [usize; 2],
+) -> Vec<f32> {
+    let (k, panels) = (kh * kw * per, filters.div_ceil(PANEL));
+    let mut packed = vec![0.0; groups * panels * k * PANEL];
+    for (f, filter) in weights.chunks_exact(k.max(1)).enumerate() {
+        let (g, f) = (f / filters, f % filters);
+        let panel = g * panels + f / PANEL;
+        for (i, v) in filter.iter().enumerate() {
+            let (channel, tap) = (i / (kh * kw), i % (kh * kw));
+            packed[(panel * k + tap * per + channel) * PANEL + f % PANEL] = *v;
+        }
+    }
+    packed
 }
 
 /// Copies an image into one with a border of zeros.
@@ -118,7 +155,7 @@ struct Rows {
     runs: Vec<u32>,
     run: usize,
     /// For each group, panels of sixteen filters, and their biases.
-    packed: Vec<f32>,
+    packed: Weights,
     bias: Vec<f32>,
 }
 
@@ -126,7 +163,7 @@ impl Rows {
     fn new(
         image: Image,
         (groups, per, filters): (usize, usize, usize),
-        weights: &[f32],
+        packed: Weights,
         bias: Option<Vec<f32>>,
         act: Act,
     ) -> Result<Self, OpError> {
@@ -151,19 +188,10 @@ impl Rows {
             let taps = (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x)));
             (taps.map(|(y, x)| place(y * w.dilation[1], x * w.dilation[2])).collect(), per)
         };
-        let (k, panels) = (kh * kw * per, filters.div_ceil(PANEL));
-        let mut packed = vec![0.0; groups * panels * k * PANEL];
+        let panels = filters.div_ceil(PANEL);
         let mut biases = vec![0.0; groups * panels * PANEL];
-        for (f, filter) in weights.chunks_exact(k.max(1)).enumerate() {
-            let (g, f) = (f / filters, f % filters);
-            let panel = g * panels + f / PANEL;
-            for (i, v) in filter.iter().enumerate() {
-                let (channel, tap) = (i / (kh * kw), i % (kh * kw));
-                packed[(panel * k + tap * per + channel) * PANEL + f % PANEL] = *v;
-            }
-            if let Some(bias) = &bias {
-                biases[panel * PANEL + f % PANEL] = bias[g * filters + f];
-            }
+        for (f, bias) in bias.iter().flatten().enumerate() {
+            biases[f / filters * panels * PANEL + f % filters] = *bias;
         }
         let padded = bordered.then_some((height, width));
         Ok(Self {

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{
-    Body, Cx, FLOATS, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
+    Body, Cx, FLOATS, Operand, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
 };
-use super::gemm::{Act, Extra, Left, gemm, pack, packed_len};
+use super::gemm::{Act, Extra, Left, Weights, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use crate::op::OpError;
@@ -132,22 +132,41 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     let fixed = right.data.is_some() && right.ty.elements() as usize == s.k * s.n;
     // Constant operands of half precision are widened when the kernel is made.
     let stacked = fixed && cx.operand(0)?.data.is_none() && dtype == DType::F32;
-    Ok(Plan::lazy(out, move || {
-        let packed = fixed.then(|| {
-            let data = constant_f32(&right).unwrap_or_default();
-            let mut packed = vec![0.0; packed_len(s.k, s.n)];
-            pack(&data, s.k, s.n, s.n, 1, &mut packed);
-            packed
-        });
+    let (k, n) = (s.k, s.n);
+    let weights = right.clone();
+    let plan = Plan::lazy(out, move || {
+        let make = || packed_right(&right, (k, n), (n, 1), 1.0);
+        let kept = right.packed.clone();
+        let packed = fixed.then(|| Weights::new(kept, packed_len(k, n), make)).transpose()?;
         let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         Ok(Box::new(MatMul { s, packed, stacked, bias, act }))
     })
-    .flops(flops))
+    .flops(flops);
+    if !fixed {
+        return Ok(plan);
+    }
+    Ok(plan.packs(1, move || packed_right(&weights, (k, n), (n, 1), 1.0)))
+}
+
+/// A constant right matrix of k rows and n columns, whose rows and columns lie `row` and `column` apart, in panels.
+fn packed_right(
+    right: &Operand,
+    (k, n): (usize, usize),
+    (row, column): (usize, usize),
+    scale: f32,
+) -> Vec<f32> {
+    let data = constant_f32(right).unwrap_or_default();
+    let mut packed = vec![0.0; packed_len(k, n)];
+    pack(&data, k, n, row, column, &mut packed);
+    if scale != 1.0 {
+        packed.iter_mut().for_each(|v| *v *= scale);
+    }
+    packed
 }
 
 struct MatMul {
     s: Shape,
-    packed: Option<Vec<f32>>,
+    packed: Option<Weights>,
     /// All firings' rows meet the same matrix.
     stacked: bool,
     bias: Option<Vec<f32>>,
@@ -300,13 +319,12 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
     }
     let act = act(cx)?;
     let weights = cx.operand(1)?.clone();
-    Ok(Plan::lazy(out, move || {
-        let packed = constant_f32(&weights).map(|data| {
-            let mut packed = vec![0.0; packed_len(k, n)];
-            pack(&data, k, n, right.0, right.1, &mut packed);
-            packed.iter_mut().for_each(|v| *v *= alpha as f32);
-            packed
-        });
+    let (fixed, kept) = (weights.data.is_some(), weights.packed.clone());
+    let own = weights.clone();
+    let make = move || packed_right(&own, (k, n), right, alpha as f32);
+    let plan = Plan::lazy(out, move || {
+        let make = || packed_right(&weights, (k, n), right, alpha as f32);
+        let packed = fixed.then(|| Weights::new(kept, packed_len(k, n), make)).transpose()?;
         Ok(Box::new(Gemm {
             mkn: (m, k, n),
             left,
@@ -318,14 +336,15 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             act,
         }))
     })
-    .flops(flops))
+    .flops(flops);
+    Ok(if fixed { plan.packs(1, make) } else { plan })
 }
 
 struct Gemm {
     mkn: (usize, usize, usize),
     left: (usize, usize),
     right: (usize, usize),
-    packed: Option<Vec<f32>>,
+    packed: Option<Weights>,
     added: Option<Walk<1>>,
     alpha: f32,
     beta: f32,

@@ -35,7 +35,7 @@ use super::args::{Args, input_error};
 use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
 use crate::kernel::Kernel;
 use crate::kernels::KernelPlan;
-use crate::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work};
+use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, Signature, Work};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
 
 /// An operand of a tensor op.
@@ -102,7 +102,9 @@ impl TensorOp {
 }
 
 /// Parameters that every tensor op has.
-const COMMON: [&str; 2] = ["outputs", "view"];
+const COMMON: [&str; 3] = ["outputs", "view", PACKED];
+/// For operands that are packed, `[tensor, shape]` by name: what the compiler puts in the place of weights.
+const PACKED: &str = "packed";
 
 struct Entry {
     spec: TensorOp,
@@ -138,6 +140,7 @@ fn entry(row: &'static table::Row) -> Entry {
     }
     docs.extend(params.iter().map(|p| (*p, table::meaning(p))));
     docs.push(("outputs", "numbers of the outputs that are wanted (default [0])"));
+    docs.push((PACKED, "weights in the order of the CPU's kernels; the compiler writes it"));
     docs.push(("view", "shapes under which inputs are read, by name: {\"x\": [2, 8]}"));
     let written = |i: &TensorInput| {
         let more = if i.many { "0, …" } else { "" };
@@ -312,6 +315,7 @@ impl Nn {
         let spec = &self.0.spec;
         let args = Args::all(cx);
         let views = args.map_opt("view")?;
+        let packs = args.map_opt(PACKED)?;
         let has = |name: &str, first: bool| {
             cx.connected.iter().any(|c| c == name || (first && c.is_empty()))
         };
@@ -322,6 +326,10 @@ impl Nn {
             position += 1;
             let given = cx.params.get(&name);
             let there = has(&name, first);
+            if let (Some(value), None, false) = (packs.and_then(|p| p.get(&name)), given, there) {
+                out.push(Some(packed_operand(&args, name, value)?));
+                continue;
+            }
             if input.many && given.is_none() && !there {
                 break;
             }
@@ -363,7 +371,7 @@ impl Nn {
             if let Some(view) = views.and_then(|v| v.get(&name)) {
                 ty = viewed(&args, &name, &ty, view)?;
             }
-            out.push(Some(Operand { name, ty, port, data }));
+            out.push(Some(Operand { name, ty, port, data, packed: None }));
         }
         Ok(out)
     }
@@ -371,6 +379,15 @@ impl Nn {
     fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
         let (connected, types) = stateless_inputs(actor);
         self.made(&ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs })
+    }
+}
+
+/// Floats as the bytes that they are.
+struct Floats(Vec<f32>);
+
+impl AsRef<[u8]> for Floats {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
     }
 }
 
@@ -398,6 +415,18 @@ fn literal(name: &str, first: Option<&Option<Operand>>) -> DType {
         return DType::I64;
     }
     first.and_then(|o| o.as_ref()).map_or(DType::F32, |o| o.ty.dtype)
+}
+
+/// An operand whose weights lie in the order of a kernel.
+fn packed_operand(args: &Args<'_>, name: String, value: &Value) -> Result<Operand, OpError> {
+    let wrong = || args.error(PACKED, format!("has no weights for `{name}`"), "[tensor, shape]");
+    let Some([tensor @ Value::Tensor(..), shape]) = value.as_list() else { return Err(wrong()) };
+    let (_, bytes) = operand_of(args, &name, tensor, DType::F32)?;
+    let dims = shape.as_list().map(|l| {
+        l.iter().map(|d| d.as_int().and_then(|d| u32::try_from(d).ok())).collect::<Option<Vec<_>>>()
+    });
+    let ty = TokenType::new(DType::F32, dims.flatten().ok_or_else(wrong)?);
+    Ok(Operand { name, port: ty.clone(), ty, data: Some(Bytes::new()), packed: Some(bytes) })
 }
 
 /// The type of a port that is read under another shape.
@@ -439,7 +468,25 @@ impl Op for Nn {
         made.kernel()
     }
 
+    fn pack(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
+        let (connected, types) = stateless_inputs(actor);
+        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let packs = self.planned(&cx, |tensor, plan, _| {
+            let (i, make) = plan.packs?;
+            let operand = tensor.ins.get(i)?.as_ref()?;
+            let fixed = operand.ty.dtype == DType::F32 && operand.packed.is_none();
+            (fixed && operand.data.is_some())
+                .then(|| (operand.name.clone(), operand.ty.clone(), make))
+        });
+        let (operand, ty, make) = packs.ok()??;
+        let weights = Bytes::from_owner(Floats(make()));
+        Some(Packing { operand, shape: ty.shape, weights })
+    }
+
     fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
+        if actor.params.contains_key(PACKED) {
+            return Err("its weights are packed for CPUs".to_owned());
+        }
         let made = self.made_for(actor, blobs).map_err(|e| e.to_string())?;
         check_ports(actor, &made.signature).map_err(|e| e.to_string())?;
         let (connected, types) = stateless_inputs(actor);
