@@ -3,7 +3,9 @@
 //! `cargo bench -p zbmd-tests --bench onnx [FILTER] [THREADS]`. With `ZBMD_ORT` naming a Python that has the package
 //! `onnxruntime`, the rival runs on the same computer in the same run, with as many threads, by turns; its outputs
 //! are compared. The ratio is the median of the turns' ratios, the times are the turns' medians. Without it its
-//! columns stay empty. Models come from the shared data folder.
+//! columns stay empty. `ZBMD_TRACT` names the program of `benches/tract`, which `cargo build --release
+//! --manifest-path tests/benches/tract/Cargo.toml` makes, for one thread and the models that tract loads. Models come from
+//! the shared data folder.
 //!
 //! Memory is what a process that only loads and runs the compiled bundle has at its peak, less what an empty one
 //! has; of the rival, the peak of its process, less what it had before it loaded the model.
@@ -95,15 +97,33 @@ struct Rival {
 }
 
 impl Rival {
-    fn new(python: &Path, dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/onnx_rival.py");
-        let mut command = Command::new(python);
-        command.arg(script).arg(dir.join(format!("{name}.onnx"))).arg(threads.to_string()).arg(to);
+    /// ONNX Runtime, if a Python with it is named.
+    fn ort(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
+        let mut command = Command::new(std::env::var_os("ZBMD_ORT")?);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/onnx_rival.py"));
+        Self::new(command, dir, name, threads, to)
+    }
+
+    /// tract, if its program is named; on one thread.
+    fn tract(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
+        let mut command = Command::new(std::env::var_os("ZBMD_TRACT")?);
+        command.stderr(Stdio::null());
+        (threads == 1).then(|| Self::new(command, dir, name, threads, to)).flatten()
+    }
+
+    fn new(
+        mut command: Command,
+        dir: &Path,
+        name: &str,
+        threads: usize,
+        to: &Path,
+    ) -> Option<Self> {
+        command.arg(dir.join(format!("{name}.onnx"))).arg(threads.to_string()).arg(to);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("ZBMD_ORT can be run");
+            .expect("ZBMD_ORT and ZBMD_TRACT can be run");
         let (ask, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
         let mut rival = Self { child, ask, answers: BufReader::new(answers) };
         (rival.answer() == "ready").then_some(rival)
@@ -194,11 +214,13 @@ fn main() {
     };
     let Some(dir) = data::file("models") else { return };
     println!(
-        "{:<20} {:>7} {:>10} {:>10} {:>7} {:>8} {:>10} {:>9} {:>9} {:>9}",
+        "{:<20} {:>7} {:>10} {:>10} {:>7} {:>10} {:>7} {:>8} {:>10} {:>9} {:>9} {:>9}",
         "model",
         "threads",
         "ours us",
         "ort us",
+        "ratio",
+        "tract us",
         "ratio",
         "agrees",
         "compile ms",
@@ -224,22 +246,31 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
     let inputs = inputs(dir, name, &program.graph);
     let folder = std::env::temp_dir().join(format!("zbmd-onnx-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the rival's outputs");
-    let python = std::env::var_os("ZBMD_ORT").map(PathBuf::from);
-    let mut rival = python.and_then(|p| Rival::new(&p, dir, name, threads, &folder));
+    let mut rival = Rival::ort(dir, name, threads, &folder);
+    let other = folder.join("tract");
+    std::fs::create_dir_all(&other).expect("a folder");
+    let mut tract = Rival::tract(dir, name, threads, &other);
     let calls = ((BUDGET / run(program, &inputs, 5)) as u64).clamp(3, 20_000);
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut tracts, mut tract_ratios) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         ours.push(run(program, &inputs, calls));
         if let Some(seconds) = rival.as_mut().and_then(|r| r.seconds(calls)) {
             theirs.push(seconds);
             ratios.push(ours[ours.len() - 1] / seconds);
         }
+        if let Some(seconds) = tract.as_mut().and_then(|r| r.seconds(calls)) {
+            tracts.push(seconds);
+            tract_ratios.push(ours[ours.len() - 1] / seconds);
+        }
     }
+    drop(tract);
     let agrees = rival.is_some().then(|| {
         let registry = Registry::standard();
         let made = Interpreter::new(&program.graph, &program.blobs, &registry);
         let outcome = made.expect("kernels").run(&inputs, Some(1)).expect("a run");
-        agreement(&program.graph, &outcome.outputs, &folder)
+        let beside = |from| agreement(&program.graph, &outcome.outputs, from);
+        beside(&folder).max(beside(&other))
     });
     let bundle = folder.join("model.zbmd");
     zbmd_ir::bundle::write(&bundle, program).expect("a bundle can be written");
@@ -251,10 +282,12 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
     let text =
         |v: Option<f64>, digits: usize| v.map_or(String::from("-"), |v| format!("{v:.digits$}"));
     println!(
-        "{name:<20} {threads:>7} {:>10} {:>10} {:>7} {:>8} {compile_ms:>10.0} {:>9} {own:>9} {:>9}",
+        "{name:<20} {threads:>7} {:>10} {:>10} {:>7} {:>10} {:>7} {:>8} {compile_ms:>10.0} {:>9} {own:>9} {:>9}",
         text(median(ours).map(|s| s * 1e6), 1),
         text(median(theirs).map(|s| s * 1e6), 1),
         text(median(ratios), 2),
+        text(median(tracts).map(|s| s * 1e6), 1),
+        text(median(tract_ratios), 2),
         agrees.map_or(String::from("-"), |e| format!("{e:.0e}")),
         arena / 1024,
         text(other.map(|k| k as f64), 0),

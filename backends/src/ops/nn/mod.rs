@@ -23,6 +23,7 @@ mod recurrent;
 mod reduce;
 mod signal;
 mod table;
+mod vector;
 mod window;
 
 use std::collections::BTreeMap;

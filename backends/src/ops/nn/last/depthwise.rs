@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use super::super::cx::{Body, Tensors};
-use super::super::gemm::{Act, PANEL, Vector, Wide, run_wide};
+use super::super::gemm::{Act, PANEL};
+use super::super::vector::{Vector, Wide, run_wide};
 use super::{Finish, Image, Near, bounds, under, within};
 use crate::simd::{self, fma};
 use crate::team;

@@ -6,8 +6,9 @@ use std::ops::Range;
 use zbmd_ir::DType;
 
 use super::super::cx::{Body, Cx, Plan, Tensors, token};
-use super::super::gemm::{PANEL, Vector, Wide, run_wide};
+use super::super::gemm::PANEL;
 use super::super::num::Num;
+use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Image, Made, Near, image, pixels, under};
 use crate::team;

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::super::conv::padded_dims;
 use super::super::cx::{Body, Cx, Tensors};
-use super::super::gemm::{Act, PANEL, Vector, Weights, Wide, run_wide};
+use super::super::gemm::{Act, PANEL, Weights};
+use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Finish, Image, bounds};
 use crate::op::OpError;
