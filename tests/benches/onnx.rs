@@ -7,12 +7,12 @@
 //! --manifest-path tests/benches/tract/Cargo.toml` makes, for one thread and the models that tract loads. Models come from
 //! the shared data folder.
 //!
-//! Memory is what a process that only loads and runs the compiled bundle has at its peak, less what an empty one
-//! has; of the rival, the peak of its process, less what it had before it loaded the model.
+//! Memory is what a process that only loads and runs the compiled bundle has at its peak, its queues as short as they may
+//! be (by default a MiB for each stream), less what an empty one has; of the rival, the peak of its process, less what it had before it loaded the model.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
@@ -76,8 +76,17 @@ fn inputs(dir: &Path, name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
 
 /// Seconds of one call: many in one run, so that starting it does not count.
 fn run(program: &Verified<Program>, inputs: &BTreeMap<String, Vec<u8>>, calls: u64) -> f64 {
+    run_with(program, inputs, calls, RunOptions::default())
+}
+
+fn run_with(
+    program: &Verified<Program>,
+    inputs: &BTreeMap<String, Vec<u8>>,
+    calls: u64,
+    options: RunOptions,
+) -> f64 {
     let engine = Engine::new(program.clone(), &Registry::standard()).expect("known ops");
-    let options = RunOptions { sample_every: 0, iterations: Some(calls), ..RunOptions::default() };
+    let options = RunOptions { sample_every: 0, iterations: Some(calls), ..options };
     let mut session = engine.start(options).expect("memory and threads");
     std::thread::scope(|scope| {
         for (name, token) in inputs {
@@ -179,7 +188,8 @@ fn only_run(bundle: &str) {
             (s.name.clone(), vec![0; s.outputs[0].token.bytes() as usize])
         };
         let inputs: BTreeMap<String, Vec<u8>> = graph.sources().map(zeros).collect();
-        let _ = run(&program, &inputs, 20);
+        let options = RunOptions { queue_bytes: 0, ..RunOptions::default() };
+        let _ = run_with(&program, &inputs, 20, options);
     }
     println!("{}", peak());
 }
