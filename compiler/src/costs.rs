@@ -242,7 +242,9 @@ pub(crate) fn read(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -
     let mut given: BTreeMap<String, Span> = BTreeMap::new();
     for node in nodes {
         let what = "costs: `Costs(devices: […], entries: […])`";
-        let Some(mut fields) = group(node, "costs", &format::COST_GROUP, what, sink) else { continue };
+        let Some(mut fields) = group(node, "costs", &format::COST_GROUP, what, sink) else {
+            continue;
+        };
         let devices = fields
             .need("devices", "[\"cpu:0\"]", sink)
             .and_then(|n| read::list(n, "a list of devices", sink));

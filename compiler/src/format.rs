@@ -168,16 +168,16 @@ group! { PORT, "Port", "A port of a sub-model. A dtype alone does: `\"x\": f32`.
 }
 
 group! { STREAM, "Stream", "A source or a sink.", r#"Model(
-    sources: { "in": Stream(dtype: f32, shape: [2], rate: 1, sample_rate: 48000, file: "in.f32") },
+    sources: { "in": Stream(shape: [2], dtype: f32) },
     actors: { "gain": Gain(0.5) },
-    channels: [(from: "in", to: ["gain"], dtype: f32), (from: "gain", to: ["out"])],
-    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["gain"]), (from: "gain", to: ["out"])],
+    sinks: { "out": Stream(dtype: f32, shape: [2], rate: 1, sample_rate: 48000, file: "out.f32") },
 )"#:
-    "dtype": "f32, ", DTYPE, Means("inferred"), "Element type of the tokens.";
-    "shape": "[2]", SHAPE, Means("inferred; scalar where only a dtype is known"), "Shape of a token; `[]` is a scalar.";
+    "dtype": "f32, shape", DTYPE, Means("inferred"), "Element type of the tokens.";
+    "shape": "[2], rate", SHAPE, Means("inferred; scalar where only a dtype is known"), "Shape of a token; `[]` is a scalar.";
     "rate": "1", COUNT, Is("1"), "Tokens of one firing of the stream. More make an iteration longer: frames that belong together.";
     "sample_rate": "48000", NUMBER, Means("follows from the others, if any is given"), "Tokens per second. Those of all streams must agree with the rates; WAV files are written with it, and reports set the measured pace beside it.";
-    "file": "\"in.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write, relative to where `zbmd-run` is started.";
+    "file": "\"out.f32\"", STRING, Means("given to `zbmd-run` by `--input`, `--output`"), "The file to read or write, relative to where `zbmd-run` is started.";
 }
 
 group! { CHANNEL, "Channel", "From one writer to its readers. `Channel` is usually left out: `(from: \"a\", to: [\"b\"])`.", r#"Model(
@@ -304,8 +304,19 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
 
 /// All groups, as a reader wants them.
 pub(crate) static GROUPS: [&Group; 13] = [
-    &MODEL, &STREAM, &CHANNEL, &READER, &PORT, &ONNX, &ZEROS, &FILL, &MACHINE, &DEVICE, &LINK,
-    &COST_GROUP, &COST,
+    &MODEL,
+    &STREAM,
+    &CHANNEL,
+    &READER,
+    &PORT,
+    &ONNX,
+    &ZEROS,
+    &FILL,
+    &MACHINE,
+    &DEVICE,
+    &LINK,
+    &COST_GROUP,
+    &COST,
 ];
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! [`GraphBuilder`] or by hand. All say everything that is wrong at once, in [`Diagnostics`].
 
 mod analysis;
+pub mod book;
 mod build;
 mod builder;
 pub mod calibrate;

@@ -6,9 +6,11 @@ use std::fmt::Write as _;
 use zbmd_backends::TensorOp;
 use zbmd_backends::kernels::Caps;
 use zbmd_backends::op::{Op, OpError, Registry, ResolveCx, Signature, source};
-use zbmd_ir::{
-    Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType, limits,
-};
+use zbmd_ir::{Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType, limits};
+
+mod probes;
+
+use probes::PROBES;
 
 use crate::diag::Sink;
 use crate::format::{Absent, GROUPS, Group};
@@ -102,7 +104,8 @@ pub fn op_page(registry: &Registry) -> String {
 pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
     let op = registry.op(name)?;
     let doc = op.doc();
-    let mut out = format!("{}\n\n- ports: {}\n- example: `{}`\n", doc.summary, doc.ports, doc.example);
+    let mut out =
+        format!("{}\n\n- ports: {}\n- example: `{}`\n", doc.summary, doc.ports, doc.example);
     for (param, meaning) in doc.params {
         let place = op.positional().iter().position(|p| p == param);
         let place = place.map_or(String::new(), |i| format!(" (argument {})", i + 1));
@@ -183,7 +186,7 @@ impl Found {
 
     fn gpu_text(&self) -> String {
         if self.reasons.is_empty() {
-            return names(&self.gpu);
+            return "the same".to_owned();
         }
         let mut by_reason: Vec<(Vec<DType>, &str)> = Vec::new();
         for (dtype, why) in &self.reasons {
@@ -197,31 +200,48 @@ impl Found {
             false => format!("{}: {why}", names(dtypes)),
         });
         let why = why.collect::<Vec<_>>().join("; ");
-        if self.gpu.is_empty() { format!("none: {why}") } else { format!("{} ({why})", names(&self.gpu)) }
+        if self.gpu.is_empty() {
+            format!("none: {why}")
+        } else {
+            format!("{} ({why})", names(&self.gpu))
+        }
     }
 }
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.cpu.is_empty() {
-            return write!(f, "CPU, and only there: its code is the embedding program's");
+            return write!(f, "CPU only: its code is the embedding program's");
         }
-        write!(f, "there: `{}`\n- CPU: {}\n- GPU: {}", self.ports, names(&self.cpu), self.gpu_text())
+        write!(
+            f,
+            "its ports: `{}`\n- CPU: {}\n- GPU: {}",
+            self.ports,
+            names(&self.cpu),
+            self.gpu_text()
+        )
     }
 }
 
 fn names(dtypes: &[DType]) -> String {
+    let missing: Vec<&str> =
+        DType::ALL.iter().filter(|d| !dtypes.contains(d)).map(|d| d.name()).collect();
+    match missing[..] {
+        [] => return "any".to_owned(),
+        [one] => return format!("any but {one}"),
+        _ => {}
+    }
     dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// Shapes that are tried, in order.
-const SHAPES: [&[u32]; 8] =
-    [&[], &[8], &[4, 4], &[2, 2], &[1, 2, 4, 4], &[2], &[512], &[257]];
+const SHAPES: [&[u32]; 8] = [&[], &[8], &[4, 4], &[2, 2], &[1, 2, 4, 4], &[2], &[512], &[257]];
 
 /// The actor of an op's example with inputs of one dtype, if it can be.
 fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
     let probes = PROBES.iter().filter(|(name, ..)| *name == op.name());
-    let mut probes: Vec<(&str, &str)> = probes.map(|(_, inputs, params)| (*inputs, *params)).collect();
+    let mut probes: Vec<(&str, &str)> =
+        probes.map(|(_, inputs, params)| (*inputs, *params)).collect();
     if probes.is_empty() {
         probes.push(("", ""));
     }
@@ -324,18 +344,16 @@ fn ports(actor: &Actor) -> String {
     let inputs: Vec<String> =
         actor.inputs[..actor.inputs.len() - states].iter().map(input).collect();
     let outputs = actor.outputs[..actor.outputs.len() - states].iter();
-    let outputs: Vec<String> = outputs.map(|p| format!("{}: {} {}", p.name, p.token, p.rate)).collect();
+    let outputs: Vec<String> =
+        outputs.map(|p| format!("{}: {} {}", p.name, p.token, p.rate)).collect();
     let states: Vec<String> = actor.outputs[actor.outputs.len() - states..]
         .iter()
         .map(|p| format!("{}: {}", p.name, p.token))
         .collect();
-    let states = if states.is_empty() { String::new() } else { format!("; state {}", states.join(", ")) };
+    let states =
+        if states.is_empty() { String::new() } else { format!("; state {}", states.join(", ")) };
     format!("{} -> {}{states}", inputs.join(", "), outputs.join(", ")).trim_start().to_owned()
 }
-
-/// Inputs and parameters that show an op where its example with one type on every input does not: op, inputs (`T` is
-/// the type that is tried), parameters.
-const PROBES: &[(&str, &str, &str)] = &[];
 
 #[cfg(test)]
 mod tests;

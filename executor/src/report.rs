@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use zbmd_ir::text::count;
 
 /// A run from its first to its last block.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -201,7 +202,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = Nanos(self.elapsed_ns as f64);
-        write!(f, "{}: {} iterations in {time}", self.model, self.iterations)?;
+        write!(f, "{}: {} in {time}", self.model, count(self.iterations, "iteration"))?;
         if self.iterations_total != self.iterations {
             write!(f, ", {} since the beginning", self.iterations_total)?;
         }

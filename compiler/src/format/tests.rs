@@ -88,7 +88,9 @@ fn every_default_is_what_the_table_says() {
                 Absent::Refused => {
                     assert!(left_out.is_err_and(|codes| codes.contains(&"E0202")), "{place}");
                 }
-                Absent::Is(value) => assert_eq!(left_out, read(&with(group, field, value)), "{place}"),
+                Absent::Is(value) => {
+                    assert_eq!(left_out, read(&with(group, field, value)), "{place}")
+                }
                 Absent::Means(_) => assert!(left_out.is_ok(), "{place}"),
             }
         }

@@ -32,7 +32,9 @@ fn every_op_is_shown_with_types_it_takes() {
     let without: Vec<&str> = registry
         .names()
         .filter(|name| *name != "Custom")
-        .filter(|name| registry.op(name).is_some_and(|op| Found::of(&registry, &**op).cpu.is_empty()))
+        .filter(|name| {
+            registry.op(name).is_some_and(|op| Found::of(&registry, &**op).cpu.is_empty())
+        })
         .collect();
     assert!(without.is_empty(), "`PROBES` has nothing that these take: {without:?}");
     assert!(PROBES.iter().all(|(name, ..)| registry.op(name).is_some()));
