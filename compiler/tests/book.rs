@@ -3,9 +3,9 @@
 //! Blocks of a page run in order in a folder of its own, which has the models of `graphs`:
 //!
 //! - a `sh` block runs, with this build's `zbmdc` and `zbmd-run` on the path and a `cargo` that takes only what other
-//!   tests run;
+//!   tests run; `<!-- exit: N -->` says that it ends with that code;
 //! - `<!-- file: NAME -->` before a block writes it to a file, `<!-- same: PATH -->` holds it to a file of this
-//!   repository, `<!-- output -->` to what the last `sh` block printed (`ZBMD_BLESS=1` writes it);
+//!   repository, `<!-- output -->` to what the last `sh` block printed, or said where it printed nothing (`ZBMD_BLESS=1` writes it);
 //! - `<!-- needs: PATH -->` leaves the next `sh` block out where the data of `ZBMD_DATA` lacks a file, which is copied
 //!   (`gpu`: where there is none);
 //! - `<!-- varies -->` stands before an output that differs from computer to computer, `<!-- part -->` before a part of
@@ -121,7 +121,12 @@ fn check(path: &Path) -> Vec<String> {
             ("needs", "sh") if !needed(rest, dir.path()) => {
                 println!("SKIPPED: {place} needs {rest}");
             }
-            (_, "sh") => match run(&block.text, dir.path(), bin.path()) {
+            (_, "sh") => match run(
+                &block.text,
+                if kind == "exit" { rest } else { "0" },
+                dir.path(),
+                bin.path(),
+            ) {
                 Ok(output) => printed = Some(output),
                 Err(said) => wrong.push(format!("{place}: {said}")),
             },
@@ -175,8 +180,8 @@ fn needed(path: &str, dir: &Path) -> bool {
     std::fs::copy(Path::new(&data).join(from), dir.join(to)).is_ok()
 }
 
-/// What a script prints; what it says where it fails.
-fn run(script: &str, dir: &Path, bin: &Path) -> Result<String, String> {
+/// What a script prints, or else says; what it did where it does not end with the code `exit`.
+fn run(script: &str, exit: &str, dir: &Path, bin: &Path) -> Result<String, String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new("sh")
         .args(["-e", "-c", script])
@@ -188,10 +193,9 @@ fn run(script: &str, dir: &Path, bin: &Path) -> Result<String, String> {
         .output()
         .expect("sh");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let all = text(&output.stdout) + &text(&output.stderr);
-    if output.status.success() {
-        Ok(all)
-    } else {
-        Err(format!("{script}fails with {}:\n{all}", output.status))
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    if output.status.code().map(|code| code.to_string()).as_deref() != Some(exit) {
+        return Err(format!("{script}ends with {}, not {exit}:\n{out}{said}", output.status));
     }
+    Ok(if out.is_empty() { said } else { out })
 }

@@ -19,8 +19,8 @@ use crate::primitive::Ordering;
 use crate::session::{Engine, Inner};
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, DeclareError, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample, Settings,
-    Supervision, Supervisor, TreeSpec, Verdict, What,
+    Action, Cause, DeclareError, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample,
+    Settings, Supervision, Supervisor, TreeSpec, Verdict, What,
 };
 use crate::system;
 use crate::watchdog::Dog;

@@ -282,7 +282,12 @@ impl PlanReport {
 impl WorkerReport {
     fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let measured = self.slots.iter().any(|s| s.samples > 0);
-        writeln!(f, "  {}{}", self.device, if self.pinned { "" } else { " (not pinned)" })?;
+        writeln!(
+            f,
+            "  {}{}",
+            self.device,
+            if self.pinned { "" } else { " (not tied to its cores)" }
+        )?;
         if measured {
             let heads = ("slot", "planned", "mean", "min", "max");
             writeln!(
@@ -316,7 +321,7 @@ impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
             n if n < 1e3 => (n, "ns"),
-            n if n < 1e6 => (n / 1e3, "µs"),
+            n if n < 1e6 => (n / 1e3, "us"),
             n if n < 1e9 => (n / 1e6, "ms"),
             n => (n / 1e9, "s"),
         };
