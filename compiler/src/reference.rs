@@ -10,7 +10,7 @@ use zbmd_ir::{Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, Tok
 
 mod probes;
 
-use probes::PROBES;
+use probes::{LARGE, PROBES};
 
 use crate::diag::Sink;
 use crate::format::{Absent, GROUPS, Group};
@@ -78,7 +78,7 @@ fn group_section(group: &Group) -> String {
 /// The op catalogue as Markdown: every op of a registry with ports, rates, parameters, dtypes, devices and source.
 /// Types and devices are what resolving the op's example with each type gives.
 pub fn op_page(registry: &Registry) -> String {
-    let (tensor, plain): (Vec<&str>, Vec<&str>) = registry
+    let (tensor, others): (Vec<&str>, Vec<&str>) = registry
         .names()
         .partition(|name| name.strip_prefix("Nn").is_some_and(|n| TensorOp::find(n).is_some()));
     let mut out = format!(
@@ -86,10 +86,11 @@ pub fn op_page(registry: &Registry) -> String {
          input (of the output where there is none) that the example takes there; GPU kernels are the same for Vulkan\n\
          and CUDA, and a device may lack a type. Rates and windows stand behind a port's type: `f32 8/71` consumes 8\n\
          tokens a firing and looks at 71.\n\n",
-        tensor.len() + plain.len()
+        tensor.len() + others.len()
     );
-    for name in plain {
-        out += &format!("## {name}\n\n{}\n", op_section(registry, name).unwrap_or_default());
+    for name in others {
+        out +=
+            &format!("## {name}\n\n{}\n", plain(&op_section(registry, name).unwrap_or_default()));
     }
     out += "## Tensor ops\n\n\
             One op for each ONNX operator, its name with `Nn` before it. A token is a whole tensor, every rate is 1. `?`\n\
@@ -98,6 +99,15 @@ pub fn op_page(registry: &Registry) -> String {
             | op | operands -> outputs | what | CPU | GPU |\n|---|---|---|---|---|\n";
     tensor.iter().for_each(|name| out += &tensor_row(registry, name));
     out
+}
+
+/// Text that no Markdown reader takes for links or emphasis; code in it stays.
+fn plain(text: &str) -> String {
+    let part = |(i, part): (usize, &str)| match i % 2 {
+        0 => part.replace('[', "\\[").replace(']', "\\]").replace('*', "\\*"),
+        _ => format!("`{part}`"),
+    };
+    text.split('`').enumerate().map(part).collect()
 }
 
 /// One op as text for people, `None` for an unknown one.
@@ -113,6 +123,14 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
     }
     let found = Found::of(registry, &**op);
     let _ = writeln!(out, "- {found}");
+    for (_, inputs) in LARGE.iter().filter(|(large, _)| *large == name) {
+        let types = inputs.split_whitespace().filter_map(|text| fixed(text, DType::F32)).collect();
+        let params = params_of(doc.example, op.positional())?;
+        let actor = resolve(registry, &**op, &params, types, &TokenType::scalar(DType::F32))?;
+        if let Some(why) = registry.gpu_reason(&actor, &TiVec::new(), &Caps::COMMON) {
+            let _ = writeln!(out, "- GPU, where `{inputs}`: none, {why}");
+        }
+    }
     if let Some(source) = source(name) {
         let _ = writeln!(out, "- source: {source}");
     }
@@ -136,7 +154,7 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     let operands = operands.collect::<Vec<_>>().join(" ");
     let outputs = spec.outputs.join(" ") + if spec.many_outputs { "…" } else { "" };
     let found = Found::of(registry, &**op);
-    let summary = op.doc().summary;
+    let summary = plain(op.doc().summary);
     let shown = match summary.contains("no ONNX operator") {
         true => format!("`{name}`"),
         false => format!("[`{name}`](https://onnx.ai/onnx/operators/onnx__{}.html)", spec.operator),
@@ -167,11 +185,7 @@ impl Found {
             if found.ports.is_empty() {
                 found.ports = ports(&actor);
             }
-            // Where nothing goes in, what comes out says the type, whatever was tried.
-            let dtype = match actor.inputs.len() > actor.state.len() {
-                true => dtype,
-                false => actor.outputs.first().map_or(dtype, |port| port.token.dtype),
-            };
+            let dtype = shown(&actor, dtype);
             if found.cpu.contains(&dtype) {
                 continue;
             }
@@ -221,6 +235,17 @@ impl std::fmt::Display for Found {
             self.gpu_text()
         )
     }
+}
+
+/// The type that an actor stands for: the one that was tried, if an input has it. Where the parameters say what goes
+/// in, or nothing does, it is that of the first input or output.
+fn shown(actor: &Actor, tried: DType) -> DType {
+    let inputs = &actor.inputs[..actor.inputs.len() - actor.state.len()];
+    if inputs.iter().any(|port| port.token.dtype == tried) {
+        return tried;
+    }
+    let first = inputs.first().map(|port| port.token.dtype);
+    first.or(actor.outputs.first().map(|port| port.token.dtype)).unwrap_or(tried)
 }
 
 fn names(dtypes: &[DType]) -> String {

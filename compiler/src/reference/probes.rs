@@ -2,6 +2,7 @@
 
 /// Op, its inputs (`T` is the type that is tried), its parameters.
 pub(super) const PROBES: &[(&str, &str, &str)] = &[
+    ("Expr", "x:T", "expr: \"x + x\""),
     ("NnAffineGrid", "theta:T[1,2,3]", "size: [1, 1, 4, 4]"),
     ("NnAveragePool", "x:T[1,2,4,4]", "kernel_shape: [2, 2]"),
     ("NnAveragePoolChannelsLast", "x:T[1,4,4,2]", "kernel_shape: [2, 2]"),
@@ -64,3 +65,6 @@ pub(super) const PROBES: &[(&str, &str, &str)] = &[
     ("NnUnsqueeze", "x:T[4]", "axes: [0]"),
     ("NnWhere", "condition:bool[4] x:T[4] y:T[4]", ""),
 ];
+
+/// Inputs that are too large for an op's kernels on GPUs.
+pub(super) const LARGE: &[(&str, &str)] = &[("Fft", "x:c32[2048]"), ("Rfft", "x:f32[2048]")];
