@@ -105,10 +105,14 @@ fn check(path: &Path) -> Vec<String> {
     let dir = tempfile::tempdir().expect("a folder");
     let bin = tempfile::tempdir().expect("a folder");
     lay_out(dir.path(), bin.path());
-    let (mut wrong, mut printed, mut blessed) = (missing_tests(path, &page), None, page.clone());
+    let (mut wrong, mut printed) = (missing_tests(path, &page), None);
+    let mut lines: Vec<String> = page.lines().map(str::to_owned).collect();
+    // Outputs to write, by the lines they take the place of; the last first, so that lines keep their numbers.
+    let mut outputs: Vec<(std::ops::Range<usize>, String)> = Vec::new();
     for block in blocks(&page) {
         let place = format!("{}:{}", path.display(), block.line);
         let (kind, rest) = block.mark.split_once(": ").unwrap_or((&block.mark, ""));
+        let exit = if kind == "exit" { rest } else { "0" };
         match (kind, block.language.as_str()) {
             ("file", _) => std::fs::write(dir.path().join(rest), &block.text).expect("a file"),
             ("same", _) => {
@@ -121,20 +125,15 @@ fn check(path: &Path) -> Vec<String> {
             ("needs", "sh") if !needed(rest, dir.path()) => {
                 println!("SKIPPED: {place} needs {rest}");
             }
-            (_, "sh") => match run(
-                &block.text,
-                if kind == "exit" { rest } else { "0" },
-                dir.path(),
-                bin.path(),
-            ) {
+            (_, "sh") => match run(&block.text, exit, dir.path(), bin.path()) {
                 Ok(output) => printed = Some(output),
                 Err(said) => wrong.push(format!("{place}: {said}")),
             },
             ("output", _) => match &printed {
                 Some(output) if *output == block.text => {}
                 Some(output) => {
-                    let fenced = |text: &str| format!("```{}\n{text}```", block.language);
-                    blessed = blessed.replace(&fenced(&block.text), &fenced(output));
+                    let body = block.line..block.line + block.text.lines().count();
+                    outputs.push((body, output.clone()));
                     wrong.push(format!("{place}: now it prints\n{output}"));
                 }
                 None => wrong.push(format!("{place}: nothing was run before")),
@@ -144,8 +143,11 @@ fn check(path: &Path) -> Vec<String> {
             (_, language) => wrong.push(format!("{place}: nothing tests this `{language}` block")),
         }
     }
-    if blessed != page && std::env::var_os("ZBMD_BLESS").is_some() {
-        std::fs::write(path, blessed).expect("the page");
+    if !outputs.is_empty() && std::env::var_os("ZBMD_BLESS").is_some() {
+        for (body, output) in outputs.into_iter().rev() {
+            lines.splice(body, output.lines().map(str::to_owned));
+        }
+        std::fs::write(path, lines.join("\n") + "\n").expect("the page");
     }
     wrong
 }
