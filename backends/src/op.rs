@@ -13,6 +13,8 @@ use crate::kernel::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::ops::custom;
 
+pub use crate::ops::sources::source;
+
 /// Why an op refuses its parameters or inputs. The compiler draws it on the model's text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OpError {

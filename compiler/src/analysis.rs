@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use zbmd_ir::text::count;
 use zbmd_ir::{Costs, Graph, TiVec};
 use zbmd_scheduler::buffers::{self, BufferError, Front, Limits, Mode, Sizing, Unit};
 use zbmd_scheduler::order::{self, OrderError};
@@ -148,8 +149,9 @@ impl fmt::Display for Analysis {
                     let proved = if order.exact { "" } else { " (not proved least)" };
                     writeln!(
                         f,
-                        "one device   {name}: {} tokens, {} calls{proved}",
-                        order.tokens, order.calls
+                        "one device   {name}: {}, {}{proved}",
+                        count(order.tokens, "token"),
+                        count(order.calls, "call")
                     )?;
                 }
                 Err(why) => writeln!(f, "one device   {name}: none, {why}")?,

@@ -10,6 +10,7 @@ use zbmd_ir::{Actor, BlobId, Machine, TiSlice, TokenType, Value};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, suggest};
+use crate::format::{self, Group};
 use crate::parse::{Kind, Node};
 use crate::read::{self, Fields};
 use crate::source::{Span, Spanned};
@@ -235,22 +236,21 @@ pub(crate) fn to_ron(
     Ok(Some(out + "    ]"))
 }
 
-const GROUP_FIELDS: &[&str] = &["devices", "entries"];
-const COST_FIELDS: &[&str] = &["op", "ports", "key", "call_ps", "firing_ps", "spread", "samples"];
-
 /// Reads the `costs` of a machine whose devices have these names.
 pub(crate) fn read(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> MeasuredCosts {
     let mut costs = MeasuredCosts::default();
     let mut given: BTreeMap<String, Span> = BTreeMap::new();
     for node in nodes {
         let what = "costs: `Costs(devices: […], entries: […])`";
-        let Some(mut fields) = group(node, "costs", "Costs", what, sink) else { continue };
+        let Some(mut fields) = group(node, "costs", &format::COST_GROUP, what, sink) else {
+            continue;
+        };
         let devices = fields
             .need("devices", "[\"cpu:0\"]", sink)
             .and_then(|n| read::list(n, "a list of devices", sink));
         let entries =
             fields.need("entries", "[]", sink).and_then(|n| read::list(n, "a list of costs", sink));
-        fields.finish(GROUP_FIELDS, sink);
+        fields.done(sink);
         let mut own = BTreeMap::new();
         for entry in entries.unwrap_or_default() {
             read_cost(entry, &mut own, sink);
@@ -273,13 +273,13 @@ pub(crate) fn read(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -
 fn group<'a>(
     node: &'a Node,
     what: &str,
-    head: &str,
+    of: &'static Group,
     want: &str,
     sink: &mut Sink,
 ) -> Option<Fields<'a>> {
     match &node.kind {
-        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == head) => {
-            Some(Fields::new(what, node.span, args, sink))
+        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == of.name) => {
+            Some(Fields::of(of, what, node.span, args, sink))
         }
         _ => {
             sink.push(read::wrong_kind(node, want));
@@ -307,7 +307,7 @@ fn known_device(
 
 fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sink: &mut Sink) {
     let want = "a cost: `Cost(op: …, key: …, call_ps: …, firing_ps: …)`";
-    let Some(mut fields) = group(node, "a cost", "Cost", want, sink) else { return };
+    let Some(mut fields) = group(node, "a cost", &format::COST, want, sink) else { return };
     let op = fields.need("op", "\"Fir\"", sink).and_then(|n| read::string(n, "an op", sink));
     let ports = fields.take("ports").and_then(|n| read::string(n, "ports in quotes", sink));
     let key = fields.need("key", "\"…\"", sink).and_then(|n| read_key(n, sink));
@@ -322,7 +322,7 @@ fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sin
         read::count(n, "the number of samples", 1, u64::from(u32::MAX), sink)
             .map(|c| c.value as u32)
     });
-    fields.finish(COST_FIELDS, sink);
+    fields.done(sink);
     let (Some(op), Some(key), Some(call_ps), Some(firing_ps)) = (op, key, call_ps, firing_ps)
     else {
         return;

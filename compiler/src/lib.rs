@@ -4,6 +4,7 @@
 //! [`GraphBuilder`] or by hand. All say everything that is wrong at once, in [`Diagnostics`].
 
 mod analysis;
+pub mod book;
 mod build;
 mod builder;
 pub mod calibrate;
@@ -14,6 +15,7 @@ mod diag;
 pub mod diff;
 mod expand;
 mod explain;
+mod format;
 mod infer;
 mod kernels;
 pub mod machine;
@@ -25,6 +27,7 @@ mod pack;
 mod parse;
 mod pipeline;
 mod read;
+pub mod reference;
 pub mod render;
 mod replicate;
 mod safetensor;

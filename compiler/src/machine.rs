@@ -6,6 +6,7 @@ use zbmd_ir::{Device, DeviceId, Link, Machine, TiVec, limits};
 use crate::codes::Code;
 use crate::costs::{self, MeasuredCosts};
 use crate::diag::{Diagnostic, Sink, suggest};
+use crate::format::{self, Group};
 use crate::parse::{self, Kind, Node};
 use crate::read::{self, Fields};
 use crate::source::{FileId, Span, Spanned};
@@ -104,9 +105,6 @@ pub fn to_ron_with_costs(machine: &Machine, costs: &MeasuredCosts) -> Result<Str
     })
 }
 
-const DEVICE_FIELDS: &[&str] = &["name", "backend", "cores", "memory", "flops", "bandwidth"];
-const LINK_FIELDS: &[&str] = &["from", "to", "both", "bandwidth", "latency"];
-
 /// Reads a machine file; `None` if there were errors. Where `links` is not given, every two devices are linked.
 pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine, MeasuredCosts)> {
     let before = sink.errors();
@@ -126,11 +124,11 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
         Kind::Call(Some(name), _) => name.span,
         _ => node.span,
     };
-    let mut fields = Fields::new("Machine", head, args, sink);
+    let mut fields = Fields::of(&format::MACHINE, "Machine", head, args, sink);
     let list = fields.need("devices", "[Device(name: \"cpu:0\", backend: cpu)]", sink);
     let links = fields.take("links");
     let costs = fields.take("costs");
-    fields.finish(&["devices", "links", "costs"], sink);
+    fields.done(sink);
     let list = read::list(list?, "a list of devices", sink)?;
     let (names, devices) = read_devices(list, head, sink)?;
     let links = match links {
@@ -177,13 +175,18 @@ fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<Devices> {
     Some((names, devices))
 }
 
-fn group<'a>(node: &'a Node, what: &str, head: &str, sink: &mut Sink) -> Option<Fields<'a>> {
+fn group<'a>(
+    node: &'a Node,
+    what: &str,
+    of: &'static Group,
+    sink: &mut Sink,
+) -> Option<Fields<'a>> {
     match &node.kind {
-        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == head) => {
-            Some(Fields::new(what, node.span, args, sink))
+        Kind::Call(name, args) if name.as_ref().is_none_or(|n| n.value == of.name) => {
+            Some(Fields::of(of, what, node.span, args, sink))
         }
         _ => {
-            sink.push(read::wrong_kind(node, &format!("{what}: `{head}(…)`")));
+            sink.push(read::wrong_kind(node, &format!("{what}: `{}(…)`", of.name)));
             None
         }
     }
@@ -194,7 +197,7 @@ fn device(
     others: &[Spanned<String>],
     sink: &mut Sink,
 ) -> Option<(Spanned<String>, Device)> {
-    let mut fields = group(node, "a device", "Device", sink)?;
+    let mut fields = group(node, "a device", &format::DEVICE, sink)?;
     let name = fields
         .need("name", "\"cpu:0\"", sink)
         .and_then(|n| read::string(n, "a name in quotes", sink));
@@ -215,7 +218,7 @@ fn device(
         units::bytes_per_s,
         sink,
     );
-    fields.finish(DEVICE_FIELDS, sink);
+    fields.done(sink);
     let (name, backend) = (name?, backend?);
     if let Some(first) = others.iter().find(|o| o.value == name.value) {
         sink.push(
@@ -286,7 +289,7 @@ fn read_links(
 ) -> TiVec<zbmd_ir::LinkId, Link> {
     let mut links: TiVec<_, Link> = TiVec::new();
     for node in nodes {
-        let Some(mut fields) = group(node, "a link", "Link", sink) else { continue };
+        let Some(mut fields) = group(node, "a link", &format::LINK, sink) else { continue };
         let mut end = |field: &str| {
             let node = fields.need(field, "\"cpu:0\"", sink)?;
             let name = read::string(node, "a device in quotes", sink)?;
@@ -301,7 +304,7 @@ fn read_links(
             found.map(DeviceId::from)
         };
         let (from, to) = (end("from"), end("to"));
-        let both = fields.take("both").is_some_and(|n| n.kind == Kind::Bool(true));
+        let both = fields.take("both").is_some_and(|n| read::flag(n, sink));
         let bandwidth = quantity(
             fields.take("bandwidth"),
             "a bandwidth such as \"10GB/s\"",
@@ -318,7 +321,7 @@ fn read_links(
             }
             Some(_) => quantity(latency, "a latency such as \"2us\"", units::duration_ns, sink),
         };
-        fields.finish(LINK_FIELDS, sink);
+        fields.done(sink);
         let (Some(from), Some(to)) = (from, to) else { continue };
         let bytes_per_s = bandwidth.unwrap_or(LINK_BYTES_PER_S);
         for (from, to) in [(from, to), (to, from)].into_iter().take(if both { 2 } else { 1 }) {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
+use crate::format;
 use crate::parse::{self, Arg, Kind, Node};
 use crate::read::{self, Fields};
 use crate::source::{SourceMap, Span, Spanned};
@@ -101,14 +102,6 @@ pub(crate) struct ReaderDecl {
     pub(crate) history: Option<Node>,
 }
 
-const MODEL_FIELDS: &[&str] = &[
-    "name", "params", "inputs", "outputs", "sources", "models", "actors", "channels", "sinks",
-    "pins",
-];
-const STREAM_FIELDS: &[&str] = &["dtype", "shape", "rate", "sample_rate", "file"];
-const CHANNEL_FIELDS: &[&str] =
-    &["from", "to", "dtype", "shape", "rate", "window", "history", "initial"];
-const READER_FIELDS: &[&str] = &["to", "rate", "window", "history"];
 /// Files that include each other in a row.
 const MAX_FILE_CHAIN: usize = 32;
 
@@ -185,7 +178,7 @@ impl<'a> Loader<'a> {
             Kind::Call(Some(name), _) => name.span,
             _ => node.span,
         };
-        let mut fields = Fields::new("Model", head, args, self.sink);
+        let mut fields = Fields::of(&format::MODEL, "Model", head, args, self.sink);
         let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
             let entries =
                 fields.take(field).map(|n| read::map(n, &format!("a map of {field}"), sink));
@@ -226,7 +219,7 @@ impl<'a> Loader<'a> {
             .into_iter()
             .filter_map(|(k, v)| Some((k, read::string(&v, "a device in quotes", self.sink)?)))
             .collect();
-        fields.finish(MODEL_FIELDS, self.sink);
+        fields.done(self.sink);
         let dir = dir.to_owned();
         let span = head;
         Some(Model {
@@ -332,9 +325,10 @@ fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
             PortDecl { name, dtype: Some(node.clone()), shape: None }
         }
         Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Port") => {
-            let mut fields = Fields::new(format!("port `{}`", name.value), node.span, args, sink);
+            let what = format!("port `{}`", name.value);
+            let mut fields = Fields::of(&format::PORT, what, node.span, args, sink);
             let (dtype, shape) = (fields.take("dtype").cloned(), fields.take("shape").cloned());
-            fields.finish(&["dtype", "shape"], sink);
+            fields.done(sink);
             PortDecl { name, dtype, shape }
         }
         _ => {
@@ -352,7 +346,8 @@ fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamD
             return None;
         }
     };
-    let mut fields = Fields::new(format!("stream `{}`", name.value), node.span, args, sink);
+    let what = format!("stream `{}`", name.value);
+    let mut fields = Fields::of(&format::STREAM, what, node.span, args, sink);
     let decl = StreamDecl {
         dtype: fields.take("dtype").cloned(),
         shape: fields.take("shape").cloned(),
@@ -361,7 +356,7 @@ fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamD
         file: fields.take("file").cloned(),
         name,
     };
-    fields.finish(STREAM_FIELDS, sink);
+    fields.done(sink);
     Some(decl)
 }
 
@@ -399,7 +394,7 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
         return None;
     }
-    let mut fields = Fields::new("a channel", node.span, args, sink);
+    let mut fields = Fields::of(&format::CHANNEL, "a channel", node.span, args, sink);
     let from = fields.need("from", "\"actor\"", sink);
     let from = from.and_then(|n| read::string(n, "the writer's name in quotes", sink));
     let to_node = fields.need("to", "[\"actor.port\"]", sink);
@@ -417,7 +412,7 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         window: fields.take("window").cloned(),
         history: fields.take("history").cloned(),
     };
-    fields.finish(CHANNEL_FIELDS, sink);
+    fields.done(sink);
     let (Some(from), Some(to), dtype, shape) = decl else { return None };
     let (dtype, shape) = (dtype.cloned(), shape.cloned());
     Some(ChannelDecl { from, to, readers_written, dtype, shape, rate, initial, reader })
@@ -429,7 +424,7 @@ fn reader(node: &Node, sink: &mut Sink) -> Option<ToDecl> {
         let end = read::string(node, "a reader's name in quotes", sink)?;
         return Some(ToDecl { end, reader: ReaderDecl::default() });
     };
-    let mut fields = Fields::new("a reader", node.span, args, sink);
+    let mut fields = Fields::of(&format::READER, "a reader", node.span, args, sink);
     let end = fields.take_or_positional("to");
     if end.is_none() {
         fields.missing("to", "\"actor.port\"", sink);
@@ -439,7 +434,7 @@ fn reader(node: &Node, sink: &mut Sink) -> Option<ToDecl> {
         window: fields.take("window").cloned(),
         history: fields.take("history").cloned(),
     };
-    fields.finish(READER_FIELDS, sink);
+    fields.done(sink);
     let end = read::string(end?, "a reader's name in quotes", sink)?;
     Some(ToDecl { end, reader })
 }

@@ -191,12 +191,14 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
             let reader = actors.get((position + 1) % actors.len().max(1)).copied();
             let (from, to) = ends(graph, origins, *on, reader);
             let first = path.first().copied().unwrap_or_default();
-            let mut diagnostic = Diagnostic::new(
-                Code::E0402,
-                format!("deadlock: {} -> {first} wait for each other", path.join(" -> ")),
-            )
-            .primary(to, format!("{missing} more initial tokens here would do"))
-            .context(from, "the channel from here");
+            let message = match path.as_slice() {
+                [one] => format!("deadlock: {one} waits for itself"),
+                _ => format!("deadlock: {} -> {first} wait for each other", path.join(" -> ")),
+            };
+            let more = if *missing == 1 { "token" } else { "tokens" };
+            let mut diagnostic = Diagnostic::new(Code::E0402, message)
+                .primary(to, format!("{missing} more initial {more} here would do"))
+                .context(from, "the channel from here");
             for &actor in actors {
                 diagnostic = diagnostic.context(origins.actors[actor], "waits");
             }

@@ -6,6 +6,7 @@ use zbmd_ir::{DType, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink, did_you_mean, suggest};
+use crate::format::Group;
 use crate::parse::{Arg, Kind, Node};
 use crate::source::{Span, Spanned};
 
@@ -17,6 +18,9 @@ pub(crate) struct Fields<'a> {
     pub(crate) span: Span,
     named: BTreeMap<&'a str, (&'a Spanned<String>, &'a Node)>,
     positional: Vec<&'a Node>,
+    /// What the group may hold by the table of the format, and what was asked for.
+    group: Option<&'static Group>,
+    asked: Vec<String>,
 }
 
 impl<'a> Fields<'a> {
@@ -40,11 +44,26 @@ impl<'a> Fields<'a> {
             }
             named.insert(&name.value, (name, &arg.value));
         }
-        Self { what: what.into(), span, named, positional }
+        Self { what: what.into(), span, named, positional, group: None, asked: Vec::new() }
+    }
+
+    /// Like [`Self::new`], for a group of the format; ends with [`Self::done`].
+    pub(crate) fn of(
+        group: &'static Group,
+        what: impl Into<String>,
+        span: Span,
+        args: &'a [Arg],
+        sink: &mut Sink,
+    ) -> Self {
+        Self { group: Some(group), ..Self::new(what, span, args, sink) }
     }
 
     /// Takes a field out.
     pub(crate) fn take(&mut self, name: &str) -> Option<&'a Node> {
+        debug_assert!(self.group.is_none_or(|group| group.has(name)), "{name} is in no table");
+        if cfg!(debug_assertions) {
+            self.asked.push(name.to_owned());
+        }
         self.named.remove(name).map(|(_, node)| node)
     }
 
@@ -73,6 +92,17 @@ impl<'a> Fields<'a> {
                 .primary(self.span, format!("`{name}` is missing here"))
                 .help(format!("add `{name}: {example}`")),
         );
+    }
+
+    /// Refuses everything that the group does not have.
+    pub(crate) fn done(self, sink: &mut Sink) {
+        let known: Vec<&str> = self.group.into_iter().flat_map(Group::names).collect();
+        debug_assert!(
+            known.iter().all(|name| self.asked.iter().any(|asked| asked == name)),
+            "of {known:?} only {:?} are read",
+            self.asked
+        );
+        self.finish(&known, sink);
     }
 
     /// Refuses everything that was not taken out; `known` is what could have been.
@@ -134,6 +164,14 @@ pub(crate) fn word(node: &Node, want: &str, sink: &mut Sink) -> Option<Spanned<S
     match &node.kind {
         Kind::Str(s) | Kind::Word(s) => Some(Spanned::new(s.clone(), node.span)),
         _ => refuse(node, want, sink),
+    }
+}
+
+/// `true` or `false`; false where it is neither.
+pub(crate) fn flag(node: &Node, sink: &mut Sink) -> bool {
+    match node.kind {
+        Kind::Bool(flag) => flag,
+        _ => refuse::<()>(node, "`true` or `false`", sink).is_some(),
     }
 }
 

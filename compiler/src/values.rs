@@ -10,6 +10,7 @@ use zbmd_ir::{BlobId, DType, TiVec, TokenType, Value, limits};
 
 use crate::codes::Code;
 use crate::diag::{Diagnostic, Sink};
+use crate::format;
 use crate::npy::{self, Npy};
 use crate::parse::{Arg, Kind, Node};
 use crate::read;
@@ -200,14 +201,15 @@ impl Files {
     /// Tokens as a channel states them; their values are read when the type is known.
     pub(crate) fn tokens(&mut self, node: &Node, dir: &Path, sink: &mut Sink) -> Option<Tokens> {
         let fill = |args: &[Arg], value: bool, sink: &mut Sink| {
-            let mut fields = read::Fields::new("the tokens", node.span, args, sink);
+            let group = if value { &format::FILL } else { &format::ZEROS };
+            let mut fields = read::Fields::of(group, "the tokens", node.span, args, sink);
             let n = fields.take_or_positional("count");
             let v = if value { fields.take_or_positional("value").cloned() } else { None };
             if n.is_none() || (value && v.is_none()) {
                 fields.missing(if n.is_none() { "count" } else { "value" }, "1", sink);
                 return None;
             }
-            fields.finish(&["count", "value"], sink);
+            fields.done(sink);
             let count = read::count(n?, "a number of tokens", 0, limits::MAX_INITIAL_BYTES, sink)?;
             Some(TokenKind::Fill(count.value, v))
         };

@@ -5,7 +5,7 @@
 //! machine file with the measurements is given. Pins are not in a bundle either.
 
 use zbmd_backends::op::Registry;
-use zbmd_ir::text::{Table, bytes, duration, left, right};
+use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{ActorCost, ActorId, Costs, DeviceId, Plan, PlanId, Program};
 use zbmd_scheduler::{Block, Options, schedule};
@@ -115,13 +115,13 @@ impl Asked<'_> {
         let here = plan.placement[id];
         let share = 100.0 * fired.busy_ns as f64 / plan.period_ns.max(1) as f64;
         let headline = format!(
-            "{}   {}   on {}   stage {}   {} firings in {} calls   {} of a period, {share:.1} %",
+            "{}   {}   on {}   stage {}   {} in {}   {} of a period, {share:.1} %",
             actor.name,
             actor.op,
             self.view.devices[here.index()].name,
             fired.stage,
-            fired.firings,
-            fired.calls,
+            count(fired.firings, "firing"),
+            count(fired.calls, "call"),
             duration(fired.busy_ns)
         );
         let mut choices = vec![self.choice(plan, here)];

@@ -128,6 +128,11 @@ enum Where {
 }
 
 const AFTER_HELP: &str = "\
+Examples:
+  zbmd-run agc.zbmd -i iq=noise.cf32 -o out=out.cf32 -o gain=gain.f32 --report text
+  zbmd-run sound.zbmd --iterations 48000 -o wav=sound.wav     a model without sources: say when to stop
+  zbmd-run fm.zbmd --supervise --checkpoint state -i iq=capture.cu8 -o audio=out.wav
+
 Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
 
 Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,

@@ -16,11 +16,11 @@ use crate::inject::{Fault, Injector};
 use crate::measure::Clock;
 use crate::prepare::{self, StepTable, planned_ns};
 use crate::primitive::Ordering;
-use crate::session::Inner;
+use crate::session::{Engine, Inner};
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample, Settings,
-    Supervisor, TreeSpec, Verdict, What,
+    Action, Cause, DeclareError, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample,
+    Settings, Supervision, Supervisor, TreeSpec, Verdict, What,
 };
 use crate::system;
 use crate::watchdog::Dog;
@@ -62,6 +62,26 @@ pub struct Supervised {
     pub inject: Option<Injector>,
     /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.
     pub save_every: Option<u64>,
+}
+
+impl Supervised {
+    /// What a declaration says of an engine's devices; [`Supervision::default`] is sensible. Nobody is told of
+    /// decisions, and no fault is brought about.
+    ///
+    /// # Errors
+    /// Devices that the engine's program does not have; numbers that make no sense.
+    pub fn declared(declaration: &Supervision, engine: &Engine) -> Result<Self, DeclareError> {
+        let devices = &engine.program().machine.devices;
+        let resolved = declaration.resolve(devices.iter().map(|d| d.name.as_str()))?;
+        Ok(Self {
+            settings: resolved.settings,
+            tree: resolved.tree,
+            listener: None,
+            states: None,
+            inject: None,
+            save_every: None,
+        })
+    }
 }
 
 impl std::fmt::Debug for Supervised {

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use zbmd_ir::text::count;
 
 /// A run from its first to its last block.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -201,7 +202,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = Nanos(self.elapsed_ns as f64);
-        write!(f, "{}: {} iterations in {time}", self.model, self.iterations)?;
+        write!(f, "{}: {} in {time}", self.model, count(self.iterations, "iteration"))?;
         if self.iterations_total != self.iterations {
             write!(f, ", {} since the beginning", self.iterations_total)?;
         }
@@ -281,7 +282,12 @@ impl PlanReport {
 impl WorkerReport {
     fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let measured = self.slots.iter().any(|s| s.samples > 0);
-        writeln!(f, "  {}{}", self.device, if self.pinned { "" } else { " (not pinned)" })?;
+        writeln!(
+            f,
+            "  {}{}",
+            self.device,
+            if self.pinned { "" } else { " (not tied to its cores)" }
+        )?;
         if measured {
             let heads = ("slot", "planned", "mean", "min", "max");
             writeln!(
@@ -315,7 +321,7 @@ impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
             n if n < 1e3 => (n, "ns"),
-            n if n < 1e6 => (n / 1e3, "µs"),
+            n if n < 1e6 => (n / 1e3, "us"),
             n if n < 1e9 => (n / 1e6, "ms"),
             n => (n / 1e9, "s"),
         };

@@ -21,6 +21,7 @@ mod iir;
 mod matrix;
 pub(crate) mod nn;
 mod route;
+pub(crate) mod sources;
 #[cfg(test)]
 mod values;
 

@@ -8,6 +8,7 @@ use super::join::{Edge, Half, Junction};
 use super::{Env, Expander, Thing};
 use crate::codes::Code;
 use crate::diag::Diagnostic;
+use crate::format;
 use crate::model::{ActorDecl, Model};
 use crate::onnx::{self, ImportOptions, SetValue, Writer};
 use crate::read::{self, Fields};
@@ -26,7 +27,8 @@ impl Expander<'_> {
         prefix: &str,
         env: &Env,
     ) -> Option<Thing> {
-        let mut fields = Fields::new(
+        let mut fields = Fields::of(
+            &format::ONNX,
             format!("instance `{}`", decl.name.value),
             decl.span,
             &decl.args,
@@ -37,7 +39,7 @@ impl Expander<'_> {
             fields.missing("file", "\"model.onnx\"", self.sink);
         }
         let taken = ["state", "dims", "set", "without"].map(|name| fields.take(name));
-        fields.finish(&["file", "state", "dims", "set", "without"], self.sink);
+        fields.done(self.sink);
         let file = self.subst(file?, env);
         let file = read::string(&file, "a path in quotes", self.sink)?;
         let mut options = self.onnx_options(model, taken, env)?;

@@ -1,6 +1,6 @@
 //! A plan as text that fits a terminal: what limits it, a Gantt chart of its lanes, its actors and its memory.
 
-use zbmd_ir::text::{Table, bytes, duration, left, right};
+use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 
 use super::labels::{part_of, step};
 use super::{Act, LaneView, PlanView, View};
@@ -177,8 +177,8 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
                 left(actor.name.clone()),
                 left(view.device_name(fired.device)),
                 left(format!("s{}", fired.stage)),
-                right(format!("{} firings", fired.firings)),
-                right(format!("{} calls", fired.calls)),
+                right(count(fired.firings, "firing")),
+                right(count(fired.calls, "call")),
                 right(format!("+{}", duration(fired.busy_ns))),
                 right(format!("{share:.1} %")),
             ],

@@ -117,23 +117,35 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
         return Ok(Format::Raw);
     };
     let extension = extension.to_string_lossy().to_ascii_lowercase();
-    let elements: &[DType] = match extension.as_str() {
+    match extension.as_str() {
         "npy" => return Ok(Format::Npy),
         "wav" => return Ok(Format::Wav),
         "bin" => return Ok(Format::Raw),
-        "u8" => &[DType::U8, DType::Bool],
-        "cu8" => &[DType::U8],
-        "s16" | "cs16" => &[DType::I16],
-        "f32" => &[DType::F32],
-        "cf32" => &[DType::C32, DType::F32],
-        _ => return Err(FileError::Extension { path: path.to_owned(), extension }),
+        _ => {}
+    }
+    let Some((_, elements)) = ELEMENTS.iter().find(|(known, _)| *known == extension) else {
+        return Err(FileError::Extension { path: path.to_owned(), extension });
     };
     if elements.contains(&port.token.dtype) {
         return Ok(Format::Raw);
     }
     let found = elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or ");
-    Err(mismatch(path, port, found, "convert in the model, or name the file .bin for raw tokens"))
+    let fitting = ELEMENTS.iter().filter(|(_, elements)| elements.contains(&port.token.dtype));
+    let fitting: String = fitting.map(|(extension, _)| format!(".{extension}, ")).collect();
+    let help =
+        format!("name the file {fitting}.npy or .bin, as what it holds, or convert in the model");
+    Err(mismatch(path, port, found, &help))
 }
+
+/// What files of raw samples hold, by extension.
+const ELEMENTS: [(&str, &[DType]); 6] = [
+    ("u8", &[DType::U8, DType::Bool]),
+    ("cu8", &[DType::U8]),
+    ("s16", &[DType::I16]),
+    ("cs16", &[DType::I16]),
+    ("f32", &[DType::F32]),
+    ("cf32", &[DType::C32, DType::F32]),
+];
 
 fn mismatch(path: &Path, port: Port<'_>, found: String, help: &str) -> FileError {
     FileError::Type(Box::new(TypeMismatch {
@@ -325,13 +337,13 @@ mod tests {
             (
                 "a.cu8",
                 DType::C32,
-                "a.cu8: holds u8, stream `iq` carries c32: convert in the model, or name the file .bin for raw tokens",
+                "a.cu8: holds u8, stream `iq` carries c32: name the file .cf32, .npy or .bin, as what it holds, or convert in the model",
             ),
             ("a.cf32", DType::C32, "raw"),
             (
                 "a.s16",
                 DType::F32,
-                "a.s16: holds i16, stream `iq` carries f32: convert in the model, or name the file .bin for raw tokens",
+                "a.s16: holds i16, stream `iq` carries f32: name the file .f32, .cf32, .npy or .bin, as what it holds, or convert in the model",
             ),
             (
                 "a.mp3",

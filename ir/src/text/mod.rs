@@ -20,7 +20,7 @@ pub use self::contingencies::{contingencies, loss};
 pub use self::graph::{graph, op, replicas};
 pub use self::layout::{layout, placement, schedule};
 pub use self::table::{Cell, Table, left, right};
-pub use self::units::{bytes, duration};
+pub use self::units::{bytes, count, duration};
 
 use std::borrow::Cow;
 

@@ -30,6 +30,12 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// A number of things that are named by adding an s: `1 call`, `2 calls`.
+pub fn count(n: impl Into<u128>, one: &str) -> String {
+    let n = n.into();
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
 /// The unit of a column of times, chosen by the largest: its nanoseconds.
 pub(super) fn column_unit(largest_ns: u64) -> u64 {
     [1_000_000_000, 1_000_000, 1_000].into_iter().find(|&size| largest_ns >= size).unwrap_or(1)
@@ -72,6 +78,7 @@ mod tests {
         for (size, expected) in sizes {
             assert_eq!(bytes(size), expected);
         }
+        assert_eq!([0_u32, 1, 2].map(|n| count(n, "call")), ["0 calls", "1 call", "2 calls"]);
         assert_eq!(in_unit(412_499, column_unit(1_310_000)), "0.412");
         assert_eq!(in_unit(999, column_unit(999)), "999");
     }

@@ -208,7 +208,8 @@ Example:
     New {
         /// Name of the project and of its folder: lower-case letters, digits, `-` and `_`
         name: String,
-        /// A checkout of zbmd, whose crates are taken by path; otherwise they come by git
+        /// A checkout of zbmd, whose crates are taken by path; by default the one that zbmdc was built from, or git
+        /// where that is gone
         #[arg(long, value_name = "DIR")]
         zbmd: Option<PathBuf>,
     },

@@ -12,9 +12,9 @@ use zbmd_compiler::onnx::{self, SetValue};
 use zbmd_compiler::{
     Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
     SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
-    compile_str, machine, page,
+    compile_str, machine, page, reference,
 };
-use zbmd_ir::{Program, Role};
+use zbmd_ir::{Program, Role, text};
 use zbmd_scheduler::Level;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
@@ -310,16 +310,18 @@ pub(crate) fn headline(compiled: &Compiled) -> String {
         Some(estimate) if estimate.cost <= estimate.bound => ", no placement is better".to_owned(),
         Some(estimate) => format!(", at most {:.1} % above the best", 100.0 * estimate.gap()),
     };
-    let (actors, channels) = (program.graph.actors.len(), program.graph.channels.len());
+    let (actors, channels) =
+        (program.graph.actors.len() as u64, program.graph.channels.len() as u64);
+    let (actors, channels) = (text::count(actors, "actor"), text::count(channels, "channel"));
     let plan = program.plans.first().map(|plan| {
         let period = plan.period_ns as f64 / 1e3;
-        let devices = plan.calendars.len();
+        let devices = text::count(plan.calendars.len() as u64, "device");
         format!(
-            ", blocks of {}, period {period:.1} us on {devices} devices, bound by {}{quality}",
+            ", blocks of {}, period {period:.1} us on {devices}, bound by {}{quality}",
             plan.block, plan.bound_by
         )
     });
-    format!("{actors} actors, {channels} channels{}", plan.unwrap_or_default())
+    format!("{actors}, {channels}{}", plan.unwrap_or_default())
 }
 
 /// Options for what is given to the model.
@@ -461,17 +463,8 @@ fn ops(name: Option<&str>) -> Exit {
         say(&format!("zbmdc: there is no op `{name}`; `zbmdc ops` lists them\n"));
         return Exit::Usage;
     };
-    let doc = op.doc();
-    let mut out = format!("{}: {}\n\nports\n  {}\n", op.name(), doc.summary, doc.ports);
-    if !doc.params.is_empty() {
-        out += "\nparameters\n";
-        for (param, meaning) in doc.params {
-            let place = op.positional().iter().position(|p| p == param);
-            let place = place.map_or(String::new(), |i| format!(" (argument {})", i + 1));
-            out += &format!("  {param}{place}: {meaning}\n");
-        }
-    }
-    print(&format!("{out}\nexample\n  {}\n", doc.example))
+    let section = reference::op_section(&registry, op.name()).unwrap_or_default();
+    print(&format!("{}: {section}", op.name()))
 }
 
 fn explain(code: Option<&str>) -> Exit {

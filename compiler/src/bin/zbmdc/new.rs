@@ -31,7 +31,7 @@ pub(crate) fn new(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit {
         return Exit::Usage;
     }
     let wrong = |code, message: String, help: &str| voice.report(&lone(code, message, help));
-    let root = match zbmd.map(checkout).transpose() {
+    let root = match zbmd.map(checkout).or_else(built_from).transpose() {
         Ok(root) => root,
         Err((path, error)) => {
             let message = format!("cannot read `{}`: {error}", path.display());
@@ -41,7 +41,9 @@ pub(crate) fn new(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit {
     match make(name, root.as_deref()) {
         Ok(()) => {
             if voice.format == MessageFormat::Text {
-                say(&format!("made {name}: see {name}/README.md\n"));
+                let from = root
+                    .map_or(env!("CARGO_PKG_REPOSITORY").to_owned(), |r| r.display().to_string());
+                say(&format!("made {name}, with the crates of {from}: see {name}/README.md\n"));
             }
             Exit::Ok
         }
@@ -65,6 +67,12 @@ fn checkout(path: &Path) -> Result<PathBuf, (PathBuf, io::Error)> {
     let manifest = path.join("ir").join("Cargo.toml");
     std::fs::metadata(&manifest).map_err(|error| (manifest, error))?;
     path.canonicalize().map_err(|error| (path.to_owned(), error))
+}
+
+/// The checkout that this program was built from, if it is still there.
+fn built_from() -> Option<Result<PathBuf, (PathBuf, io::Error)>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    checkout(root).ok().map(Ok)
 }
 
 fn make(name: &str, root: Option<&Path>) -> io::Result<()> {
