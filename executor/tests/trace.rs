@@ -78,7 +78,9 @@ fn check_times(trace: &Trace) -> u64 {
                     records += 1;
                 }
             }
-            assert!(epoch.end_ns.is_none_or(|end_ns| now_ns <= end_ns + 1_000));
+            // Where the end is missing, so are the last pairs of both clocks.
+            let end_ns = epoch.end_ns.filter(|_| trace.is_complete);
+            assert!(end_ns.is_none_or(|end_ns| now_ns <= end_ns + 1_000));
         }
     }
     records

@@ -224,10 +224,7 @@ impl Writer {
             Order::Begin { engine, spec, memory, at_ns } => {
                 self.begin(&engine, &spec, &memory, at_ns);
             }
-            Order::End { epoch, at_ns } => {
-                self.end(epoch, at_ns);
-                self.put(&Chunk::Clocks(clocks(self.ticks)));
-            }
+            Order::End { epoch, at_ns } => self.end(epoch, at_ns),
             Order::Event(event) => self.put(&Chunk::Event(event)),
         }
     }
@@ -274,6 +271,10 @@ impl Writer {
 
     /// Takes out all that is in the rings of some sources.
     fn drain(&mut self, wanted: impl Fn(&Source) -> bool) {
+        if self.sources.iter().any(|s| wanted(s) && s.ring.fill() > 0.0) {
+            // A run that is killed leaves a file whose words can be told in nanoseconds all the same.
+            self.put(&Chunk::Clocks(clocks(self.ticks)));
+        }
         let Self { out, profile, sources, bytes, .. } = self;
         for source in sources.iter_mut().filter(|s| wanted(s)) {
             let Source { epoch, calendar, ring, cursor, .. } = source;
