@@ -21,6 +21,8 @@ pub mod html;
 pub mod json;
 mod labels;
 pub mod measured;
+#[cfg(test)]
+mod measured_tests;
 pub mod perfetto;
 mod protobuf;
 pub mod svg;
