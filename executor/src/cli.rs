@@ -162,10 +162,10 @@ Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time
 7 gave up after too many losses, 70 our bug, 130 interrupted.
 
 Examples:
-  zbmd-run fm.zbmd -i iq=capture.cf32 -o audio=out.wav
-  zbmd-run fm.zbmd -i iq=capture.cf32 -o audio=out.wav --trace fm.trace --profile
-  zbmd-run fm.zbmd -i iq=capture.cf32 -o audio=out.wav --supervise --events events.jsonl
-  zbmd-run top                                            watches it from another terminal";
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
+  zbmd-run top                                            watches a run from another terminal";
 
 const TOP_HELP: &str = "\
 Examples:

@@ -335,3 +335,36 @@ fn records_that_are_no_slots_are_marked() {
     assert!(records.flat_map(|p| &p.records).any(|r| r.slot == OTHER));
     check_times(&trace);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn examples_of_help_texts_run() {
+    let case = Case::new(with_tail(programs::chain()), 100);
+    let mut ran = 0;
+    for help in [&["--help"][..], &["top", "--help"]] {
+        let help = case.command(help).output().expect("started");
+        let help = text(&help.stdout);
+        for line in help.lines().filter_map(|l| l.strip_prefix("  zbmd-run ")) {
+            // Remarks stand two blanks behind.
+            let words = line.split("  ").next().unwrap_or(line).split(' ');
+            if !line.starts_with("top") {
+                let output = case.command(&words.collect::<Vec<_>>()).output().expect("started");
+                assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+                ran += 1;
+                continue;
+            }
+            let (mut run, stdin) = open_run(&case);
+            let pid = run.id().to_string();
+            while !top(&case, &[&pid, "--once"]).status.success() {}
+            let words: Vec<&str> = words.map(|w| if w == "4711" { &pid } else { w }).collect();
+            let watcher = case.command(&words).stdout(Stdio::piped()).spawn().expect("started");
+            drop(stdin);
+            let output = watcher.wait_with_output().expect("ends");
+            assert!(run.wait().expect("ends").success());
+            assert!(!output.stdout.is_empty(), "{line}");
+            assert_eq!(output.status.code(), Some(0), "{line}");
+            ran += 1;
+        }
+    }
+    assert_eq!(ran, 7);
+}
