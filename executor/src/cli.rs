@@ -281,6 +281,10 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let program = bundle::open(path)
         .map_err(|e| CliError::Bundle { path: path.clone(), source: Box::new(e) })?;
     let files = Files::of(args, &program)?;
+    if args.trace.as_deref().is_some_and(is_standard) {
+        let text = "a trace is no text: give --trace a file of its own".to_owned();
+        return Err(CliError::Usage(text));
+    }
     let mut state =
         args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
     let engine = Engine::new(program, registry)?;

@@ -156,6 +156,7 @@ fn a_file_that_cannot_be_made_is_an_error_before_the_run() {
     let output = case.run(&["--trace", "nowhere/run.trace"]);
     assert_eq!(output.status.code(), Some(4));
     assert!(text(&output.stderr).contains("nowhere/run.trace: No such file"));
+    assert_eq!(case.run(&["--trace", "-"]).status.code(), Some(2));
 }
 
 #[cfg(target_os = "linux")]

@@ -92,7 +92,11 @@ fn axis(out: &mut String, scale: &Scale, height: u64) {
 
 fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &Scale, top: u64) {
     let lane = &row.lane;
-    let name = escaped(&view.lane_name(lane.device, lane.kind));
+    // What was measured stands below the lane that it is of.
+    let name = match row.measured {
+        Some(_) => lane.kind.to_owned(),
+        None => escaped(&view.lane_name(lane.device, lane.kind)),
+    };
     let (from, to) = (scale.x(0), scale.x(scale.end));
     let (y, height) = (top + 3, ROW_HEIGHT - 6);
     let share = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;

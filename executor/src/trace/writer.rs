@@ -135,14 +135,15 @@ impl Out {
     fn create(path: &Path, engine: &Inner) -> io::Result<Self> {
         let mut file = File::create(path)?;
         let program = &engine.program;
-        let begin = Chunk::Begin(Begin {
+        let begin = Begin {
             model: program.graph.name.clone(),
             devices: program.machine.devices.iter().map(|d| d.name.clone()).collect(),
             fingerprint: fingerprint(program),
-        });
-        file.write_all(&head())?;
-        file.write_all(&begin.bytes())?;
-        Ok(Self { file, path: path.to_owned(), words: 0, bytes: 0, error: None })
+        };
+        let begin = [&head()[..], &Chunk::Begin(begin).bytes()].concat();
+        file.write_all(&begin)?;
+        let bytes = begin.len() as u64;
+        Ok(Self { file, path: path.to_owned(), words: 0, bytes, error: None })
     }
 
     /// After the first error nothing more is written: what follows could not be read.
