@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use zbmd_ir::trace::{self, Begin, Chunk};
+
 const MODEL: &str = r#"Model(
     name: "chain",
     sources: { "in": Stream(dtype: f32) },
@@ -232,6 +234,45 @@ fn examples(help: &str) -> Vec<String> {
     commands.map(|c| format!("zbmdc {}", c.split("  ").next().unwrap_or(c))).collect()
 }
 
+/// The trace of a run of a bundle that ended before its first epoch.
+fn empty_trace(bundle: &Path, to: &Path) {
+    let program = zbmd_ir::bundle::open(bundle).expect("a bundle");
+    let begin = Chunk::Begin(Begin {
+        model: program.graph.name.clone(),
+        devices: program.machine.devices.iter().map(|d| d.name.clone()).collect(),
+        fingerprint: trace::fingerprint(&program),
+    });
+    let bytes = [&trace::head()[..], &begin.bytes(), &Chunk::End.bytes()].concat();
+    std::fs::write(to, bytes).expect("written");
+}
+
+#[test]
+fn traces_are_of_the_bundle_or_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (model, bundle) in [("agc", "a.zbmd"), ("cd2dat", "b.zbmd")] {
+        let from = root.join(format!("../graphs/{model}/model.ron"));
+        let from = from.display().to_string();
+        assert_eq!(zbmdc(dir.path(), &["compile", &from, "-o", bundle]).status.code(), Some(0));
+    }
+    empty_trace(&dir.path().join("a.zbmd"), &dir.path().join("a.trace"));
+    let run = |args: &[&str]| {
+        let output = zbmdc(dir.path(), &[&["inspect"], args].concat());
+        (output.status.code(), text(&output.stderr) + &text(&output.stdout))
+    };
+    let (code, said) = run(&["a.zbmd", "--measured", "a.trace"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("this plan was not run"), "{said}");
+    let (code, said) = run(&["b.zbmd", "--measured", "a.trace"]);
+    assert!(code == Some(5) && said.contains("is of a run of `agc`"), "{said}");
+    let (code, said) = run(&["a.zbmd", "--measured", "a.zbmd"]);
+    assert!(code == Some(5) && said.contains("a trace with"), "{said}");
+    let (code, said) = run(&["a.zbmd", "--measured", "nothing"]);
+    assert!(code == Some(4) && said.contains("cannot read `nothing`"), "{said}");
+    let (code, said) = run(&["a.zbmd", "--measured", "a.trace", "--format", "dot"]);
+    assert!(code == Some(2) && said.contains("no times"), "{said}");
+}
+
 /// Runs every example of every subcommand, in the order in which the help shows them, in a folder with the files that
 /// they name.
 #[test]
@@ -269,6 +310,9 @@ fn examples_of_help_texts_run() {
             if example.contains("detector.onnx") && !detector() {
                 eprintln!("SKIPPED: `{example}` needs the data in ZBMD_DATA");
                 continue;
+            }
+            if example.contains("--measured agc.trace") {
+                empty_trace(&dir.path().join("agc.zbmd"), &dir.path().join("agc.trace"));
             }
             // What goes into the reader of pages, or the user's folders, goes nowhere here.
             let here = example

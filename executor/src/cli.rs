@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::{Actor, Program, State, Value, state};
@@ -28,6 +28,9 @@ use crate::crew::Isolation;
 use crate::error::{EngineError, RunError};
 use crate::io::pump::{self, PumpEnd, SharedFile};
 use crate::io::{FileError, Port, create_sink, is_standard, open_source, resume_sink};
+use crate::live::Page;
+use crate::live::top::{Top, top};
+use crate::report::TraceReport;
 use crate::session::{Engine, RunOptions, Session, Stopper};
 
 /// Exit codes of the command.
@@ -46,16 +49,27 @@ pub mod exit {
     pub const GAVE_UP: u8 = 7;
     /// A bug of ours.
     pub const BUG: u8 = 70;
+    /// There is no such run to watch, or it is dead.
+    pub const NO_RUN: u8 = 8;
     /// Interrupted; everything up to the last whole block was written.
     pub const INTERRUPTED: u8 = 130;
 }
 
 /// Runs a bundle: tokens from files through its calendars into files.
 #[derive(Debug, Parser)]
-#[command(name = "zbmd-run", version, after_help = AFTER_HELP)]
+#[command(
+    name = "zbmd-run",
+    version,
+    after_help = AFTER_HELP,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Other>,
     /// The bundle, made by `zbmdc compile`.
-    bundle: PathBuf,
+    #[arg(required = true)]
+    bundle: Option<PathBuf>,
     /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says.
     #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
     inputs: Vec<(String, PathBuf)>,
@@ -83,6 +97,12 @@ struct Args {
     /// Fill up an incomplete last iteration with zero tokens.
     #[arg(long)]
     pad: bool,
+    /// Record what every worker really does to a file, for `zbmdc inspect BUNDLE --measured FILE`.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Report how long the calls of each actor took, beside what was planned.
+    #[arg(long)]
+    profile: bool,
     /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device.
     #[arg(long, value_name = "WHERE", default_value = "gpus")]
     isolation: Where,
@@ -117,6 +137,14 @@ struct Args {
     quiet: bool,
 }
 
+/// What the command does besides running bundles.
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// Watch a run that is on: throughput, lateness, how full rings and queues are, what devices do.
+    #[command(after_help = TOP_HELP)]
+    Top(Top),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Where {
     /// GPUs in processes, which a failing driver may take along, and CPU devices in threads.
@@ -136,7 +164,21 @@ Examples:
 Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
 
 Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,
-7 gave up after too many losses, 70 our bug, 130 interrupted.";
+7 gave up after too many losses, 70 our bug, 130 interrupted.
+
+Examples:
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
+  zbmd-run top                                            watches a run from another terminal";
+
+const TOP_HELP: &str = "\
+Examples:
+  zbmd-run top                                            the only run that is on
+  zbmd-run top 4711                                       the run of that process
+  zbmd-run top 4711 --once --format json                  for programs
+
+Exit codes: 0 shown, or the run is over, 2 usage, 4 its page cannot be read, 8 no such run, or a dead one.";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReportFormat {
@@ -155,7 +197,7 @@ fn binding(text: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let found = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
     let seconds = found.and_then(|(number, s)| Some(number.trim().parse::<f64>().ok()? * s));
@@ -190,7 +232,7 @@ impl CliError {
             CliError::File(_)
             | CliError::Declaration { .. }
             | CliError::State { .. }
-            | CliError::Engine(EngineError::State { .. }) => exit::FILE,
+            | CliError::Engine(EngineError::State { .. } | EngineError::Trace { .. }) => exit::FILE,
             CliError::Bundle { source, .. } if matches!(**source, OpenError::Io(_)) => exit::FILE,
             CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
             CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
@@ -236,9 +278,18 @@ fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
-    let program = bundle::open(&args.bundle)
-        .map_err(|e| CliError::Bundle { path: args.bundle.clone(), source: Box::new(e) })?;
+    let path = match (&args.command, &args.bundle) {
+        (Some(Other::Top(args)), _) => return Ok(top(args)),
+        (None, Some(path)) => path,
+        (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
+    };
+    let program = bundle::open(path)
+        .map_err(|e| CliError::Bundle { path: path.clone(), source: Box::new(e) })?;
     let files = Files::of(args, &program)?;
+    if args.trace.as_deref().is_some_and(is_standard) {
+        let text = "a trace is no text: give --trace a file of its own".to_owned();
+        return Err(CliError::Usage(text));
+    }
     let mut state =
         args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
     let engine = Engine::new(program, registry)?;
@@ -277,6 +328,8 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
             Where::Processes => Isolation::Processes { program: None },
         },
         checksums: args.checksums,
+        trace: args.trace.clone(),
+        profile: args.profile,
         ..RunOptions::default()
     };
     let mut session = engine.start(options)?;
@@ -304,6 +357,10 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let mut report = outcome.report;
     report.notes.extend(watched.notes);
     print_report(args, &report)?;
+    if let Some(TraceReport { file, error: Some(error), .. }) = report.trace {
+        let (path, source) = (file.into(), io::Error::other(error));
+        return Err(FileError::Io { path, source }.into());
+    }
     Ok(if interrupted.load(Ordering::Relaxed) { exit::INTERRUPTED } else { exit::OK })
 }
 
@@ -687,6 +744,9 @@ struct Watched {
     notes: Vec<String>,
 }
 
+/// The page for those who watch is written at every so-manieth look.
+const LOOKS: u64 = 4;
+
 /// Watches the files, the clock and the progress while the run is on.
 struct Watch {
     thread: std::thread::JoinHandle<Watched>,
@@ -697,6 +757,9 @@ impl Watch {
     fn start(args: &Args, stopper: Stopper, ended: mpsc::Receiver<PumpEnd>, sinks: usize) -> Self {
         let (over, is_over) = mpsc::channel();
         let bar = progress_bar(args);
+        // A run that nobody can watch is as good as any.
+        let mut page = Page::create().ok();
+        let mut looks = 0u64;
         let until = args.duration.map(|d| std::time::Instant::now() + d);
         let thread = std::thread::spawn(move || {
             let mut watched = Watched::default();
@@ -704,6 +767,12 @@ impl Watch {
             let mut timed_out = false;
             let mut run_is_over = false;
             while !(run_is_over && open_sinks == 0) {
+                if looks.is_multiple_of(LOOKS)
+                    && page.as_mut().is_some_and(|page| page.write(stopper.progress()).is_err())
+                {
+                    page = None;
+                }
+                looks += 1;
                 match ended.recv_timeout(Duration::from_millis(50)) {
                     Ok(end) => watched.see(end, &mut open_sinks, &stopper),
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,

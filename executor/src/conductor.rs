@@ -19,8 +19,9 @@ use crate::ledger::given_out_before;
 use crate::measure::Clock;
 use crate::report::{PlanReport, Report};
 use crate::ring::Spin;
-use crate::session::{Control, Inner, Outcome, RunOptions};
+use crate::session::{Control, Current, Inner, Outcome, RunOptions};
 use crate::summary;
+use crate::trace::Tracer;
 use crate::watchdog::Dog;
 
 /// How a run ended.
@@ -85,6 +86,8 @@ pub(crate) struct Conductor {
     pub fenced: u64,
     /// The next epoch is to find no memory: a fault brought about on purpose.
     pub deny_memory: bool,
+    /// Takes in what workers record, if they do.
+    pub tracer: Option<Tracer>,
 }
 
 /// What one plan's epochs left.
@@ -115,8 +118,12 @@ impl Conductor {
             queue.close();
             queue.is_last();
         }
-        let report = self.report(&before);
+        let mut report = self.report(&before);
         self.crew.dismiss();
+        if let Some(tracer) = self.tracer {
+            let traced = tracer.finish();
+            (report.trace, report.profile) = (traced.trace, traced.profile);
+        }
         outcome?;
         Ok(Outcome { report, state: self.state })
     }
@@ -199,7 +206,15 @@ impl Conductor {
             }
         }
         self.session.doors.open(epoch);
-        self.control.enter(&memory, plan, self.state.iterations - self.iterations_first);
+        self.control.enter(Current {
+            engine: Arc::clone(&engine),
+            spec: Arc::clone(&spec),
+            memory: Arc::clone(&memory),
+            session: Arc::clone(&self.session),
+            lost: lost.to_vec(),
+            recoveries: self.fenced,
+            iterations: self.state.iterations - self.iterations_first,
+        });
         let ends = plan.calendars.iter().map(|_| None).collect();
         let released = self.released.clone();
         Ok(Active { spec, memory, block: plan.block, ends, parts, released })
@@ -231,6 +246,7 @@ impl Conductor {
             sinks: sinks.collect(),
             checksums: self.options.checksums,
             deny_memory: std::mem::take(&mut self.deny_memory),
+            trace: self.tracer.as_ref().map(|tracer| tracer.ticks),
         }
     }
 
@@ -255,6 +271,9 @@ impl Conductor {
         self.epochs += 1;
         let now_ns = Clock.now_ns();
         self.span_ns.get_or_insert((now_ns, now_ns));
+        if let Some(tracer) = &self.tracer {
+            tracer.begin(&self.engine, &active.spec, &active.memory);
+        }
         Ok(self.crew.begin(&active.spec, &active.memory, parts, watch)?)
     }
 
@@ -263,6 +282,9 @@ impl Conductor {
         let channels = border::read_area(&active.memory, &self.engine.program.graph, Area::End);
         self.take_over(active, blocks, channels);
         self.keep_report(active, blocks);
+        if let Some(tracer) = &self.tracer {
+            tracer.end(active.spec.epoch);
+        }
     }
 
     /// Takes over the last committed border of an epoch that ends at once; how many of its blocks count.
@@ -279,6 +301,9 @@ impl Conductor {
         let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);
+        if let Some(tracer) = &self.tracer {
+            tracer.end(active.spec.epoch);
+        }
         blocks
     }
 

@@ -407,6 +407,9 @@ impl<'c> Driver<'c> {
     }
 
     fn announce(&self, event: &Event) {
+        if let Some(tracer) = &self.conductor.tracer {
+            tracer.event(event);
+        }
         if let Some(listener) = &self.listener {
             listener(event);
         }

@@ -20,6 +20,7 @@ use crate::ledger::Borders;
 use crate::measure::{REMEMBERED, Stamp};
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::ring::{Parker, RingSync, Stop};
+use crate::trace::{self, Ticks};
 use crate::worker::Tickets;
 
 /// Alignment of everything that lies in shared memory.
@@ -150,6 +151,8 @@ pub(crate) struct Spec {
     pub checksums: bool,
     /// The worker of the first calendar finds no memory: a fault brought about on purpose.
     pub deny_memory: bool,
+    /// What workers record is timed by this; `None` if nothing is recorded.
+    pub trace: Option<Ticks>,
 }
 
 /// How often tokens are saved at borders.
@@ -283,6 +286,8 @@ pub(crate) struct Layout {
     sums: u64,
     stamps: u64,
     sinks: Vec<(u64, u64)>,
+    /// The trace of each calendar: its ends, its words, and how many these are.
+    traces: Vec<((u64, u64), u64)>,
     /// Exchange region of each calendar's device.
     exchange: Vec<(DeviceId, u64)>,
     areas: u64,
@@ -309,6 +314,12 @@ impl Layout {
             (ends, cursor.take(sink.capacity.saturating_mul(sink.token_bytes)))
         });
         let sinks = sinks.collect();
+        let traced = if spec.trace.is_some() { plan.calendars.len() } else { 0 };
+        let traces = (0..traced).map(|calendar| {
+            let words = trace::ring_words(plan, calendar);
+            ((cursor.take(trace::Ring::ENDS_BYTES), cursor.take(8 * words)), words)
+        });
+        let traces = traces.collect();
         let exchange = plan.calendars.iter().map(|c| (c.device, cursor.take(c.exchange_bytes)));
         let exchange = exchange.collect();
         let mut area = Cursor::default();
@@ -327,6 +338,7 @@ impl Layout {
             sums,
             stamps,
             sinks,
+            traces,
             exchange,
             areas,
             area_bytes,
@@ -376,6 +388,7 @@ pub(crate) struct EpochMemory {
     pub sums: In<[AtomicU64]>,
     stamps: In<[Stamp]>,
     pub sinks: Vec<Arc<Conduit>>,
+    traces: Vec<trace::Ring>,
 }
 
 impl EpochMemory {
@@ -398,8 +411,11 @@ impl EpochMemory {
             Arc::new(Conduit::create(&arena, place, sink.capacity, sink.token_bytes, None))
         });
         let sinks = sinks.collect();
+        let traces = layout.traces.iter();
+        let traces = traces.map(|&(place, words)| trace::Ring::create(&arena, place, words));
+        let traces = traces.collect();
         let borders = spec.borders(plan);
-        Ok(Self { arena, layout, borders, common, posts, rings, sums, stamps, sinks })
+        Ok(Self { arena, layout, borders, common, posts, rings, sums, stamps, sinks, traces })
     }
 
     /// An epoch's memory as another process has created it.
@@ -432,8 +448,13 @@ impl EpochMemory {
             Arc::new(unsafe { Conduit::find(&arena, place, sink.capacity, sink.token_bytes, None) })
         });
         let sinks = sinks.collect();
+        let traces = layout.traces.iter().map(|&(place, words)| {
+            // SAFETY: the caller's promise.
+            unsafe { trace::Ring::find(&arena, place, words) }
+        });
+        let traces = traces.collect();
         let borders = spec.borders(plan);
-        Ok(Self { arena, layout, borders, common, posts, rings, sums, stamps, sinks })
+        Ok(Self { arena, layout, borders, common, posts, rings, sums, stamps, sinks, traces })
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
@@ -447,6 +468,22 @@ impl EpochMemory {
     /// When blocks were admitted by the worker of a calendar.
     pub(crate) fn stamps(&self, calendar: usize) -> crate::measure::Stamps {
         crate::measure::Stamps::new(self.stamps.clone(), calendar * REMEMBERED)
+    }
+
+    /// The rings that workers record into, by calendar; none if nothing is recorded.
+    pub(crate) fn rings_of_trace(&self) -> impl Iterator<Item = trace::Ring> {
+        self.traces.iter().cloned()
+    }
+
+    /// What the worker of a calendar records with, if it does: periods of so many words, or whole ones.
+    pub(crate) fn recorder(
+        &self,
+        spec: &Spec,
+        calendar: usize,
+        words: Option<u64>,
+    ) -> Option<trace::Recorder> {
+        let ring = self.traces.get(calendar)?.clone();
+        Some(trace::Recorder::new(ring, spec.trace?, words))
     }
 
     /// First byte of a device's exchange region.

@@ -66,6 +66,14 @@ pub enum EngineError {
         /// What is missing, and what to do about it.
         why: String,
     },
+    /// The file for the trace cannot be made.
+    #[error("{}: {source}", path.display())]
+    Trace {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The system gives no more threads.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),

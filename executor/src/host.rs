@@ -17,6 +17,7 @@ use crate::report::{LatencyReport, WorkerReport};
 use crate::ring::Spin;
 use crate::session::Inner;
 use crate::summary::{self, Wrong};
+use crate::trace;
 use crate::watchdog::Winder;
 use crate::worker::{Body, Failure, Feed, Gate, Periods, SinkEnd, SourceEnd, Worker};
 
@@ -142,6 +143,10 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
         let consumer = Consumer::new(&session.sources[index], spec.bases[index], retain);
         SourceEnd { consumer }
     };
+    // A plan that is recorded slot by slot says how large the rings are; how much is recorded, the instructions.
+    let words = replay.code.executions().saturating_add(2);
+    let words = trace::words_of(plan, calendar).map(|_| words);
+    let recorder = epoch.recorder(&spec, calendar, words);
     let device = spec.devices[calendar];
     let cores = program.machine.devices[device].cores.clone();
     let stamps = (!sources.is_empty()).then(|| epoch.stamps(calendar));
@@ -159,6 +164,7 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
         sample_every: options.sample_every,
         periods: Periods::default(),
         period: 0,
+        recorder,
         epoch,
     };
     let slots = Slots { slots, rings };
@@ -191,6 +197,7 @@ fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
         sample_every: options.sample_every,
         periods: Periods::default(),
         period: 0,
+        recorder: epoch.recorder(&spec, calendar, None),
         epoch,
     };
     let slots = Slots { slots: Vec::new(), rings: plan.rings.keys().collect() };

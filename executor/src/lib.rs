@@ -16,6 +16,7 @@ mod host;
 pub mod inject;
 pub mod io;
 pub mod ledger;
+pub mod live;
 mod measure;
 mod prepare;
 mod primitive;
@@ -31,6 +32,7 @@ pub mod supervise;
 mod system;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod trace;
 mod watchdog;
 #[cfg(target_os = "linux")]
 mod wire;

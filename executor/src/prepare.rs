@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zbmd_backends::kernel::{Io, Kernel, Scratch, Shape};
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PlanId,
-    PortChannels, Region, RingId, Role, Slot, TiVec,
+    PortChannels, Region, RingId, Role, Slot, TiVec, trace::OTHER,
 };
 
 use crate::arena::{Arena, OutOfMemory};
@@ -357,8 +357,15 @@ impl Lowering<'_> {
             _ => 0,
         });
         let staging = staging.max().unwrap_or(0);
+        let mut numbers = 0..;
+        let names = self.slots.iter().map(|slot| match slot {
+            Some(_) => numbers.next().unwrap_or(OTHER),
+            None => OTHER,
+        });
+        let names = names.collect();
         let code = Code {
             stages: self.stages.into(),
+            names,
             phases: phases(&self.ports),
             instrs: self.instrs.into(),
             ports: self.ports.into(),

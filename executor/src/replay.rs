@@ -21,6 +21,7 @@ use crate::gpu::DeviceFault;
 use crate::measure::{Clock, Sample};
 use crate::primitive::Ordering;
 use crate::ring::{Peer, RingSync, Spin, Stop, Stopped};
+use crate::trace::Recorder;
 use crate::watchdog::Winder;
 use crate::worker::{SinkEnd, SourceEnd};
 
@@ -96,6 +97,8 @@ pub(crate) struct Code {
     pub instrs: Box<[Instr]>,
     /// Stage of each instruction; unused for loops.
     pub stages: Box<[u32]>,
+    /// What a trace calls each instruction; unused for loops.
+    pub names: Box<[u32]>,
     pub ports: Box<[PortSpec]>,
     pub rings: Box<[RingSpec]>,
     pub resets: Box<[(u32, u64)]>,
@@ -135,6 +138,27 @@ pub(crate) struct Replay {
 // arenas are shared by the order of the calendars alone, whichever thread runs them.
 unsafe impl Send for Replay {}
 
+impl Code {
+    /// Instructions executed in a period, loops counted out.
+    pub(crate) fn executions(&self) -> u64 {
+        fn of(instrs: &[Instr]) -> u64 {
+            let (mut at, mut sum) = (0, 0u64);
+            while let Some(instr) = instrs.get(at) {
+                at += 1;
+                let Instr::Loop { count, len, .. } = *instr else {
+                    sum = sum.saturating_add(1);
+                    continue;
+                };
+                let body = of(&instrs[at..at + len as usize]);
+                sum = sum.saturating_add(body.saturating_mul(count));
+                at += len as usize;
+            }
+            sum
+        }
+        of(&self.instrs)
+    }
+}
+
 /// What a worker's slots work with, besides the replay.
 pub(crate) struct Env<'a> {
     pub epoch: &'a EpochMemory,
@@ -148,6 +172,8 @@ pub(crate) struct Env<'a> {
     pub clock: &'a Clock,
     /// The watchdog, if somebody watches.
     pub winder: Option<Winder>,
+    /// The trace, if there is one.
+    pub recorder: Option<Recorder>,
 }
 
 impl Env<'_> {
@@ -235,17 +261,31 @@ impl Replay {
         };
         let whole = (0, code.instrs.len());
         let steady = blocks.is_none() && period + 1 >= u64::from(code.stages_total);
-        match (steady, timed) {
-            (true, false) => run::<false, false>(code, live, env, row, whole, now),
-            (true, true) => run::<false, true>(code, live, env, row, whole, now),
-            (false, false) => run::<true, false>(code, live, env, row, whole, now),
-            (false, true) => run::<true, true>(code, live, env, row, whole, now),
+        let recorded = env.recorder.as_mut().is_some_and(|r| r.begin(period));
+        let traced = recorded && env.recorder.as_ref().is_some_and(|r| r.slots);
+        let run = match (steady, timed, traced) {
+            (true, false, false) => run::<false, false, false>,
+            (true, true, false) => run::<false, true, false>,
+            (false, false, false) => run::<true, false, false>,
+            (false, true, false) => run::<true, true, false>,
+            (true, false, true) => run::<false, false, true>,
+            (true, true, true) => run::<false, true, true>,
+            (false, false, true) => run::<true, false, true>,
+            (false, true, true) => run::<true, true, true>,
+        };
+        run(code, live, env, row, whole, now)?;
+        if recorded
+            && !traced
+            && let Some(recorder) = &mut env.recorder
+        {
+            recorder.whole();
         }
+        Ok(())
     }
 }
 
 /// Runs the instructions of `range`, with the ports of the table from `row` on.
-fn run<const CHECK: bool, const TIMED: bool>(
+fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
     code: &Code,
     live: &mut Live,
     env: &mut Env<'_>,
@@ -278,7 +318,7 @@ fn run<const CHECK: bool, const TIMED: bool>(
                 }
                 let body = (i + 1, i + 1 + len as usize);
                 for _ in 0..count {
-                    run::<CHECK, TIMED>(code, live, env, row, body, now)?;
+                    run::<CHECK, TIMED, TRACED>(code, live, env, row, body, now)?;
                 }
                 i = body.1;
                 continue;
@@ -290,6 +330,9 @@ fn run<const CHECK: bool, const TIMED: bool>(
         }
         if TIMED {
             live.samples[i].record(before - now.started_ns, env.clock.now_ns() - before);
+        }
+        if TRACED && let Some(recorder) = &mut env.recorder {
+            recorder.slot(code.names[i]);
         }
         i += 1;
     }

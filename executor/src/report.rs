@@ -27,8 +27,48 @@ pub struct Report {
     pub sinks: Vec<SinkReport>,
     /// Plans in the order in which they ran.
     pub plans: Vec<PlanReport>,
+    /// How long actors' calls took, by name; empty unless asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub profile: Vec<ProfileReport>,
+    /// The trace that was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceReport>,
     /// Things worth knowing that are no errors.
     pub notes: Vec<String>,
+}
+
+/// How long the calls of one actor took, over all plans and devices of a run; waits of sources and sinks included.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ProfileReport {
+    /// The actor; the whole calendar of a device that cannot be looked into.
+    pub actor: String,
+    /// Calls, each of one or more firings.
+    pub calls: u64,
+    /// Planned duration of a call, in the mean.
+    pub planned_ns: f64,
+    /// Measured mean.
+    pub mean_ns: f64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99 of 100 are not longer.
+    pub p99_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+}
+
+/// What was written of a trace.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TraceReport {
+    /// The file.
+    pub file: String,
+    /// Records in it.
+    pub records: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Periods that were run but not recorded, because the file was not written fast enough.
+    pub dropped_periods: u64,
+    /// Why it is cut off, if it is.
+    pub error: Option<String>,
 }
 
 /// What one source gave.
@@ -243,11 +283,46 @@ impl fmt::Display for Report {
         for plan in &self.plans {
             plan.print(f)?;
         }
+        print_profile(f, &self.profile)?;
+        if let Some(trace) = &self.trace {
+            write!(f, "  trace {}: {} records, {} bytes", trace.file, trace.records, trace.bytes)?;
+            writeln!(f, ", {} periods dropped", trace.dropped_periods)?;
+            if let Some(error) = &trace.error {
+                writeln!(f, "  trace {} is cut off: {error}", trace.file)?;
+            }
+        }
         for note in &self.notes {
             writeln!(f, "  note: {note}")?;
         }
         Ok(())
     }
+}
+
+/// The actors that take most of the time first.
+fn print_profile(f: &mut fmt::Formatter<'_>, profile: &[ProfileReport]) -> fmt::Result {
+    if profile.is_empty() {
+        return Ok(());
+    }
+    let heads = ("actor", "calls", "planned", "p50", "p99", "max");
+    let (a, b, c, d, e, g) = heads;
+    writeln!(f, "  {a:<28} {b:>10} {c:>10} {d:>10} {e:>10} {g:>10}  measured/planned")?;
+    let mut lines: Vec<&ProfileReport> = profile.iter().collect();
+    lines.sort_by(|a, b| (b.calls as f64 * b.mean_ns).total_cmp(&(a.calls as f64 * a.mean_ns)));
+    for line in lines {
+        let [p50, p99, max] =
+            [line.p50_ns, line.p99_ns, line.max_ns].map(|n| Nanos(n as f64).to_string());
+        let planned = Nanos(line.planned_ns).to_string();
+        write!(
+            f,
+            "  {:<28} {:>10} {planned:>10} {p50:>10} {p99:>10} {max:>10}",
+            line.actor, line.calls
+        )?;
+        if line.planned_ns > 0.0 {
+            write!(f, "  {:.2}", line.mean_ns / line.planned_ns)?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
 }
 
 impl PlanReport {

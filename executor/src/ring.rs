@@ -212,6 +212,11 @@ impl RingSync {
         self.space.notify_at(blocks);
     }
 
+    /// Tokens published and blocks released, for whoever watches.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.published.0.load(Ordering::Relaxed), self.released.0.load(Ordering::Relaxed))
+    }
+
     /// Receiver: waits until `tokens` tokens of the run are published.
     ///
     /// # Errors

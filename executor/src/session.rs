@@ -1,6 +1,7 @@
 //! Engines and sessions: what the embedding program holds. An engine is a program made ready; a session is one run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -14,13 +15,15 @@ use crate::conductor::{Conductor, Finished, Phase};
 use crate::conduit::{Consumer, Producer};
 use crate::crew::{Crew, Isolation};
 use crate::driver::Supervised;
-use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory};
+use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
+use crate::live::Progress;
 use crate::prepare;
 use crate::primitive::{AtomicU32, Ordering};
 use crate::ring::{Spin, Stop};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
+use crate::trace::Tracer;
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -44,6 +47,10 @@ pub struct RunOptions {
     pub isolation: Isolation,
     /// Check that what arrives over rings is what was sent.
     pub checksums: bool,
+    /// Record what every worker really does, and write it to this file.
+    pub trace: Option<PathBuf>,
+    /// Count how long the calls of each actor take.
+    pub profile: bool,
     /// Go on when workers are lost; without it, any loss ends the run.
     pub supervised: Option<Supervised>,
 }
@@ -60,6 +67,8 @@ impl Default for RunOptions {
             queue_bytes: 1 << 20,
             isolation: Isolation::Threads,
             checksums: false,
+            trace: None,
+            profile: false,
             supervised: None,
         }
     }
@@ -176,12 +185,17 @@ pub(crate) struct Control {
 }
 
 /// The epoch at work.
-struct Current {
-    memory: Arc<EpochMemory>,
-    block: u64,
-    stages: u64,
+pub(crate) struct Current {
+    pub engine: Arc<Inner>,
+    pub spec: Arc<Spec>,
+    pub memory: Arc<EpochMemory>,
+    pub session: Arc<SessionMemory>,
+    /// Devices that are lost.
+    pub lost: Vec<DeviceId>,
+    /// Epochs that were fenced before it.
+    pub recoveries: u64,
     /// Iterations done before it.
-    iterations: u64,
+    pub iterations: u64,
 }
 
 impl Control {
@@ -189,14 +203,13 @@ impl Control {
         self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A new epoch begins, after so many iterations of this session.
-    pub(crate) fn enter(&self, memory: &Arc<EpochMemory>, plan: &Plan, iterations: u64) {
+    /// A new epoch begins.
+    pub(crate) fn enter(&self, next: Current) {
         let mut current = self.current();
         if self.is_finishing() {
-            memory.common.tickets.close();
+            next.memory.common.tickets.close();
         }
-        let (memory, stages) = (Arc::clone(memory), u64::from(plan.stages));
-        *current = Some(Current { memory, block: plan.block, stages, iterations });
+        *current = Some(next);
     }
 
     pub(crate) fn is_finishing(&self) -> bool {
@@ -228,11 +241,15 @@ impl Control {
     }
 
     fn iterations(&self) -> u64 {
-        let Some(Current { memory, block, stages, iterations }) = &*self.current() else {
-            return 0;
-        };
-        let periods = memory.posts.first().map_or(0, |p| p.periods.load(Ordering::Relaxed));
-        iterations + (periods + 1).saturating_sub(*stages) * block
+        self.current().as_ref().map_or(0, Current::iterations)
+    }
+}
+
+impl Current {
+    fn iterations(&self) -> u64 {
+        let plan = &self.engine.program.plans[self.spec.plan];
+        let periods = self.memory.posts.first().map_or(0, |p| p.periods.load(Ordering::Relaxed));
+        self.iterations + (periods + 1).saturating_sub(plan.stages.into()) * plan.block
     }
 }
 
@@ -257,6 +274,12 @@ impl Stopper {
     /// Iterations finished so far, for progress displays: it may lag by some blocks.
     pub fn iterations(&self) -> u64 {
         self.control.iterations()
+    }
+
+    /// The run as it is now, for those who watch it. Reads counters that workers keep anyway: they are not disturbed.
+    pub fn progress(&self) -> Progress {
+        let current = self.control.current();
+        current.as_ref().map_or_else(Progress::default, |c| Progress::of(c, c.iterations()))
     }
 }
 
@@ -352,7 +375,12 @@ impl Session {
         let (engine_, session_) = (Arc::clone(&engine), Arc::clone(&session));
         let crew = Crew::new(engine_, session_, queues, host, options.isolation.clone());
         let sink_count = graph.sinks().count();
+        let recorded = options.trace.is_some() || options.profile;
+        let tracer =
+            recorded.then(|| Tracer::start(&engine, options.trace.as_deref(), options.profile));
+        let tracer = tracer.transpose()?;
         let mut conductor = Conductor {
+            tracer,
             control: Arc::clone(&control),
             crew,
             source_offsets: vec![0; session.sources.len()],

@@ -223,6 +223,8 @@ pub(crate) fn report(
         sources: sources.collect(),
         sinks: sinks.collect(),
         plans: Vec::new(),
+        profile: Vec::new(),
+        trace: None,
         notes: Vec::new(),
     };
     report.notes = notes(engine, &report, &segments);

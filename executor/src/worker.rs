@@ -21,6 +21,7 @@ use crate::measure::{Clock, Path, Stamps};
 use crate::primitive::{AtomicU64, Ordering, fence};
 use crate::replay::{Env, Halt, Replay};
 use crate::ring::{Spin, Stop, Stopped};
+use crate::trace::Recorder;
 use crate::watchdog::Winder;
 
 /// The worker's end of a source.
@@ -256,6 +257,8 @@ pub(crate) struct Worker {
     pub periods: Periods,
     /// The period at work.
     pub period: u64,
+    /// The trace, if there is one.
+    pub recorder: Option<Recorder>,
 }
 
 impl Worker {
@@ -295,7 +298,8 @@ impl Worker {
         let replay = match body {
             Body::Cpu(replay) => replay,
             Body::Gpu(gpu) => {
-                let drive = Drive { epoch, gate, spin: *spin };
+                let recorder = self.recorder.take();
+                let drive = Drive { epoch, gate, spin: *spin, recorder };
                 let (periods, period) = (&mut self.periods, &mut self.period);
                 return gpu.run(drive, self.sample_every, periods, period);
             }
@@ -304,7 +308,9 @@ impl Worker {
         let post: &Post = &epoch.posts[self.calendar];
         let (clock, spin) = (&Clock, *spin);
         let rings = &*epoch.rings;
-        let mut env = Env { epoch, rings, post, sources, sinks, stop, spin, clock, winder };
+        let recorder = self.recorder.take();
+        let mut env =
+            Env { epoch, rings, post, sources, sinks, stop, spin, clock, winder, recorder };
         let mut until_sample = self.sample_every;
         // Periods until the next border is passed.
         let mut until_border = epoch.borders().map_or(u64::MAX, |b| b.every() + self.stages - 1);

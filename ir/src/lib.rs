@@ -65,6 +65,7 @@ pub mod state;
 pub mod testing;
 pub mod text;
 mod token;
+pub mod trace;
 pub mod verify;
 
 pub use contingency::*;

@@ -4,6 +4,7 @@
 //! Panics where something fails: callers are tests, and the message is all that is wanted.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file};
 use zbmd_executor::inject::Injector;
 use zbmd_executor::supervise::{Event, Supervision};
-use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Supervised};
+use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Stopper, Supervised};
 use zbmd_ir::{DType, TokenType};
 
 use crate::run::graph_file;
@@ -106,18 +107,41 @@ pub fn supervised(engine: &Engine, declaration: &str, inject: Option<&str>) -> S
 /// # Panics
 /// If it cannot be started.
 pub fn live(engine: &Engine, feed: Feed, options: RunOptions) -> Told {
-    live_seen(engine, feed, options, &|_, _| {})
+    driven(engine, feed, options, &|_, _| {}, |_, _| {})
 }
 
-/// Runs it, with somebody who sees what each sink gets.
+/// [`live`], with somebody who sees what each sink gets.
 ///
 /// # Panics
-/// If it cannot be started.
+/// As [`live`].
 pub fn live_seen(
+    engine: &Engine,
+    feed: Feed,
+    options: RunOptions,
+    seen: &(dyn Fn(&str, &[u8]) + Sync),
+) -> Told {
+    driven(engine, feed, options, seen, |_, _| {})
+}
+
+/// [`live`], and `watch` on a thread of its own, which is told when the run is over, and is to end then.
+///
+/// # Panics
+/// As [`live`].
+pub fn live_with(
+    engine: &Engine,
+    feed: Feed,
+    options: RunOptions,
+    watch: impl FnOnce(&Stopper, &AtomicBool) + Send,
+) -> Told {
+    driven(engine, feed, options, &|_, _| {}, watch)
+}
+
+fn driven(
     engine: &Engine,
     feed: Feed,
     mut options: RunOptions,
     seen: &(dyn Fn(&str, &[u8]) + Sync),
+    watch: impl FnOnce(&Stopper, &AtomicBool) + Send,
 ) -> Told {
     let events = Arc::new(Mutex::new(Vec::new()));
     if let Some(supervised) = &mut options.supervised {
@@ -128,9 +152,12 @@ pub fn live_seen(
     }
     let program = engine.program();
     let q = zbmd_scheduler::repetition(&program.graph).expect("verified graphs are consistent");
+    let is_over = AtomicBool::new(false);
     let start = Instant::now();
     let mut session = engine.start(options).expect("a session");
     let (sinks, outcome) = std::thread::scope(|scope| {
+        let (stopper, is_over) = (session.stopper(), &is_over);
+        scope.spawn(move || watch(&stopper, is_over));
         for (at, (id, actor)) in program.graph.sources().enumerate() {
             let mut source = session.source(&actor.name).expect("a source");
             let port = &actor.outputs[0];
@@ -174,6 +201,7 @@ pub fn live_seen(
             })
             .collect();
         let outcome = session.join();
+        is_over.store(true, Ordering::Relaxed);
         let sinks = sinks.into_iter().map(|s| s.join().expect("a sink's thread")).collect();
         (sinks, outcome)
     });

@@ -38,6 +38,7 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
         plans: program.plans.iter().map(|p| plan(program, &ports, p)).collect(),
         kinds: table.kinds.iter().map(|k| k.iter().map(|d| d.0).collect()).collect(),
         contingencies: table.list.iter().map(contingency).collect(),
+        measured: None,
     }
 }
 
@@ -155,6 +156,7 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
                 scratch_bytes: c.scratch_bytes,
             })
             .collect(),
+        measured: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use zbmd_ir::trace::executions;
 use zbmd_ir::{Action, Entry, Slot};
 
 use super::{Act, SlotView};
@@ -69,29 +70,63 @@ pub(super) struct Expansion {
     /// Where the next execution goes on.
     next: BTreeMap<(Act, u32), u64>,
     slots: Vec<SlotView>,
+    /// Loops of more executions stand as one slot.
+    max_loop: u64,
+    /// For each of the slots, its number in the calendar: a slot in a loop has one.
+    numbers: Vec<u32>,
 }
+
+/// The number of a loop that stands as one slot.
+pub(super) const NO_NUMBER: u32 = u32::MAX;
 
 impl Expansion {
     pub(super) fn new() -> Self {
-        Self { left: MAX_LISTED, next: BTreeMap::new(), slots: Vec::new() }
+        Self {
+            left: MAX_LISTED,
+            next: BTreeMap::new(),
+            slots: Vec::new(),
+            max_loop: MAX_LOOP,
+            numbers: Vec::new(),
+        }
+    }
+
+    /// All executions of a calendar, one lane after the other, with the numbers of their slots. The calendar's
+    /// executions should be few.
+    pub(super) fn all(lanes: &[zbmd_ir::Lane]) -> (Vec<SlotView>, Vec<u32>) {
+        let mut expansion = Self { left: u64::MAX, max_loop: u64::MAX, ..Self::new() };
+        let mut first = 0;
+        for lane in lanes {
+            expansion.next.clear();
+            first = expansion.entries(&lane.entries, first, 0, true);
+        }
+        (expansion.slots, expansion.numbers)
     }
 
     /// The slots of one lane, in order.
     pub(super) fn lane(&mut self, entries: &[Entry]) -> Vec<SlotView> {
         self.next.clear();
-        self.entries(entries, 0, true);
+        self.entries(entries, 0, 0, true);
+        self.numbers.clear();
         std::mem::take(&mut self.slots)
     }
 
-    /// `later_ns` is how much later than the first this execution of the loops around is; it is the first if `fresh`.
-    fn entries(&mut self, entries: &[Entry], later_ns: u64, fresh: bool) {
+    /// `number` is that of the first slot; the one after the last is returned. `later_ns` is how much later than the
+    /// first this execution of the loops around is; it is the first if `fresh`.
+    fn entries(&mut self, entries: &[Entry], mut number: u32, later_ns: u64, fresh: bool) -> u32 {
         for entry in entries {
             match entry {
-                Entry::Slot(slot) => self.slot(slot, later_ns, fresh),
+                Entry::Slot(slot) => {
+                    self.numbers.push(number);
+                    number += 1;
+                    self.slot(slot, later_ns, fresh);
+                }
                 Entry::Loop { count, body } => {
                     let executions = executions(body).saturating_mul(*count);
-                    if executions > MAX_LOOP.min(self.left) {
+                    let after = number + slots(body);
+                    if executions > self.max_loop.min(self.left) {
+                        self.numbers.push(NO_NUMBER);
                         self.whole(entry, executions, later_ns);
+                        number = after;
                         continue;
                     }
                     let length = length(body);
@@ -100,12 +135,14 @@ impl Expansion {
                     for i in 0..*count {
                         let later = later_ns.saturating_add(length.saturating_mul(i));
                         self.left = u64::MAX;
-                        self.entries(body, later, fresh && i == 0);
+                        self.entries(body, number, later, fresh && i == 0);
                     }
                     self.left = left;
+                    number = after;
                 }
             }
         }
+        number
     }
 
     fn slot(&mut self, slot: &Slot, later_ns: u64, fresh: bool) {
@@ -152,13 +189,13 @@ impl Expansion {
     }
 }
 
-fn executions(entries: &[Entry]) -> u64 {
-    entries.iter().fold(0, |sum: u64, entry| {
-        sum.saturating_add(match entry {
-            Entry::Slot(_) => 1,
-            Entry::Loop { count, body } => executions(body).saturating_mul(*count),
-        })
-    })
+/// Slots, each counted once.
+fn slots(entries: &[Entry]) -> u32 {
+    let one = |entry: &Entry| match entry {
+        Entry::Slot(_) => 1,
+        Entry::Loop { body, .. } => slots(body),
+    };
+    entries.iter().map(one).sum()
 }
 
 /// What an action is done to, and how much of it.

@@ -76,7 +76,10 @@ impl PlanView {
     /// End of what is drawn: the period, or the last slot if that ends later. At least 1.
     pub fn end_ns(&self) -> u64 {
         let last = self.lanes.iter().filter_map(|l| l.slots.last()).map(SlotView::end_ns).max();
-        last.unwrap_or(0).max(self.period_ns).max(1)
+        let measured = self.measured.iter().flat_map(|m| &m.lanes);
+        let measured = measured.filter_map(|l| l.slots.last());
+        let measured = measured.map(|s| s.start_ns.saturating_add(s.duration_ns)).max();
+        last.max(measured).unwrap_or(0).max(self.period_ns).max(1)
     }
 
     /// The plan in one line.
@@ -89,6 +92,18 @@ impl PlanView {
             duration(self.latency_ns),
             self.stages
         )
+    }
+
+    /// How the periods of a run went, in one line.
+    pub fn pace(&self) -> Option<String> {
+        let m = self.measured.as_ref()?;
+        Some(format!(
+            "measured   period p50 {} p99 {} ({:+.1} % of the plan)   {} full periods",
+            duration(m.period_ns),
+            duration(m.period_p99_ns),
+            100.0 * (m.period_ns as f64 / self.period_ns.max(1) as f64 - 1.0),
+            m.periods
+        ))
     }
 
     /// What limits the period, and the busiest lanes and links.

@@ -4,7 +4,7 @@
 //! [`View::of`] flattens a program: names and types as text, loops of calendars counted out into slots, transfers
 //! matched from sender to receiver, live ranges of memory. The formats are functions of it: [`text`], [`json`],
 //! [`ron`], [`graph`] (DOT and Mermaid), [`svg`], [`html`] and [`perfetto`]. All are deterministic: the same program
-//! gives the same bytes.
+//! gives the same bytes. [`measured`] lays the trace of a run beside its plans.
 //!
 //! # The JSON form
 //!
@@ -20,7 +20,11 @@ pub mod graph;
 pub mod html;
 pub mod json;
 mod labels;
+pub mod measured;
+#[cfg(test)]
+mod measured_tests;
 pub mod perfetto;
+mod protobuf;
 pub mod svg;
 #[cfg(test)]
 mod tests;
@@ -30,6 +34,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use zbmd_ir::{LaneKind, Program};
+
+pub use self::measured::{MeasuredActor, MeasuredLane, MeasuredPlan, MeasuredRun, MeasuredSlot};
 
 /// What the `format` field of the JSON form says.
 pub const FORMAT: &str = "zbmd-view";
@@ -63,6 +69,9 @@ pub struct View {
     pub kinds: Vec<Vec<u32>>,
     /// What runs when devices are lost.
     pub contingencies: Vec<ContingencyView>,
+    /// The run that is shown beside the plans, if any; see [`PlanView::measured`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredRun>,
 }
 
 /// A device.
@@ -180,6 +189,9 @@ pub struct PlanView {
     pub memories: Vec<MemoryView>,
     /// How busy lanes and links are, the busiest first.
     pub loads: Vec<LoadView>,
+    /// How a run really went, in the periods that ran this plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredPlan>,
 }
 
 /// What a plan does with one actor in a period.

@@ -6,50 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use super::protobuf::Message;
 use super::{Act, PlanView, SlotView, View};
+
+mod run;
+
+pub use self::run::{Span, run, spans};
 
 /// Slices that a trace has at most unless more periods are asked for.
 const SLICES: u64 = 500_000;
-
-/// A message that grows.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    fn number(&mut self, field: u64, value: u64) {
-        self.varint(field << 3);
-        self.varint(value);
-    }
-
-    fn fixed(&mut self, field: u64, value: u64) {
-        self.varint(field << 3 | 1);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.varint(field << 3 | 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-    }
-
-    fn text(&mut self, field: u64, value: &str) {
-        self.bytes(field, value.as_bytes());
-    }
-
-    fn message(&mut self, field: u64, f: impl FnOnce(&mut Message)) {
-        let mut inner = Message::default();
-        f(&mut inner);
-        self.bytes(field, &inner.0);
-    }
-}
 
 /// Field numbers, by message.
 mod field {

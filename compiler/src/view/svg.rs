@@ -7,15 +7,18 @@ use std::fmt::Write;
 use zbmd_ir::text::duration;
 
 use super::labels::step;
-use super::{Act, LaneView, PlanView, SlotView, View};
+use super::measured::Row;
+use super::{Act, PlanView, SlotView, View};
 
 /// Width of the drawing, and of the names at its left.
 const WIDTH: u64 = 1200;
 const NAMES: u64 = 140;
 /// Height of a row, and of what is above the rows and below.
-const ROW: u64 = 30;
+const ROW_HEIGHT: u64 = 30;
 const ABOVE: u64 = 64;
 const BELOW: u64 = 30;
+/// A measured slot that was late.
+const LATE: &str = "#e03131";
 /// Curves that are drawn at most.
 const CURVES: usize = 400;
 /// Units of the drawing to a pixel: coordinates are whole numbers of them, so that no float is printed.
@@ -28,20 +31,25 @@ const STYLE: &str = "text{font:11px sans-serif;fill:#222}.t{font-size:15px;font-
 /// The plan as SVG.
 pub fn plan(view: &View, plan: &PlanView) -> String {
     let scale = Scale { end: plan.end_ns() };
-    let height = ABOVE + ROW * plan.lanes.len() as u64 + BELOW;
+    let rows = plan.rows();
+    let height = ABOVE + ROW_HEIGHT * rows.len() as u64 + BELOW;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\">\n\
          <title>{0}</title>\n<style>{STYLE}</style>\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
          <text class=\"t\" x=\"12\" y=\"24\">{0}</text>\n<text x=\"12\" y=\"42\">{1}</text>\n",
         escaped(&format!("{} {}", view.model, plan.name)),
-        escaped(&format!("{}   {}", plan.headline(), plan.bottleneck())),
+        escaped(&format!(
+            "{}   {}",
+            plan.headline(),
+            plan.pace().unwrap_or_else(|| plan.bottleneck())
+        )),
     );
     axis(&mut out, &scale, height);
-    for (row, lane) in plan.lanes.iter().enumerate() {
-        draw_lane(&mut out, view, plan, lane, &scale, ABOVE + ROW * row as u64);
+    for (at, row) in rows.iter().enumerate() {
+        draw_lane(&mut out, view, plan, row, &scale, ABOVE + ROW_HEIGHT * at as u64);
     }
-    curves(&mut out, plan, &scale);
+    curves(&mut out, plan, &rows, &scale);
     out + "</svg>\n"
 }
 
@@ -82,17 +90,15 @@ fn axis(out: &mut String, scale: &Scale, height: u64) {
     }
 }
 
-fn draw_lane(
-    out: &mut String,
-    view: &View,
-    plan: &PlanView,
-    lane: &LaneView,
-    scale: &Scale,
-    top: u64,
-) {
-    let name = escaped(&view.lane_name(lane.device, lane.kind));
+fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &Scale, top: u64) {
+    let lane = &row.lane;
+    // What was measured stands below the lane that it is of.
+    let name = match row.measured {
+        Some(_) => lane.kind.to_owned(),
+        None => escaped(&view.lane_name(lane.device, lane.kind)),
+    };
     let (from, to) = (scale.x(0), scale.x(scale.end));
-    let (y, height) = (top + 3, ROW - 6);
+    let (y, height) = (top + 3, ROW_HEIGHT - 6);
     let share = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
     let _ = writeln!(
         out,
@@ -107,7 +113,7 @@ fn draw_lane(
     while let Some(slot) = lane.slots.get(at) {
         let left = scale.x(slot.start_ns);
         let mut right = scale.x(slot.end_ns()).max(left + 1);
-        let (mut longest, mut next) = (slot, at + 1);
+        let (mut longest, mut next, mut late) = (slot, at + 1, row.is_late(at));
         while let Some(other) = lane.slots.get(next) {
             let narrow = right - left < FINE && scale.x(other.end_ns()) <= left + FINE;
             if !narrow {
@@ -117,10 +123,11 @@ fn draw_lane(
             if other.duration_ns > longest.duration_ns {
                 longest = other;
             }
+            late |= row.is_late(next);
             next += 1;
         }
         let title = match next - at {
-            1 => escaped(&tooltip(view, plan, slot)),
+            1 => escaped(&(tooltip(view, plan, slot) + &measured(row, at))),
             n => escaped(&format!("{n} slots, longest {}", view.label(plan, longest))),
         };
         let _ = write!(
@@ -128,7 +135,7 @@ fn draw_lane(
             "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" fill=\"{}\"><title>{title}</title></rect>",
             px(left),
             px(right - left),
-            colour(longest)
+            if late { LATE.to_owned() } else { colour(longest) }
         );
         let label = view.short_label(plan, slot);
         let room = (right - left) / FINE / 7;
@@ -151,11 +158,23 @@ fn tooltip(view: &View, plan: &PlanView, slot: &SlotView) -> String {
     format!("{} at {start} +{length} stage {}", view.label(plan, slot), slot.stage)
 }
 
-fn curves(out: &mut String, plan: &PlanView, scale: &Scale) {
+/// What a tooltip adds of a slot as it was.
+fn measured(row: &Row, slot: usize) -> String {
+    let Some(m) = row.of(slot) else { return String::new() };
+    let (by, how) =
+        (duration(m.late_ns.unsigned_abs()), if m.late_ns > 0 { "late" } else { "early" });
+    format!(", 99 % in {}, {by} {how}", duration(m.p99_ns))
+}
+
+fn curves(out: &mut String, plan: &PlanView, rows: &[Row], scale: &Scale) {
+    let place = |lane: u32| {
+        rows.iter().position(|r| r.index == lane as usize && r.measured.is_none()).unwrap_or(0)
+    };
+    let places: Vec<u64> = (0..plan.lanes.len()).map(|l| place(l as u32) as u64).collect();
     for t in plan.transfers.iter().filter(|t| t.periods == 0).take(CURVES) {
         let end = |(lane, slot): (u32, u32)| {
             let slot = &plan.lanes[lane as usize].slots[slot as usize];
-            (slot, ABOVE + ROW * u64::from(lane) + ROW / 2)
+            (slot, ABOVE + ROW_HEIGHT * places[lane as usize] + ROW_HEIGHT / 2)
         };
         let ((from, y0), (to, y1)) = (end(t.from), end(t.to));
         // A receipt may be waiting already when its tokens are sent.

@@ -17,7 +17,7 @@ fn view(program: Program) -> View {
     View::of(&verified(program), &BTreeMap::new())
 }
 
-fn pin(name: &str, text: &str) {
+pub(super) fn pin(name: &str, text: &str) {
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!(name, text);
     });
@@ -287,10 +287,10 @@ fn inner<'a>(of: &[(u64, Field<'a>)], wanted: u64) -> Vec<Vec<(u64, Field<'a>)>>
 }
 
 /// A slice: track, start, end, name, the flows that leave it and those that reach it.
-type Slice = (u64, u64, u64, String, Vec<u64>, Vec<u64>);
+pub(super) type Slice = (u64, u64, u64, String, Vec<u64>, Vec<u64>);
 
 /// The slices of a trace, by track and start.
-fn slices(trace: &[u8]) -> Vec<Slice> {
+pub(super) fn slices(trace: &[u8]) -> Vec<Slice> {
     let mut names: BTreeMap<u64, String> = BTreeMap::new();
     let mut open: BTreeMap<u64, Slice> = BTreeMap::new();
     let mut out = Vec::new();
@@ -334,6 +334,8 @@ fn slices(trace: &[u8]) -> Vec<Slice> {
                     slice.2 = at;
                     out.push(slice);
                 }
+                // Something that happened.
+                Some(3) => {}
                 other => panic!("event of type {other:?}"),
             }
         }

@@ -3,7 +3,8 @@
 use zbmd_ir::text::{Table, bytes, count, duration, left, right};
 
 use super::labels::{part_of, step};
-use super::{Act, LaneView, PlanView, View};
+use super::measured::Row;
+use super::{Act, PlanView, View};
 
 /// Actors and buffers that are listed; the others are counted.
 const ROWS: usize = 20;
@@ -12,6 +13,8 @@ const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Marks of what is no firing, after those of actors.
 const OTHERS: [(Act, char); 5] =
     [(Act::Send, '>'), (Act::Recv, '<'), (Act::Release, '-'), (Act::Carry, '='), (Act::Loop, '@')];
+/// A measured slot that was late.
+const LATE: char = '!';
 /// An actor without a mark of its own.
 const ANY: char = '#';
 /// Least width of the chart itself.
@@ -22,11 +25,13 @@ pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
     let mut out = clipped(&format!("{}   {}", view.model, plan.headline()), width);
     out += &clipped(&plan.bottleneck(), width);
     out += &lines(view, width);
+    out += &run(view, plan, width);
     out.push('\n');
     let marks = Marks::of(plan);
     out += &gantt(view, plan, &marks, width.max(40));
     out.push('\n');
     out += &actors(view, plan, &marks, width);
+    out += &measured(view, plan, &marks, width);
     out.push('\n');
     out += &memory(view, plan, width);
     if !view.contingencies.is_empty() {
@@ -93,23 +98,25 @@ impl Marks {
         match index.checked_sub(MARKS.len()) {
             None => char::from(MARKS[index]),
             Some(0) => ANY,
-            Some(n) => OTHERS[n - 1].1,
+            Some(n) => OTHERS.get(n - 1).map_or(LATE, |o| o.1),
         }
     }
 }
 
-const ALL_MARKS: usize = MARKS.len() + 1 + OTHERS.len();
+const ALL_MARKS: usize = MARKS.len() + 2 + OTHERS.len();
 
 fn gantt(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
     let end = plan.end_ns();
-    let names: Vec<String> = plan.lanes.iter().map(|l| view.lane_name(l.device, l.kind)).collect();
+    let rows = plan.rows();
+    let name = |r: &Row| view.lane_name(r.lane.device, r.lane.kind);
+    let names: Vec<String> = rows.iter().map(name).collect();
     let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).min(width / 3);
     // Name, share of the period, and a border on each side.
     let cells = width.saturating_sub(longest + 11).max(LEAST);
     let mut out = String::new();
-    for (lane, name) in plan.lanes.iter().zip(&names) {
+    for (lane, name) in rows.iter().zip(&names) {
         let name: String = name.chars().take(longest).collect();
-        let share = 100.0 * lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
+        let share = 100.0 * lane.lane.busy_ns as f64 / plan.period_ns.max(1) as f64;
         let row = row(lane, marks, end, cells);
         out += &format!("{name:<longest$}  {share:>5.1}% |{row}|\n");
     }
@@ -117,11 +124,11 @@ fn gantt(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
 }
 
 /// A lane in so many cells, each with the mark of what takes most of its time.
-fn row(lane: &LaneView, marks: &Marks, end: u64, cells: usize) -> String {
+fn row(row: &Row, marks: &Marks, end: u64, cells: usize) -> String {
     let edge = |cell: usize| (u128::from(end) * cell as u128 / cells as u128) as u64;
     let mut weights = vec![[0u64; ALL_MARKS]; cells];
-    for slot in &lane.slots {
-        let mark = marks.index(slot.act, slot.id);
+    for (s, slot) in row.lane.slots.iter().enumerate() {
+        let mark = if row.is_late(s) { ALL_MARKS - 1 } else { marks.index(slot.act, slot.id) };
         let first = (u128::from(slot.start_ns) * cells as u128 / u128::from(end)) as usize;
         for (cell, weights) in weights.iter_mut().enumerate().skip(first) {
             let (from, to) = (edge(cell), edge(cell + 1));
@@ -191,6 +198,71 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
     }
     let kinds = ["> send", "< receive", "- release", "= carry history", ". mostly idle"];
     out + &clipped(&format!("  {}", kinds.join("   ")), width)
+}
+
+/// What of the run is shown, and what is missing.
+fn run(view: &View, plan: &PlanView, width: usize) -> String {
+    let Some(run) = &view.measured else { return String::new() };
+    let pace = plan.pace().unwrap_or_else(|| "measured   this plan was not run".to_owned());
+    let mut parts = vec![pace, format!("{} epochs", run.epochs)];
+    if run.dropped > 0 {
+        parts.push(format!(
+            "{} of {} periods not recorded",
+            run.dropped,
+            run.dropped + run.periods
+        ));
+    }
+    if run.other_epochs > 0 {
+        parts.push(format!("{} epochs of other programs", run.other_epochs));
+    }
+    if !run.complete {
+        parts.push("cut off: the run was killed".to_owned());
+    }
+    clipped(&parts.join("   "), width)
+}
+
+/// Calls of actors beside what was planned.
+fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
+    let Some(measured) = &plan.measured else { return String::new() };
+    let mut table = Table::default();
+    let heads = ["", "actor", "calls", "planned", "p50", "p99", "max", "p50/planned"];
+    table.row(
+        1,
+        heads.iter().enumerate().map(|(i, h)| if i < 2 { left(*h) } else { right(*h) }).collect(),
+    );
+    let mut order: Vec<_> = measured.actors.iter().collect();
+    order.sort_by_key(|a| (std::cmp::Reverse(a.calls.saturating_mul(a.p50_ns)), a.actor));
+    for a in order.iter().take(ROWS) {
+        let factor = match a.planned_ns {
+            0 => String::new(),
+            planned => format!("{:.2}", a.p50_ns as f64 / planned as f64),
+        };
+        table.row(
+            1,
+            vec![
+                left(marks.mark(a.actor as usize).to_string()),
+                left(view.actor_name(a.actor)),
+                right(a.calls.to_string()),
+                right(duration(a.planned_ns)),
+                right(duration(a.p50_ns)),
+                right(duration(a.p99_ns)),
+                right(duration(a.max_ns)),
+                right(factor),
+            ],
+        );
+    }
+    let mut out = "\n".to_owned() + &fitted(&table, width);
+    let late = measured.lanes.iter().flat_map(|l| &l.slots).filter(|s| s.late).count();
+    let more = order.len().saturating_sub(ROWS);
+    if more > 0 {
+        out += &format!("  and {more} more actors; `--format json` has all\n");
+    }
+    out + &clipped(
+        &format!(
+            "  {LATE} late: {late} slots end more than a twentieth of the period behind the plan"
+        ),
+        width,
+    )
 }
 
 fn memory(view: &View, plan: &PlanView, width: usize) -> String {

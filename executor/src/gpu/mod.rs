@@ -25,6 +25,7 @@ use crate::replay::Halt;
 use crate::report::{SlotReport, WaitReport, WorkerReport};
 use crate::ring::Spin;
 use crate::session::Inner;
+use crate::trace::Recorder;
 use crate::worker::{Gate, Periods, thread_number};
 
 /// The backend of devices that are driven here, as machines call it.
@@ -80,6 +81,7 @@ pub(crate) struct Drive<'a> {
     pub epoch: &'a EpochMemory,
     pub gate: &'a mut Gate,
     pub spin: Spin,
+    pub recorder: Option<Recorder>,
 }
 
 impl Gpu {
@@ -132,8 +134,8 @@ impl Gpu {
         periods: &mut Periods,
         period: &mut u64,
     ) -> Result<u64, Halt> {
-        let Drive { epoch, gate, spin } = drive;
-        self.others.begin(spin, sample_every);
+        let Drive { epoch, gate, spin, recorder } = drive;
+        self.others.begin(spin, sample_every, recorder);
         let blocks = self.periods(epoch, gate, spin, periods, period)?;
         self.sample = self.others.sample();
         let name = self.lent.name().to_owned();

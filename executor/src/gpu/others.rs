@@ -14,6 +14,7 @@ use crate::measure::{Clock, Sample};
 use crate::primitive::Ordering;
 use crate::replay::{Halt, wait_for_area};
 use crate::ring::{Peer, Spin};
+use crate::trace::Recorder;
 use crate::worker::{Gate, commit};
 
 /// What is kept of the other workers between two calls.
@@ -34,6 +35,9 @@ pub(super) struct Others {
     /// When the last periods were submitted.
     submitted_ns: [u64; DEPTH as usize + 1],
     sample: Sample,
+    recorder: Option<Recorder>,
+    /// The same in the trace's ticks.
+    submitted_ticks: [u64; DEPTH as usize + 1],
 }
 
 /// One end of a ring, with the transfers whose checksums are kept.
@@ -125,11 +129,13 @@ impl Others {
             sample_every: 0,
             submitted_ns: [0; DEPTH as usize + 1],
             sample: Sample::default(),
+            recorder: None,
+            submitted_ticks: [0; DEPTH as usize + 1],
         }
     }
 
-    pub(super) fn begin(&mut self, spin: Spin, sample_every: u64) {
-        (self.spin, self.sample_every) = (spin, sample_every);
+    pub(super) fn begin(&mut self, spin: Spin, sample_every: u64, recorder: Option<Recorder>) {
+        (self.spin, self.sample_every, self.recorder) = (spin, sample_every, recorder);
     }
 
     fn post(&self) -> &Post {
@@ -146,6 +152,9 @@ impl Others {
         self.post().pc.store(WORKS, Ordering::Relaxed);
         if self.is_sampled(period) {
             self.submitted_ns[(period % (DEPTH + 1)) as usize] = clock.now_ns();
+        }
+        if let Some(recorder) = &self.recorder {
+            self.submitted_ticks[(period % (DEPTH + 1)) as usize] = recorder.now();
         }
     }
 
@@ -300,6 +309,10 @@ impl Peers for With<'_> {
         if others.is_sampled(periods - 1) {
             let submitted_ns = others.submitted_ns[((periods - 1) % (DEPTH + 1)) as usize];
             others.sample.record(0, Clock.now_ns().saturating_sub(submitted_ns));
+        }
+        if let Some(recorder) = &mut others.recorder {
+            let period = periods - 1;
+            recorder.overlapping(period, others.submitted_ticks[(period % (DEPTH + 1)) as usize]);
         }
         others.post().periods.store(periods, Ordering::Release);
         let passed = others.epoch.borders().map_or(0, |b| b.passed(periods));

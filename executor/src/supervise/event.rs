@@ -94,6 +94,14 @@ pub enum What {
     Stopped { verdict: Verdict, last_word: String },
 }
 
+impl What {
+    /// Its name, as in [`Event::line`].
+    pub fn name(&self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        value.get("event").and_then(|name| name.as_str()).unwrap_or_default().to_owned()
+    }
+}
+
 /// What to do about a slow device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

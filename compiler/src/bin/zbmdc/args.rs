@@ -154,6 +154,8 @@ Examples:
   zbmdc inspect agc.zbmd --format html -o agc.html        a page to zoom and search in
   zbmdc inspect agc.zbmd --format svg -o agc.svg
   zbmdc inspect agc.zbmd --format perfetto -o agc.pftrace   for ui.perfetto.dev
+  zbmdc inspect agc.zbmd --measured agc.trace             a run beside the plan (zbmd-run --trace)
+  zbmdc inspect agc.zbmd --measured agc.trace --format perfetto -o agc.pftrace
   zbmdc inspect agc.zbmd --format json                    for programs
   zbmdc inspect agc.zbmd --format mermaid                 the graph, for Markdown
   zbmdc inspect agc.zbmd --no-times                       stable text, to compare with
@@ -249,7 +251,10 @@ pub(crate) struct Inspect {
     /// Columns of the text; by default those of the terminal
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..))]
     pub(crate) width: Option<u16>,
-    /// Periods in a Perfetto trace; by default enough to fill the pipeline
+    /// Lay a run beside the plan: what `zbmd-run --trace FILE` recorded
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["emit", "no_times"])]
+    pub(crate) measured: Option<PathBuf>,
+    /// Periods in a Perfetto trace; by default enough to fill the pipeline, or half a million slices of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) periods: Option<u64>,
     /// Print the stages without predicted times

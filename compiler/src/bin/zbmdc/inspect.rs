@@ -7,6 +7,7 @@ use zbmd_compiler::Code;
 use zbmd_compiler::view::{View, graph, html, json, perfetto, svg, text as overview};
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
+use zbmd_ir::trace::Trace;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Program, verify};
 
@@ -32,12 +33,37 @@ pub(crate) fn open(path: &Path, voice: Voice) -> Result<(Verified<Program>, View
     Ok((program, view))
 }
 
+/// The trace of a run of a program, and how many epochs are of others; what is wrong has been said otherwise.
+fn read_trace(path: &Path, program: &Program, voice: Voice) -> Result<(Trace, usize), Exit> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        let message = format!("cannot read `{}`: {error}", path.display());
+        voice.report(&lone(Code::E0701, message, "check the path"))
+    })?;
+    Trace::of_program(&bytes, program).map_err(|error| {
+        let message = format!("`{}` is refused: {error}", path.display());
+        let help = "record a run of this bundle with `zbmd-run --trace`";
+        voice.report(&lone(Code::E0601, message, help))
+    })
+}
+
 pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
-    let (program, view) = match open(&args.bundle, voice) {
+    let (program, mut view) = match open(&args.bundle, voice) {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
+    let trace = args.measured.as_deref().map(|path| read_trace(path, &program, voice));
+    let trace = match trace.transpose() {
+        Ok(trace) => trace,
+        Err(exit) => return exit,
+    };
+    if let Some((trace, others)) = &trace {
+        view.measure(&program, trace, *others);
+    }
     let output = args.output.as_deref();
+    if trace.is_some() && matches!(args.format, Format::Dot | Format::Mermaid) {
+        say("zbmdc: a graph has no times to measure; `--measured` goes with the other formats\n");
+        return Exit::Usage;
+    }
     if args.emit.is_some() || args.no_times {
         let stage = args.emit.unwrap_or(Emit::All);
         return deliver(emit(&program, stage, !args.no_times).as_bytes(), output, voice);
@@ -61,7 +87,10 @@ pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
         Format::Mermaid => graph::mermaid(&view, plan).into_bytes(),
         Format::Svg => svg::plan(&view, plan).into_bytes(),
         Format::Html => html::page(&view).into_bytes(),
-        Format::Perfetto => perfetto::plan(&view, plan, args.periods),
+        Format::Perfetto => match &trace {
+            Some((trace, _)) => perfetto::run(&view, &program, trace, args.periods),
+            None => perfetto::plan(&view, plan, args.periods),
+        },
     };
     deliver(&bytes, output, voice)
 }

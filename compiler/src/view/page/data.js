@@ -49,7 +49,9 @@ function label(plan, slot) {
 const hue = (actor) => (actor * 137 + 210) % 360;
 const QUIET = { send: "#8d99a6", recv: "#b3bcc5", release: "#d5d9dd", carry: "#c9b26b" };
 const palette = new Map();
+const LATE = "#e03131";
 function slotColour(slot) {
+  if (slot.late) return LATE;
   if (QUIET[slot.act]) return QUIET[slot.act];
   if (!palette.has(slot.id)) palette.set(slot.id, `hsl(${hue(slot.id)},55%,45%)`);
   return palette.get(slot.id);

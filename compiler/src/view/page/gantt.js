@@ -16,9 +16,10 @@ class Gantt {
 
   set(plan) {
     this.plan = plan;
-    this.lanes = plan.lanes;
     this.count = this.periods(plan);
-    const last = Math.max(plan.period_ns, ...plan.lanes.map((l) => (l.slots.length ? endOf(l.slots[l.slots.length - 1]) : 0)));
+    this.lanes = this.count === 1 ? withMeasured(plan) : plan.lanes;
+    this.rowOf = plan.lanes.map((lane) => this.lanes.indexOf(lane));
+    const last = Math.max(plan.period_ns, ...this.lanes.map((l) => (l.slots.length ? endOf(l.slots[l.slots.length - 1]) : 0)));
     this.plot.extent = Math.max((this.count - 1) * plan.period_ns + last, 1);
     this.plot.left = this.names();
     this.plot.canvas.style.height = Math.max(90, ROW * this.lanes.length + AXIS + 4) + "px";
@@ -113,7 +114,7 @@ class Gantt {
           if (line && line.pixel === pixel) {
             // What is looked for is not hidden by what is longer.
             const a = picky && this.shown(slot), b = picky && this.shown(line.slot);
-            if (a === b ? slot.duration_ns > line.slot.duration_ns : a) line.slot = slot;
+            if (a === b ? Boolean(slot.late) === Boolean(line.slot.late) ? slot.duration_ns > line.slot.duration_ns : slot.late : a) line.slot = slot;
             continue;
           }
           if (line) this.box(c, line.slot, line.pixel, 1, top, p);
@@ -160,7 +161,7 @@ class Gantt {
       const start = endOf(a), end = Math.min(Math.max(b.start_ns, start), endOf(b));
       if (end < from || start > to || drawn++ > 600) continue;
       const [x0, x1] = [this.px(start), this.px(end)];
-      const [y0, y1] = [AXIS + t.from[0] * ROW + ROW / 2, AXIS + t.to[0] * ROW + ROW / 2];
+      const [y0, y1] = [t.from, t.to].map(([lane]) => AXIS + this.rowOf[lane] * ROW + ROW / 2);
       c.moveTo(x0, y0);
       c.bezierCurveTo((x0 + x1) / 2 + 6, y0, (x0 + x1) / 2 - 6, y1, x1, y1);
     }
@@ -185,7 +186,7 @@ class Gantt {
     const { slot } = found, stage = slot.stage || 0;
     if (this.count > 1 && period < stage) return null;
     const block = this.count > 1 ? `block ${period - stage}` : stage ? `block ${stage} before the newest` : "the newest block";
-    const text = `${label(this.plan, slot)}\n${this.name(lane)} at ${duration(slot.start_ns)} for ${duration(slot.duration_ns)}\nstage ${stage}, ${block}`;
+    const text = `${label(this.plan, slot)}\n${this.name(lane)} at ${duration(slot.start_ns)} for ${duration(slot.duration_ns)}\nstage ${stage}, ${block}${howItWent(slot)}`;
     return { text, actor: actorOf(this.plan, slot), slot };
   }
 
@@ -206,6 +207,26 @@ class Gantt {
     const length = Math.min(Math.max(target.slot.duration_ns * 8, 20), this.plot.extent / 2);
     this.plot.show(target.centre - length / 2, target.centre + length / 2);
   }
+}
+
+// Lanes, each followed by how it really went.
+function withMeasured(plan) {
+  const rows = [];
+  plan.lanes.forEach((lane, l) => {
+    rows.push(lane);
+    for (const m of plan.measured ? plan.measured.lanes : []) {
+      if (m.lane !== l) continue;
+      const whole = { act: "loop", id: (lane.slots.find((s) => s.act === "fire") || { id: 0 }).id, count: lane.executions };
+      const slots = m.slots.map((slot) => ({ ...(slot.slot === null ? whole : lane.slots[slot.slot]), ...slot, measured: true }));
+      rows.push({ device: lane.device, kind: "measured", busy_ns: m.busy_ns, slots });
+    }
+  });
+  return rows;
+}
+
+function howItWent(slot) {
+  if (!slot.measured) return "";
+  return `\nmeasured: 99 % in ${duration(slot.p99_ns)}, ${duration(Math.abs(slot.late_ns))} ${slot.late_ns > 0 ? "late" : "early"}`;
 }
 
 // A time on an axis with steps of that size: never two marks alike.

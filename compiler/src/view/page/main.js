@@ -15,6 +15,8 @@ function details() {
   const actor = view.actors[state.actor], fired = view.plans[state.plan].actors[state.actor];
   box.append(text("p", `${actor.name}: ${actor.op}`));
   box.append(text("p", `${actor.repetitions} firings an iteration; ${fired.firings} in ${fired.calls} calls a period on ${deviceName(fired.device)}, ${duration(fired.busy_ns)}, stage ${fired.stage}`));
+  const run = view.plans[state.plan].measured, calls = run && run.actors.find((a) => a.actor === state.actor);
+  if (calls) box.append(text("p", `measured: ${calls.calls} calls, planned ${duration(calls.planned_ns)}, half in ${duration(calls.p50_ns)}, 99 % in ${duration(calls.p99_ns)}, longest ${duration(calls.max_ns)}`));
   const port = (p, from) => {
     const channel = view.channels[p.channel], window = p.window > p.rate ? ` of ${p.window}` : "";
     const ends = from ? channel.name : channel.readers.map((r) => view.actors[r.actor].name).join(", ") || "nobody";
@@ -25,7 +27,8 @@ function details() {
 }
 
 function headline(plan) {
-  return `${plan.name}: blocks of ${plan.block}, period ${duration(plan.period_ns)}, latency ${duration(plan.latency_ns)}, ${plan.stages} stages, bound by ${plan.bound_by}`;
+  const run = plan.measured, went = run ? `; measured period half under ${duration(run.period_ns)}, 99 % under ${duration(run.period_p99_ns)}, late slots are red` : "";
+  return `${plan.name}: blocks of ${plan.block}, period ${duration(plan.period_ns)}, latency ${duration(plan.latency_ns)}, ${plan.stages} stages, bound by ${plan.bound_by}${went}`;
 }
 
 const noRoles = () => null;
