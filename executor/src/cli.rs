@@ -157,20 +157,16 @@ enum Where {
 
 const AFTER_HELP: &str = "\
 Examples:
-  zbmd-run agc.zbmd -i iq=noise.cf32 -o out=out.cf32 -o gain=gain.f32 --report text
-  zbmd-run sound.zbmd --iterations 48000 -o wav=sound.wav     a model without sources: say when to stop
-  zbmd-run fm.zbmd --supervise --checkpoint state -i iq=capture.cu8 -o audio=out.wav
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --report text
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.npy --iterations 10   stops after ten iterations
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
+  zbmd-run top                                            watches a run from another terminal
 
 Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
 
 Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,
-7 gave up after too many losses, 70 our bug, 130 interrupted.
-
-Examples:
-  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32
-  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
-  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
-  zbmd-run top                                            watches a run from another terminal";
+7 gave up after too many losses, 70 our bug, 130 interrupted.";
 
 const TOP_HELP: &str = "\
 Examples:

@@ -367,5 +367,5 @@ fn examples_of_help_texts_run() {
             ran += 1;
         }
     }
-    assert_eq!(ran, 7);
+    assert_eq!(ran, 8);
 }
