@@ -12,8 +12,7 @@ use crate::status::Failure;
 /// `text` is null, or ends with a NUL and does not change during the call.
 pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Failure> {
     // SAFETY: the caller's promise.
-    unsafe { optional_text(text, name) }?
-        .ok_or_else(|| Failure::usage(format!("`{name}` is NULL")))
+    unsafe { optional_text(text, name) }?.ok_or_else(|| Failure::usage(format!("`{name}` is NULL")))
 }
 
 /// A text that may be null.

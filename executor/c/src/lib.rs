@@ -7,13 +7,16 @@
 //!
 //! Must not know how models are scheduled or calendars replayed: it only translates.
 
-mod bundle;
 mod border;
+mod bundle;
 mod handles;
 mod options;
 mod session;
 mod status;
 mod streams;
+
+#[cfg(test)]
+mod tests;
 
 pub use bundle::*;
 pub use options::*;

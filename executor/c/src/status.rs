@@ -128,22 +128,11 @@ pub extern "C" fn zbmd_last_error() -> *const c_char {
 /// The version of this library, such as `0.1.0`. Valid for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn zbmd_version() -> *const c_char {
-    const VERSION: &std::ffi::CStr =
-        match std::ffi::CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-            Ok(version) => version,
-            Err(_) => panic!("a version has no NUL"),
-        };
+    const VERSION: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+        concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes(),
+    ) {
+        Ok(version) => version,
+        Err(_) => panic!("a version has no NUL"),
+    };
     VERSION.as_ptr()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_becomes_a_status_with_its_text() {
-        assert_eq!(guard(|| panic!("ouch {}", 7)), ZBMD_BUG);
-        let text = LAST.with(|last| last.borrow().to_string_lossy().into_owned());
-        assert_eq!(text, "this is a bug of zbmd: ouch 7");
-    }
 }

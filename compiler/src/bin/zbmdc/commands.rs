@@ -11,7 +11,8 @@ use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::{self, SetValue};
 use zbmd_compiler::{
     Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
-    SearchOptions, SourceMap,     analyse_file, analyse_str, check_file, check_str, compile_file, compile_str, machine, page,
+    SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
+    compile_str, machine, page,
 };
 use zbmd_ir::{Program, Role};
 use zbmd_scheduler::Level;

@@ -21,6 +21,6 @@ fn the_header_is_made_of_the_source() {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == made,
-        "include/zbmd.h is not what the source says: `ZBMD_BLESS=1 cargo test -p zbmd-c --test header` makes it anew"
+        "include/zbmd.h is not what the source says: `ZBMD_BLESS=1 cargo test -p zbmd-c --lib` makes it anew"
     );
 }
