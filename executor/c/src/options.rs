@@ -1,7 +1,6 @@
 //! How to compile and how to run, as structs that a caller fills. Each begins with its size, so that a program that was
 //! built with another version's header is told so.
 #![expect(unsafe_code, reason = "exports functions under their C names, which are given pointers")]
-#![expect(non_camel_case_types, reason = "names as C programs write them")]
 
 use std::ffi::c_char;
 use std::ptr::null;
