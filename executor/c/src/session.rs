@@ -40,7 +40,9 @@ impl Run {
     }
 
     fn join(&self) -> Result<zbmd_status, Failure> {
-        let session = match std::mem::replace(&mut *self.phase(), Phase::Joining) {
+        // A statement of its own: a match would hold the lock to its end.
+        let before = std::mem::replace(&mut *self.phase(), Phase::Joining);
+        let session = match before {
             Phase::Running(session) => session,
             Phase::Joining => return Err(Failure::usage("another thread joins this session")),
             Phase::Ended(how) => {

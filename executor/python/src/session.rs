@@ -103,7 +103,7 @@ fn in_parts(
     timeout: Option<f64>,
     mut work: impl FnMut(Duration) -> PyResult<bool> + Send,
 ) -> PyResult<()> {
-    let limit = timeout.map(|s| Duration::try_from_secs_f64(s.max(0.0)));
+    let limit = timeout.map(|s| Duration::try_from_secs_f64(if s < 0.0 { 0.0 } else { s }));
     let limit = limit.transpose().map_err(|e| usage(format!("the timeout: {e}")))?;
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
