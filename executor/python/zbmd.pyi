@@ -19,6 +19,23 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "__version__",
+    "Bundle",
+    "Stream",
+    "load",
+    "compile",
+    "CompileError",
+    "Error",
+    "FaultError",
+    "FileError",
+    "GaveUpError",
+    "RefusedError",
+    "UsageError",
+    "Session",
+    "_serve_if_worker",
+]
+
 __version__: str
 
 class _DLPack(Protocol):
@@ -109,7 +126,7 @@ class Bundle:
     def to_bytes(self) -> bytes:
         """The bundle's file as bytes."""
     def run(
-        self, inputs: Mapping[str, _Tokens] = ..., **options: Unpack[_Options]
+        self, inputs: Mapping[str, _Tokens] | None = None, **options: Unpack[_Options]
     ) -> dict[str, npt.NDArray[Any]]:
         """Runs whole inputs through the model, from its initial state; what each sink gave.
 
@@ -182,3 +199,5 @@ def compile(
     and its GPUs if asked. ``params`` are values for the model's parameters, as its text would write them; ``dims``,
     ``set`` and ``state`` are for ONNX models, as the options of ``zbmdc`` of these names.
     """
+
+def _serve_if_worker() -> None: ...
