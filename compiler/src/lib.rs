@@ -32,6 +32,7 @@ pub mod render;
 mod replicate;
 mod safetensor;
 mod source;
+mod target;
 pub mod units;
 mod values;
 pub mod view;

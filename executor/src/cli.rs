@@ -25,6 +25,7 @@ use zbmd_ir::{Actor, Program, State, Value, state};
 
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::crew::Isolation;
+use crate::embed;
 use crate::error::{EngineError, RunError};
 use crate::io::pump::{self, PumpEnd, SharedFile};
 use crate::io::{FileError, Port, create_sink, is_standard, open_source, resume_sink};
@@ -225,16 +226,10 @@ impl CliError {
     fn code(&self) -> u8 {
         match self {
             CliError::Usage(_) => exit::USAGE,
-            CliError::File(_)
-            | CliError::Declaration { .. }
-            | CliError::State { .. }
-            | CliError::Engine(EngineError::State { .. } | EngineError::Trace { .. }) => exit::FILE,
-            CliError::Bundle { source, .. } if matches!(**source, OpenError::Io(_)) => exit::FILE,
-            CliError::Engine(EngineError::Memory(_) | EngineError::Thread(_)) => exit::FAULT,
-            CliError::Bundle { .. } | CliError::Engine(_) => exit::REFUSED,
-            CliError::Run(RunError::Start(EngineError::Device { .. })) => exit::REFUSED,
-            CliError::Run(RunError::GaveUp { .. }) => exit::GAVE_UP,
-            CliError::Run(_) => exit::FAULT,
+            CliError::File(_) | CliError::Declaration { .. } | CliError::State { .. } => exit::FILE,
+            CliError::Bundle { source, .. } => embed::open_error_class(source),
+            CliError::Engine(error) => error.class(),
+            CliError::Run(error) => error.class(),
         }
     }
 }

@@ -17,7 +17,7 @@ use crossbeam_utils::CachePadded;
 use crate::arena::{Arena, In, OutOfMemory};
 use crate::epoch::Doors;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::ring::{Parker, Spin, Stop, Stopped};
+use crate::ring::{Deadline, Parker, Spin, Stop, Stopped};
 
 /// A queue has been closed before these tokens were taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,6 +269,18 @@ impl Producer {
         spin: Spin,
         stop: &Stop,
     ) -> Result<(), Stopped> {
+        self.wait_space_by(tokens, spin, stop, Deadline::NEVER)
+    }
+
+    /// Like [`Self::wait_space`], until the deadline at most: there may be less space then.
+    #[inline]
+    pub(crate) fn wait_space_by(
+        &mut self,
+        tokens: u64,
+        spin: Spin,
+        stop: &Stop,
+        deadline: Deadline,
+    ) -> Result<(), Stopped> {
         debug_assert!(tokens <= self.shared.capacity, "a queue is made for its longest slot");
         if self.space() >= tokens {
             return Ok(());
@@ -277,7 +289,7 @@ impl Producer {
         let mut stopped = false;
         // The reader's position from which on there is enough space.
         let level = (self.head + tokens).saturating_sub(shared.capacity);
-        shared.ends.space.wait_level(level, spin, || {
+        shared.ends.space.wait_level_by(level, spin, deadline, || {
             // Partner: the release in `Consumer::skip`.
             self.tail_seen = shared.ends.tail.load(Ordering::Acquire);
             stopped = stop.is_set();
@@ -381,12 +393,14 @@ impl Consumer {
     }
 
     /// Waits until `tokens` tokens (at least 1) are there, or some and no more can come in this queue: `Ok(false)` if
-    /// there is none at all. Nobody else may wait at this queue's parker.
+    /// there is none at all. When the deadline has come it is `Ok(true)` whatever there is. Nobody else may wait at this
+    /// queue's parker.
     pub(crate) fn wait_data(
         &mut self,
         tokens: u64,
         spin: Spin,
         stop: &Stop,
+        deadline: Deadline,
     ) -> Result<bool, Stopped> {
         loop {
             let level = self.tail + tokens;
@@ -395,7 +409,7 @@ impl Consumer {
             }
             let shared = Arc::clone(&self.shared);
             let (mut ended, mut stopped) = (false, false);
-            shared.ends.data.wait_level(level, spin, || {
+            shared.ends.data.wait_level_by(level, spin, deadline, || {
                 let over = shared.over.load(Ordering::Acquire) != 0;
                 let (written, closed) = shared.written();
                 self.head_seen = written;
@@ -415,8 +429,9 @@ impl Consumer {
                 return Ok(false);
             } else if stopped {
                 return Err(Stopped);
+            } else if !self.follow() && deadline.left_ns() == Some(0) {
+                return Ok(true);
             }
-            self.follow();
         }
     }
 
@@ -507,7 +522,7 @@ mod tests {
         second.write(&[3]).expect("open");
         first.shared().goes_on_in(second.shared());
         assert_eq!(first.write(&[9]), Err(Closed), "whoever is late writes nothing that counts");
-        assert_eq!(consumer.wait_data(1, Spin(0), &Stop::new()), Ok(true));
+        assert_eq!(consumer.wait_data(1, Spin(0), &Stop::new(), Deadline::NEVER), Ok(true));
         let mut got = [0];
         assert_eq!((consumer.read(&mut got), got), (1, [3]));
         consumer.detach();
@@ -544,7 +559,7 @@ mod tests {
             producer.shared().is_last();
         });
         let mut count = 0;
-        while consumer.wait_data(1, Spin(2), &stop).expect("not stopped") {
+        while consumer.wait_data(1, Spin(2), &stop, Deadline::NEVER).expect("not stopped") {
             let mut byte = [0];
             assert_eq!(consumer.read(&mut byte), 1);
             assert_eq!(byte[0], count as u8);

@@ -9,6 +9,7 @@ mod conductor;
 mod conduit;
 mod crew;
 mod driver;
+pub mod embed;
 mod epoch;
 mod error;
 mod gpu;

@@ -31,11 +31,16 @@ impl Epoch {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Sleeps unless the number has moved on from `seen`. May return early: callers check again.
-    pub(crate) fn sleep(&self, seen: u32) {
+    /// Sleeps unless the number has moved on from `seen`, for so many nanoseconds at most if there is a limit. May
+    /// return early: callers check again.
+    pub(crate) fn sleep(&self, seen: u32, limit_ns: Option<u64>) {
         use rustix::thread::futex;
-        // Any error (interrupted, moved on) means the same as a wake-up: look again.
-        let _ = futex::wait(&self.number, futex::Flags::empty(), seen, None);
+        let limit = limit_ns.map(|ns| futex::Timespec {
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000) as _,
+        });
+        // Any error (interrupted, moved on, time over) means the same as a wake-up: look again.
+        let _ = futex::wait(&self.number, futex::Flags::empty(), seen, limit.as_ref());
     }
 
     /// Moves the number on and wakes every sleeper.
@@ -71,14 +76,18 @@ impl Epoch {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Sleeps unless the number has moved on from `seen`. May return early: callers check again.
-    pub(crate) fn sleep(&self, seen: u32) {
+    /// Sleeps unless the number has moved on from `seen`, for so many nanoseconds at most if there is a limit. May
+    /// return early: callers check again.
+    pub(crate) fn sleep(&self, seen: u32, limit_ns: Option<u64>) {
         let guard = match self.lock.lock() {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         };
         if self.number.load(Ordering::Acquire) == seen {
-            drop(self.moved.wait(guard));
+            match limit_ns.map(std::time::Duration::from_nanos) {
+                Some(limit) => drop(self.moved.wait_timeout(guard, limit)),
+                None => drop(self.moved.wait(guard)),
+            }
         }
     }
 

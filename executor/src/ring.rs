@@ -33,8 +33,11 @@
 //! A waiter's condition includes the stop
 //! flag of the run, which is stored before a notification like any counter: so a stop wakes everybody too.
 
+use std::time::Duration;
+
 use crossbeam_utils::CachePadded;
 
+use crate::measure::Clock;
 use crate::primitive::{AtomicU32, AtomicU64, Epoch, Ordering, fence, spin_loop};
 
 /// How long to spin before sleeping, in turns of a spin loop.
@@ -100,38 +103,74 @@ impl Parker {
 
     /// Like [`Self::wait_until`] for the one waiter of this parker, whom [`Self::notify_at`] wakes from `level` on.
     pub fn wait_level(&self, level: u64, spin: Spin, ready: impl FnMut() -> bool) {
+        self.wait_level_by(level, spin, Deadline::NEVER, ready);
+    }
+
+    /// Like [`Self::wait_level`], until the deadline at most: then `ready` may still be false.
+    pub(crate) fn wait_level_by(
+        &self,
+        level: u64,
+        spin: Spin,
+        deadline: Deadline,
+        ready: impl FnMut() -> bool,
+    ) {
         // Seen by whoever sees this waiter's increment of `sleepers`, through the fences.
         self.level.store(level, Ordering::Relaxed);
-        self.wait_until(spin, ready);
+        self.wait_by(spin, deadline, ready);
     }
 
     /// Returns as soon as `ready` gives true; it must load what it looks at with acquire ordering.
-    pub fn wait_until(&self, spin: Spin, mut ready: impl FnMut() -> bool) {
+    pub fn wait_until(&self, spin: Spin, ready: impl FnMut() -> bool) {
+        self.wait_by(spin, Deadline::NEVER, ready);
+    }
+
+    fn wait_by(&self, spin: Spin, deadline: Deadline, mut ready: impl FnMut() -> bool) {
         for _ in 0..spin.0 {
             if ready() {
                 return;
             }
             spin_loop();
         }
-        self.sleep_until(ready);
+        self.sleep_until(deadline, ready);
     }
 
     #[cold]
-    fn sleep_until(&self, mut ready: impl FnMut() -> bool) {
+    fn sleep_until(&self, deadline: Deadline, mut ready: impl FnMut() -> bool) {
         loop {
+            let left_ns = deadline.left_ns();
             let seen = self.epoch.current();
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             // Partner: the fence in `notify`.
             fence(Ordering::SeqCst);
             let done = ready();
-            if !done {
-                self.epoch.sleep(seen);
+            if !done && left_ns != Some(0) {
+                self.epoch.sleep(seen, left_ns);
             }
             self.sleepers.fetch_sub(1, Ordering::Relaxed);
-            if done || ready() {
+            if done || ready() || deadline.left_ns() == Some(0) {
                 return;
             }
         }
+    }
+}
+
+/// When to wait no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// Wait as long as it takes.
+    pub(crate) const NEVER: Self = Self(None);
+
+    /// So long from now on.
+    pub(crate) fn after(limit: Duration) -> Self {
+        let ns = limit.as_nanos().try_into().unwrap_or(u64::MAX);
+        Self(Clock.now_ns().checked_add(ns))
+    }
+
+    /// Nanoseconds until then; `None` if it never comes.
+    pub(crate) fn left_ns(self) -> Option<u64> {
+        self.0.map(|end_ns| end_ns.saturating_sub(Clock.now_ns()))
     }
 }
 

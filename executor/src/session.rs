@@ -138,6 +138,11 @@ impl Engine {
         &self.inner.program
     }
 
+    /// The program, for whoever takes only what the verifier let pass.
+    pub fn verified(&self) -> &Verified<Program> {
+        &self.inner.program
+    }
+
     /// Starts a run: memory is taken, workers wait for tokens.
     ///
     /// # Errors

@@ -7,12 +7,13 @@
 //! A run with several sinks needs all of them pulled: from threads of their own, or with [`SinkHandle::try_pull`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use zbmd_backends::kernel::Element;
 use zbmd_ir::{DType, TokenType};
 
 use crate::conduit::{Closed, Consumer, Producer};
-use crate::ring::{Spin, Stop};
+use crate::ring::{Deadline, Spin, Stop};
 
 /// Why tokens were not taken or given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,7 +137,7 @@ impl SourceHandle {
     /// Elements of another dtype or no whole tokens (then none is taken), a run that takes no more, or a fault.
     pub fn push<T: Element>(&mut self, elements: &[T]) -> Result<(), StreamError> {
         self.stream.check::<T>(elements.len())?;
-        self.push_all(bytemuck::cast_slice(elements))
+        self.push_all(bytemuck::cast_slice(elements), Deadline::NEVER).map(drop)
     }
 
     /// Like [`Self::push`], with the tokens' bytes in the machine's byte order.
@@ -145,7 +146,17 @@ impl SourceHandle {
     /// As [`Self::push`].
     pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.stream.check_bytes(bytes.len())?;
-        self.push_all(bytes)
+        self.push_all(bytes, Deadline::NEVER).map(drop)
+    }
+
+    /// Like [`Self::push_bytes`], waiting so long at most; how many tokens were taken. Fewer than given only when the
+    /// time is over.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_bytes_within(&mut self, bytes: &[u8], limit: Duration) -> Result<u64, StreamError> {
+        self.stream.check_bytes(bytes.len())?;
+        self.push_all(bytes, Deadline::after(limit))
     }
 
     /// Gives as many tokens as there is space for, without waiting; how many.
@@ -179,8 +190,9 @@ impl SourceHandle {
             .map_err(|Closed| StreamError::Closed { name: self.stream.name.clone(), refused })
     }
 
-    fn push_all(&mut self, mut bytes: &[u8]) -> Result<(), StreamError> {
+    fn push_all(&mut self, mut bytes: &[u8], deadline: Deadline) -> Result<u64, StreamError> {
         let token_bytes = self.stream.token.bytes() as usize;
+        let given = bytes.len();
         while !bytes.is_empty() {
             // When the queue is full, half of it must be free again: one wake-up for many blocks, not one for each.
             // Never more than what is still to be pushed, so that a program that feeds several sources in turn waits
@@ -188,12 +200,15 @@ impl SourceHandle {
             let left = (bytes.len() / token_bytes) as u64;
             let enough = left.min(self.producer.shared().capacity() / 2).max(1);
             self.producer
-                .wait_space(enough, self.stream.spin, &self.stream.stop)
+                .wait_space_by(enough, self.stream.spin, &self.stream.stop, deadline)
                 .map_err(|_| self.stream.stopped())?;
             let tokens = self.write(bytes)?;
             bytes = &bytes[tokens as usize * token_bytes..];
+            if deadline.left_ns() == Some(0) {
+                break;
+            }
         }
-        Ok(())
+        Ok(((given - bytes.len()) / token_bytes) as u64)
     }
 }
 
@@ -233,7 +248,7 @@ impl SinkHandle {
     /// Elements of another dtype, no whole tokens, or a fault of the run.
     pub fn pull<T: Element>(&mut self, to: &mut [T]) -> Result<u64, StreamError> {
         self.stream.check::<T>(to.len())?;
-        self.pull_all(bytemuck::cast_slice_mut(to))
+        self.pull_all(bytemuck::cast_slice_mut(to), Deadline::NEVER)
     }
 
     /// Like [`Self::pull`], as bytes in the machine's byte order.
@@ -242,7 +257,21 @@ impl SinkHandle {
     /// As [`Self::pull`].
     pub fn pull_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
         self.stream.check_bytes(to.len())?;
-        self.pull_all(to)
+        self.pull_all(to, Deadline::NEVER)
+    }
+
+    /// Like [`Self::pull_bytes`], waiting so long at most. Fewer tokens than fit then, without
+    /// [`Self::is_finished`], say that the time is over.
+    ///
+    /// # Errors
+    /// As [`Self::pull`].
+    pub fn pull_bytes_within(
+        &mut self,
+        to: &mut [u8],
+        limit: Duration,
+    ) -> Result<u64, StreamError> {
+        self.stream.check_bytes(to.len())?;
+        self.pull_all(to, Deadline::after(limit))
     }
 
     /// Takes the tokens that are there, without waiting; how many.
@@ -269,7 +298,7 @@ impl SinkHandle {
     /// As [`Self::pull`].
     pub fn pull_some_bytes(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
         self.stream.check_bytes(to.len())?;
-        if to.is_empty() || !self.wait(1)? {
+        if to.is_empty() || !self.wait(1, Deadline::NEVER)? {
             return Ok(0);
         }
         Ok(self.read(to))
@@ -280,9 +309,9 @@ impl SinkHandle {
         self.consumer.is_finished()
     }
 
-    fn wait(&mut self, tokens: u64) -> Result<bool, StreamError> {
+    fn wait(&mut self, tokens: u64, deadline: Deadline) -> Result<bool, StreamError> {
         self.consumer
-            .wait_data(tokens, self.stream.spin, &self.stream.stop)
+            .wait_data(tokens, self.stream.spin, &self.stream.stop, deadline)
             .map_err(|_| self.stream.stopped())
     }
 
@@ -292,17 +321,20 @@ impl SinkHandle {
         self.consumer.read(&mut to[..(there * token_bytes) as usize])
     }
 
-    fn pull_all(&mut self, to: &mut [u8]) -> Result<u64, StreamError> {
+    fn pull_all(&mut self, to: &mut [u8], deadline: Deadline) -> Result<u64, StreamError> {
         let token_bytes = self.stream.token.bytes() as usize;
         let mut done = 0;
         while done < to.len() {
             // Half a queue at a time, if so many are wanted: one wake-up for many blocks, not one for each.
             let left = ((to.len() - done) / token_bytes) as u64;
             let enough = left.min(self.consumer.shared().capacity() / 2).max(1);
-            if !self.wait(enough)? {
+            if !self.wait(enough, deadline)? {
                 break;
             }
             done += self.read(&mut to[done..]) as usize * token_bytes;
+            if deadline.left_ns() == Some(0) {
+                break;
+            }
         }
         Ok((done / token_bytes) as u64)
     }

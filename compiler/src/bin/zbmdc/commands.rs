@@ -123,46 +123,6 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
     }
 }
 
-/// The machine to compile for; what its GPUs can do goes into the registry, as far as they are here.
-fn choose_machine(args: &Compile, registry: &mut Registry) -> Result<MachineChoice, Diagnostics> {
-    if let Some(path) = &args.machine {
-        let choice = MachineChoice::File(path.clone());
-        // Drivers are asked only where it matters: that takes a while.
-        let names_gpus = std::fs::read_to_string(path).is_ok_and(|text| text.contains("vulkan"));
-        let gpus = if names_gpus { zbmd_backends::devices::gpus() } else { Ok(Vec::new()) };
-        // A bundle for another computer's GPUs is made for what is common.
-        for gpu in gpus.unwrap_or_default() {
-            registry.set_caps(&gpu.device.name, gpu.caps);
-        }
-        return Ok(choice);
-    }
-    let cpus = match (args.devices, args.cores) {
-        (Some(n), _) => MachineChoice::Uniform(n.into()),
-        (None, Some(n)) => MachineChoice::Given(machine::detect_in_teams(n.into())),
-        (None, None) => MachineChoice::Detect,
-    };
-    if !args.gpus {
-        return Ok(cpus);
-    }
-    let found = zbmd_backends::devices::gpus().and_then(|gpus| match gpus.is_empty() {
-        true => Err("the driver finds none that zbmd can use".to_owned()),
-        false => Ok(gpus),
-    });
-    let gpus = found.map_err(|why| {
-        let help = "leave `--gpus` away, or install a driver: `zbmdc devices` says what is here";
-        lone(Code::E0507, format!("no GPUs: {why}"), help)
-    })?;
-    for gpu in &gpus {
-        registry.set_caps(&gpu.device.name, gpu.caps);
-    }
-    let cpus = match cpus {
-        MachineChoice::Uniform(n) => machine::uniform(n),
-        MachineChoice::Given(machine) => machine,
-        _ => machine::detect(),
-    };
-    Ok(MachineChoice::Given(zbmd_backends::devices::with_gpus(cpus, &gpus)))
-}
-
 /// Actors named at most, of those that GPUs have no kernels for.
 const MOST_NAMED: usize = 12;
 
@@ -190,9 +150,14 @@ fn left_to_cpus(program: &Program, registry: &Registry) -> String {
 /// What is asked of a compilation.
 pub(crate) fn options(args: &Compile, voice: Voice) -> Result<CompileOptions, Diagnostics> {
     let mut outside = given(&args.given)?;
-    let machine = choose_machine(args, &mut outside.registry)?;
+    let machine = match (&args.machine, args.devices, args.cores) {
+        (Some(path), ..) => MachineChoice::File(path.clone()),
+        (None, Some(n), _) => MachineChoice::Uniform(n.into()),
+        (None, None, Some(n)) => MachineChoice::Given(machine::detect_in_teams(n.into())),
+        (None, None, None) => MachineChoice::Detect,
+    };
+    outside.set_target(machine, args.gpus)?;
     Ok(CompileOptions {
-        machine,
         block: args.block,
         max_latency_ns: args.max_latency,
         max_memory_bytes: args.max_memory,

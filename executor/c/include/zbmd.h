@@ -1,0 +1,299 @@
+// The C interface of zbmd: see executor/c/src/lib.rs for how it is built, executor/c/examples for how it is used.
+//
+// Made by cbindgen from the library's source: do not edit.
+//
+// Handles (zbmd_bundle, zbmd_session, zbmd_source, zbmd_sink) are looked up, never followed: a handle that is NULL,
+// closed or of another kind is an error, ZBMD_USAGE. What you open you close; every handle on its own, in any order.
+//
+// Threads: any handle may go from one thread to another. Bundles and sessions may be used by several threads at once.
+// A source or a sink serves one thread at a time: another one that comes meanwhile is told ZBMD_USAGE. Texts of
+// errors belong to the thread that the error happened on.
+//
+// Memory: buffers and texts that you pass are yours, and need only last for the call. Nothing that you are given has
+// to be freed; each function says how long it lasts.
+//
+// Processes: after fork(), only the parent may go on with its handles. A child that runs another program at once is
+// fine.
+
+#ifndef ZBMD_H
+#define ZBMD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// What a function returns. The classes of errors are the exit codes of `zbmd-run` and `zbmdc`.
+typedef enum zbmd_status {
+    // All went well, and wholly: every byte that was asked for was moved.
+    ZBMD_OK = 0,
+    // The call is wrong: a handle that is null, closed, of another kind or in use by another thread, a null buffer, an
+    // unknown name, bytes that are no whole tokens.
+    ZBMD_USAGE = 2,
+    // The model or the machine is wrong; the text says where.
+    ZBMD_MODEL = 3,
+    // A file cannot be read or written, or a declaration is wrong.
+    ZBMD_FILE = 4,
+    // The bundle is refused, or a device that it was made for is not here.
+    ZBMD_REFUSED = 5,
+    // A kernel or a device failed during the run, or there is too little memory.
+    ZBMD_FAULT = 6,
+    // The supervisor gave up in good order.
+    ZBMD_GAVE_UP = 7,
+    // No error: the time is over. Fewer bytes were moved than asked for; how many is told.
+    ZBMD_TIMEOUT = 8,
+    // No error: there is no more. The stream has ended, or the list.
+    ZBMD_ENDED = 9,
+    // A bug of zbmd: please report it.
+    ZBMD_BUG = 70,
+} zbmd_status;
+
+// A program that is ready to run, any number of times.
+typedef struct zbmd_bundle zbmd_bundle;
+
+// One run of a bundle.
+typedef struct zbmd_session zbmd_session;
+
+// Where the tokens of a sink come out. One thread at a time may use it.
+typedef struct zbmd_sink zbmd_sink;
+
+// Where the tokens of a source go in. One thread at a time may use it.
+typedef struct zbmd_source zbmd_source;
+
+// How to compile. Initialise it with `zbmd_compile_options_init`, then change what you want.
+typedef struct zbmd_compile_options {
+    // Set by `zbmd_compile_options_init`.
+    size_t struct_size;
+    // A machine file; or NULL for this computer.
+    const char *machine;
+    // Without a machine file: so many like CPU devices; or 0 for those of this computer.
+    uint32_t devices;
+    // Without a machine file: also for the GPUs of this computer.
+    bool gpus;
+    // Losses of devices to make plans for: `none`, `single` or `pairs`; NULL is `none`.
+    const char *contingencies;
+} zbmd_compile_options;
+
+// How to run. Initialise it with `zbmd_run_options_init`, then change what you want.
+typedef struct zbmd_run_options {
+    // Set by `zbmd_run_options_init`.
+    size_t struct_size;
+    // Iterations of the model at most; 0 for as many as the sources have tokens for.
+    uint64_t iterations;
+    // Bytes that each stream's queue holds at least.
+    uint64_t queue_bytes;
+    // Where workers run: `threads` of this process, `processes`, or `gpus`: GPUs in processes and CPU devices in
+    // threads. NULL is `threads`.
+    const char *isolation;
+    // What a worker's process is: `zbmd-run`, or another program that calls `zbmd_serve_if_worker`, of the very build
+    // that this library is of. NULL is this very program, which then must have called `zbmd_serve_if_worker` itself.
+    const char *worker;
+    // Go on when workers are lost, as this text in RON declares; an empty text declares nothing, and all is by
+    // default. NULL: any loss ends the run.
+    const char *supervision;
+    // At the end, fill up what is less than an iteration with zeros and run it too.
+    bool pad;
+    // Tie each worker to its device's cores. Set by `zbmd_run_options_init`.
+    bool pin;
+    // Ask the system to keep the run's memory from being paged out. Set by `zbmd_run_options_init`.
+    bool lock_memory;
+    // Check that what arrives over rings is what was sent.
+    bool checksums;
+} zbmd_run_options;
+
+// A source or a sink of a bundle. Its texts and its shape are valid until the bundle is closed.
+typedef struct zbmd_stream {
+    // Its name.
+    const char *name;
+    // Whether tokens go in; they come out otherwise.
+    bool is_source;
+    // Type of a token's elements: `f32`, `f64`, `f16`, `bf16`, `i8`, `u8`, `i16`, `i32`, `i64`, `bool` (a byte, 0 or
+    // 1), or `c32` (two `f32`, real part first); in the machine's byte order.
+    const char *dtype;
+    // Dimensions of a token, slowest first, so many as `rank`.
+    const uint32_t *shape;
+    // 0 for a scalar.
+    size_t rank;
+    // Bytes of a token.
+    size_t token_bytes;
+    // Tokens of one iteration of the model: less than that is not processed.
+    uint64_t tokens_per_iteration;
+    // Tokens of one second, or 0 if the model does not say.
+    double sample_rate;
+} zbmd_stream;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The text of the last error of this thread, for people; empty if there was none. It is UTF-8, and valid until the
+// next function of zbmd fails on this thread.
+const char *zbmd_last_error(void);
+
+// The version of this library, such as `0.1.0`. Valid for ever.
+const char *zbmd_version(void);
+
+// Sets options to what is right for most. Null is allowed, and does nothing.
+//
+// # Safety
+// `options` is null, or a `zbmd_compile_options` can be written there.
+void zbmd_compile_options_init(struct zbmd_compile_options *options);
+
+// Sets options to what is right for most. Null is allowed, and does nothing.
+//
+// # Safety
+// `options` is null, or a `zbmd_run_options` can be written there.
+void zbmd_run_options_init(struct zbmd_run_options *options);
+
+// Does a worker's work, and then ends the process, if the process was started as a worker; returns at once if not.
+// A program that runs workers in processes calls it first of all in `main`: its workers are itself, started anew.
+void zbmd_serve_if_worker(void);
+
+// Opens a bundle that `zbmdc` or `zbmd_bundle_save` wrote, and checks it. The file is mapped: it may be replaced, but
+// not changed in place, while the bundle is open or a session of it runs.
+//
+// # Safety
+// `file` ends with a NUL; a `zbmd_bundle *` can be written to `bundle`.
+enum zbmd_status zbmd_bundle_open(const char *file,
+                                  struct zbmd_bundle **bundle);
+
+// Opens a bundle that lies in memory, which may be given back afterwards: it is copied.
+//
+// # Safety
+// `bytes` bytes can be read at `data`; a `zbmd_bundle *` can be written to `bundle`.
+enum zbmd_status zbmd_bundle_from_memory(const void *data,
+                                         size_t bytes,
+                                         struct zbmd_bundle **bundle);
+
+// Compiles a model. `model` is a file, `.ron` or `.onnx`; with a `text` that is not NULL, a model in RON, `model` only
+// stands for it in messages, and files that the text names are looked for beside it. `options` may be NULL.
+//
+// A library that was built without the feature `compile` answers `ZBMD_USAGE`.
+//
+// # Safety
+// `model` and `text` end with a NUL; `options` was initialised by `zbmd_compile_options_init`; a `zbmd_bundle *` can
+// be written to `bundle`.
+enum zbmd_status zbmd_bundle_compile(const char *model,
+                                     const char *text,
+                                     const struct zbmd_compile_options *options,
+                                     struct zbmd_bundle **bundle);
+
+// Writes a bundle; the file appears whole or not at all.
+//
+// # Safety
+// `file` ends with a NUL.
+enum zbmd_status zbmd_bundle_save(const struct zbmd_bundle *bundle, const char *file);
+
+// Tells of a source or a sink: first all sources and then all sinks, from 0 on; `ZBMD_ENDED` after the last.
+//
+// # Safety
+// A `zbmd_stream` can be written to `stream`.
+enum zbmd_status zbmd_bundle_stream(const struct zbmd_bundle *bundle,
+                                    size_t index,
+                                    struct zbmd_stream *stream);
+
+// Closes a bundle. Its sessions go on.
+enum zbmd_status zbmd_bundle_close(struct zbmd_bundle *bundle);
+
+// Starts a run of a bundle: memory is taken, workers wait for tokens. `options` may be NULL.
+//
+// # Safety
+// `options` is null or was initialised by `zbmd_run_options_init`, and its texts end with NULs; a `zbmd_session *` can
+// be written to `session`.
+enum zbmd_status zbmd_session_start(const struct zbmd_bundle *bundle,
+                                    const struct zbmd_run_options *options,
+                                    struct zbmd_session **session);
+
+// Takes the handle of a source: there is one of each. A source whose handle is not taken is empty.
+//
+// # Safety
+// `name` ends with a NUL; a `zbmd_source *` can be written to `source`.
+enum zbmd_status zbmd_session_source(const struct zbmd_session *session,
+                                     const char *name,
+                                     struct zbmd_source **source);
+
+// Takes the handle of a sink: there is one of each. The tokens of a sink whose handle is not taken are dropped.
+//
+// # Safety
+// `name` ends with a NUL; a `zbmd_sink *` can be written to `sink`.
+enum zbmd_status zbmd_session_sink(const struct zbmd_session *session,
+                                   const char *name,
+                                   struct zbmd_sink **sink);
+
+// Ends a run in good order, from any thread: it takes no more tokens, and finishes the blocks at work.
+enum zbmd_status zbmd_session_stop(const struct zbmd_session *session);
+
+// How many iterations of the model are done, for a display of progress: it may lag a little.
+//
+// # Safety
+// A `uint64_t` can be written to `iterations`.
+enum zbmd_status zbmd_session_iterations(const struct zbmd_session *session, uint64_t *iterations);
+
+// Waits for the end of a run, and says how it ended: why it was given up, if it was. Sources must be closed for that,
+// or the run stopped, or its number of iterations reached; sinks that were taken must be pulled from meanwhile by
+// another thread, or be closed. A session that was joined answers the same again.
+enum zbmd_status zbmd_session_join(const struct zbmd_session *session);
+
+// What a run that was joined did and measured, as JSON in UTF-8 with a NUL at its end. Its length without the NUL is
+// written to `length`, if that is not NULL; the text to `text`, if `room` is more than that length. Else the answer
+// is `ZBMD_USAGE`, so that a call with no `text` and no `room` asks for the length.
+//
+// # Safety
+// `text` is null, or `room` bytes can be written there; `length` is null, or a `size_t` can be written there.
+enum zbmd_status zbmd_session_report(const struct zbmd_session *session,
+                                     char *text,
+                                     size_t room,
+                                     size_t *length);
+
+// Closes a session. A run that was not joined is given up, which takes as long as a kernel at work does; handles of
+// its streams stay valid, and answer `ZBMD_FAULT` from then on.
+enum zbmd_status zbmd_session_close(struct zbmd_session *session);
+
+// Gives tokens to a run: `bytes` bytes, which must be whole tokens. Waits for room at most so many microseconds: 0 not
+// at all, less than 0 as long as it takes. How many bytes were taken is written to `pushed`, if that is not NULL,
+// whatever the answer:
+//
+// - `ZBMD_OK`: all of them;
+// - `ZBMD_TIMEOUT`: the time is over; push the rest again;
+// - `ZBMD_ENDED`: the run takes no more: it has reached its number of iterations, or was stopped;
+// - `ZBMD_FAULT`: the run was given up; `zbmd_session_join` says why.
+//
+// # Safety
+// `bytes` bytes can be read at `tokens`, and nobody writes them meanwhile; `pushed` is null, or a `size_t` can be
+// written there.
+enum zbmd_status zbmd_source_push(struct zbmd_source *source,
+                                  const void *tokens,
+                                  size_t bytes,
+                                  int64_t timeout_us,
+                                  size_t *pushed);
+
+// Ends a source, and closes its handle: the run finishes with the tokens that were pushed.
+enum zbmd_status zbmd_source_close(struct zbmd_source *source);
+
+// Takes tokens from a run: fills `bytes` bytes, which must be whole tokens. Waits for them at most so many
+// microseconds: 0 not at all, less than 0 as long as it takes. How many bytes were filled is written to `pulled`, if
+// that is not NULL, whatever the answer:
+//
+// - `ZBMD_OK`: all of them;
+// - `ZBMD_TIMEOUT`: the time is over;
+// - `ZBMD_ENDED`: the run has ended: no more will come;
+// - `ZBMD_FAULT`: the run was given up; `zbmd_session_join` says why.
+//
+// What lies in the buffer beyond the bytes that were filled is not defined.
+//
+// # Safety
+// `bytes` bytes can be written at `tokens`, and nobody else uses them meanwhile; `pulled` is null, or a `size_t` can
+// be written there.
+enum zbmd_status zbmd_sink_pull(struct zbmd_sink *sink,
+                                void *tokens,
+                                size_t bytes,
+                                int64_t timeout_us,
+                                size_t *pulled);
+
+// Closes the handle of a sink: tokens that still come are dropped.
+enum zbmd_status zbmd_sink_close(struct zbmd_sink *sink);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ZBMD_H */

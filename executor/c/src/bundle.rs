@@ -1,0 +1,259 @@
+//! Bundles: opened, made, saved, and what streams they have.
+#![expect(unsafe_code, reason = "exports functions under their C names, which are given pointers")]
+#![expect(non_camel_case_types, reason = "names as C programs write them")]
+
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use zbmd_backends::op::Registry;
+use zbmd_executor::Engine;
+use zbmd_executor::embed::{self, StreamInfo};
+use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{DType, Program};
+
+use crate::border::{input, needed, path, put};
+use crate::handles;
+use crate::options::zbmd_compile_options;
+use crate::status::{Failure, c_string, guard, zbmd_status};
+use zbmd_status::*;
+
+/// A program that is ready to run, any number of times.
+pub struct zbmd_bundle {
+    _opaque: [u8; 0],
+}
+
+/// A source or a sink of a bundle. Its texts and its shape are valid until the bundle is closed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct zbmd_stream {
+    /// Its name.
+    pub name: *const c_char,
+    /// Whether tokens go in; they come out otherwise.
+    pub is_source: bool,
+    /// Type of a token's elements: `f32`, `f64`, `f16`, `bf16`, `i8`, `u8`, `i16`, `i32`, `i64`, `bool` (a byte, 0 or
+    /// 1), or `c32` (two `f32`, real part first); in the machine's byte order.
+    pub dtype: *const c_char,
+    /// Dimensions of a token, slowest first, so many as `rank`.
+    pub shape: *const u32,
+    /// 0 for a scalar.
+    pub rank: usize,
+    /// Bytes of a token.
+    pub token_bytes: usize,
+    /// Tokens of one iteration of the model: less than that is not processed.
+    pub tokens_per_iteration: u64,
+    /// Tokens of one second, or 0 if the model does not say.
+    pub sample_rate: f64,
+}
+
+struct Stream {
+    name: CString,
+    info: StreamInfo,
+}
+
+/// What a bundle's handle stands for.
+pub(crate) struct Bundle {
+    pub(crate) engine: Engine,
+    streams: Vec<Stream>,
+}
+
+impl Bundle {
+    fn open(program: Verified<Program>) -> Result<usize, Failure> {
+        let streams = embed::streams(&program.graph).into_iter();
+        let streams = streams.map(|info| Stream { name: c_string(&info.name), info }).collect();
+        let engine = Engine::new(program, &Registry::standard())?;
+        handles::open(Arc::new(Self { engine, streams }))
+    }
+}
+
+fn refused(error: OpenError) -> Failure {
+    Failure::classed(embed::open_error_class(&error), error)
+}
+
+fn dtype_name(dtype: DType) -> *const c_char {
+    let name = match dtype {
+        DType::F32 => c"f32",
+        DType::F64 => c"f64",
+        DType::F16 => c"f16",
+        DType::Bf16 => c"bf16",
+        DType::I8 => c"i8",
+        DType::U8 => c"u8",
+        DType::I16 => c"i16",
+        DType::I32 => c"i32",
+        DType::I64 => c"i64",
+        DType::Bool => c"bool",
+        DType::C32 => c"c32",
+    };
+    name.as_ptr()
+}
+
+/// Opens a bundle that `zbmdc` or `zbmd_bundle_save` wrote, and checks it. The file is mapped: it may be replaced, but
+/// not changed in place, while the bundle is open or a session of it runs.
+///
+/// # Safety
+/// `file` ends with a NUL; a `zbmd_bundle *` can be written to `bundle`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zbmd_bundle_open(
+    file: *const c_char,
+    bundle: *mut *mut zbmd_bundle,
+) -> zbmd_status {
+    guard(|| {
+        let bundle = needed(bundle, "bundle")?;
+        // SAFETY: the caller's promise.
+        let file = unsafe { path(file, "file") }?;
+        let named = |e: Failure| Failure::new(e.status, format!("{}: {}", file.display(), e.text));
+        let program = bundle::open(&file).map_err(|e| named(refused(e)))?;
+        let handle = Bundle::open(program).map_err(named)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(bundle, std::ptr::without_provenance_mut(handle)) };
+        Ok(ZBMD_OK)
+    })
+}
+
+/// Opens a bundle that lies in memory, which may be given back afterwards: it is copied.
+///
+/// # Safety
+/// `bytes` bytes can be read at `data`; a `zbmd_bundle *` can be written to `bundle`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zbmd_bundle_from_memory(
+    data: *const c_void,
+    bytes: usize,
+    bundle: *mut *mut zbmd_bundle,
+) -> zbmd_status {
+    guard(|| {
+        let bundle = needed(bundle, "bundle")?;
+        // SAFETY: the caller's promise.
+        let data = Bytes::from(unsafe { input(data, bytes) }?.to_vec());
+        let program = bundle::decode(data).map_err(|e| refused(e.into()))?;
+        let program = verify(program).map_err(|e| refused(OpenError::Verify(e)))?;
+        let handle = Bundle::open(program)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(bundle, std::ptr::without_provenance_mut(handle)) };
+        Ok(ZBMD_OK)
+    })
+}
+
+/// Compiles a model. `model` is a file, `.ron` or `.onnx`; with a `text` that is not NULL, a model in RON, `model` only
+/// stands for it in messages, and files that the text names are looked for beside it. `options` may be NULL.
+///
+/// A library that was built without the feature `compile` answers `ZBMD_USAGE`.
+///
+/// # Safety
+/// `model` and `text` end with a NUL; `options` was initialised by `zbmd_compile_options_init`; a `zbmd_bundle *` can
+/// be written to `bundle`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zbmd_bundle_compile(
+    model: *const c_char,
+    text: *const c_char,
+    options: *const zbmd_compile_options,
+    bundle: *mut *mut zbmd_bundle,
+) -> zbmd_status {
+    guard(|| {
+        let bundle = needed(bundle, "bundle")?;
+        // SAFETY: the caller's promise.
+        let program = unsafe { compiled(model, text, options) }?;
+        let handle = Bundle::open(program)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(bundle, std::ptr::without_provenance_mut(handle)) };
+        Ok(ZBMD_OK)
+    })
+}
+
+/// # Safety
+/// As [`zbmd_bundle_compile`].
+#[cfg(feature = "compile")]
+unsafe fn compiled(
+    model: *const c_char,
+    text: *const c_char,
+    options: *const zbmd_compile_options,
+) -> Result<Verified<Program>, Failure> {
+    use crate::border::optional_text;
+    use zbmd_compiler::{Diagnostics, compile_file, compile_str};
+    // SAFETY: the caller's promise, of all three.
+    let (model, text, options) = unsafe {
+        (path(model, "model")?, optional_text(text, "text")?, crate::options::to_compile(options)?)
+    };
+    let compiled = match text {
+        Some(text) => {
+            let folder = model.parent().unwrap_or(std::path::Path::new(""));
+            compile_str(&model.display().to_string(), text, folder, &options)
+        }
+        None => compile_file(&model, &options),
+    };
+    let wrong = |diagnostics: Diagnostics| {
+        let status = if diagnostics.only_files() { ZBMD_FILE } else { ZBMD_MODEL };
+        Failure::new(status, diagnostics.to_string())
+    };
+    Ok(compiled.map_err(wrong)?.program)
+}
+
+/// # Safety
+/// None: it follows no pointer.
+#[cfg(not(feature = "compile"))]
+unsafe fn compiled(
+    _model: *const c_char,
+    _text: *const c_char,
+    _options: *const zbmd_compile_options,
+) -> Result<Verified<Program>, Failure> {
+    Err(Failure::usage(
+        "this library was built without the feature `compile`: compile with `zbmdc`, and open the bundle",
+    ))
+}
+
+/// Writes a bundle; the file appears whole or not at all.
+///
+/// # Safety
+/// `file` ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zbmd_bundle_save(
+    bundle: *const zbmd_bundle,
+    file: *const c_char,
+) -> zbmd_status {
+    guard(|| {
+        let bundle: Arc<Bundle> = handles::get(bundle.addr())?;
+        // SAFETY: the caller's promise.
+        let file = unsafe { path(file, "file") }?;
+        bundle::write(&file, bundle.engine.verified())
+            .map_err(|e| Failure::new(ZBMD_FILE, format!("{}: {e}", file.display())))?;
+        Ok(ZBMD_OK)
+    })
+}
+
+/// Tells of a source or a sink: first all sources and then all sinks, from 0 on; `ZBMD_ENDED` after the last.
+///
+/// # Safety
+/// A `zbmd_stream` can be written to `stream`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn zbmd_bundle_stream(
+    bundle: *const zbmd_bundle,
+    index: usize,
+    stream: *mut zbmd_stream,
+) -> zbmd_status {
+    guard(|| {
+        let stream = needed(stream, "stream")?;
+        let bundle: Arc<Bundle> = handles::get(bundle.addr())?;
+        let Some(Stream { name, info }) = bundle.streams.get(index) else {
+            return Ok(ZBMD_ENDED);
+        };
+        let described = zbmd_stream {
+            name: name.as_ptr(),
+            is_source: info.is_source,
+            dtype: dtype_name(info.token.dtype),
+            shape: info.token.shape.as_ptr(),
+            rank: info.token.shape.len(),
+            token_bytes: info.token.bytes() as usize,
+            tokens_per_iteration: info.tokens_per_iteration,
+            sample_rate: info.sample_rate.unwrap_or(0.0),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(stream, described) };
+        Ok(ZBMD_OK)
+    })
+}
+
+/// Closes a bundle. Its sessions go on.
+#[unsafe(no_mangle)]
+pub extern "C" fn zbmd_bundle_close(bundle: *mut zbmd_bundle) -> zbmd_status {
+    guard(|| handles::close::<Arc<Bundle>>(bundle.addr()).map(|_| ZBMD_OK))
+}

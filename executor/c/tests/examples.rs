@@ -1,0 +1,193 @@
+//! The programs in `examples/`, compiled by the C compiler as a user would and run: against the shared library and the
+//! static one, and with the address sanitizer looking on. Their output is compared with what the Rust library gives.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, compile_str};
+use zbmd_executor::{Engine, Report, RunOptions};
+
+const TWICE: &str = r#"Model(
+    name: "twice",
+    sources: { "x": Stream(dtype: f32) },
+    actors: { "twice": Gain(2.0) },
+    channels: [(from: "x", to: ["twice"]), (from: "twice", to: ["y"])],
+    sinks: { "y": Stream() },
+)"#;
+
+const COUNT: &str = r#"Model(
+    name: "count",
+    actors: {
+        "count": Expr("n + 1.0", inputs: { "n": f32 }),
+        "halve": Gain(0.5),
+    },
+    channels: [
+        (from: "count", to: ["count"], initial: [0.0]),
+        (from: "count", to: ["halve"]),
+        (from: "halve", to: ["out"]),
+    ],
+    sinks: { "out": Stream() },
+)"#;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Link {
+    Shared,
+    Static,
+}
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo has put the libraries for C: beside the tests that depend on this crate.
+fn libraries() -> PathBuf {
+    let own = std::env::current_exe().expect("a test has a path");
+    own.parent().expect("a test lies in a folder").to_owned()
+}
+
+/// Compiles an example; its path.
+fn build(name: &str, link: Link, flags: &[&str], to: &TempDir) -> PathBuf {
+    let program = to.path().join(name);
+    let libraries = libraries();
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-g"]).args(flags);
+    cc.arg("-I").arg(folder().join("include"));
+    cc.arg(folder().join("examples").join(name).with_extension("c"));
+    match link {
+        Link::Shared => {
+            cc.arg("-L").arg(&libraries).arg("-lzbmd");
+            cc.arg(format!("-Wl,-rpath,{}", libraries.display()));
+        }
+        Link::Static => {
+            cc.arg(libraries.join("libzbmd.a")).args(["-lpthread", "-ldl", "-lm"]);
+        }
+    }
+    let output = cc.arg("-o").arg(&program).output().expect("a C compiler, `cc`");
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn run(program: &Path, args: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the example starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().expect("the example ends");
+    // A program that ends early does not read it all.
+    let _ = feeder.join().expect("the feeder");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {}: {said}", program.display(), output.status);
+    output
+}
+
+fn options(devices: usize) -> CompileOptions {
+    CompileOptions { machine: MachineChoice::Uniform(devices), ..CompileOptions::default() }
+}
+
+fn compile_text(text: &str) -> Compiled {
+    compile_str("model.ron", text, "", &options(2)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// What the Rust library gives for a program with one source at most and one sink.
+fn expected(compiled: Compiled, input: &[u8], iterations: Option<u64>) -> Vec<u8> {
+    let engine = Engine::new(compiled.program, &Registry::standard()).expect("an engine");
+    let graph = &engine.program().graph;
+    let (_, sink) = graph.sinks().next().expect("a sink");
+    let source = graph.sources().next().map(|(_, actor)| actor.name.clone());
+    let options =
+        RunOptions { iterations, pin: false, lock_memory: false, ..RunOptions::default() };
+    let mut session = engine.start(options).expect("a session");
+    let mut sink = session.sink(&sink.name).expect("the sink");
+    let source = source.map(|name| session.source(&name).expect("the source"));
+    std::thread::scope(|scope| {
+        scope.spawn(move || source.map(|mut s| s.push_bytes(input).expect("tokens are taken")));
+        let mut all = vec![0; 1 << 20];
+        let token_bytes = sink.token().bytes() as usize;
+        let tokens = sink.pull_bytes(&mut all).expect("tokens") as usize;
+        assert!(tokens * token_bytes < all.len(), "the test's buffer holds the whole output");
+        all.truncate(tokens * token_bytes);
+        session.join().expect("the run ends well");
+        all
+    })
+}
+
+/// Samples without a pattern, cut off in the middle of an iteration.
+fn samples() -> Vec<u8> {
+    let mut x = 1u32;
+    let mut sample = |_| {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..147 * 500 + 31).map(&mut sample).flat_map(f32::to_ne_bytes).collect()
+}
+
+fn convert(link: Link, flags: &[&str]) {
+    let temp = TempDir::new().expect("a folder");
+    let program = build("convert", link, flags, &temp);
+    let model = folder().join("../../graphs/cd2dat/model.ron");
+    let compiled = compile_file(model, &options(2)).unwrap_or_else(|e| panic!("{e}"));
+    let bundle = temp.path().join("cd2dat.zbmd");
+    compiled.write(&bundle).expect("the bundle is written");
+    let input = samples();
+    let output = run(&program, &[bundle.to_str().expect("UTF-8")], &input);
+    let streams = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        streams.lines().collect::<Vec<_>>(),
+        [
+            "source cd: tokens of f32, 4 bytes, 147 an iteration, 44100 a second",
+            "sink dat: tokens of f32, 4 bytes, 160 an iteration, 48000 a second"
+        ]
+    );
+    assert_eq!(output.stdout.len(), 500 * 160 * 4);
+    assert!(output.stdout == expected(compiled, &input, None), "other bits than in Rust");
+}
+
+#[test]
+fn a_filter_gives_the_bits_that_rust_gives() {
+    convert(Link::Shared, &[]);
+}
+
+#[test]
+fn the_static_library_links_too() {
+    convert(Link::Static, &[]);
+}
+
+#[test]
+fn a_filter_uses_its_memory_well() {
+    convert(Link::Shared, &["-fsanitize=address,undefined", "-fno-sanitize-recover"]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn workers_run_in_processes() {
+    let temp = TempDir::new().expect("a folder");
+    let program = build("workers", Link::Shared, &[], &temp);
+    let output = run(&program, &[COUNT, "2", "1000"], &[]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let (tokens, report) = text.trim_end().rsplit_once('\n').expect("tokens and a report");
+    let bytes = expected(compile_text(COUNT), &[], Some(1000));
+    let (wanted, _) = bytes.as_chunks();
+    let wanted: Vec<f32> = wanted.iter().map(|b| f32::from_ne_bytes(*b)).collect();
+    let found: Vec<f32> = tokens.lines().map(|l| l.parse().expect("a number")).collect();
+    assert_eq!(found, wanted);
+    assert_eq!(found[..3], [0.5, 1.0, 1.5]);
+    let report: Report = serde_json::from_str(report).expect("a report");
+    assert_eq!((report.iterations, report.model.as_str()), (1000, "count"));
+}
+
+#[test]
+fn mistakes_are_told_and_do_no_harm() {
+    let temp = TempDir::new().expect("a folder");
+    let bundle = temp.path().join("twice.zbmd");
+    compile_text(TWICE).write(&bundle).expect("the bundle is written");
+    let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
+    let program = build("misuse", Link::Shared, &flags, &temp);
+    let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);
+    insta::assert_snapshot!(String::from_utf8_lossy(&output.stdout));
+}

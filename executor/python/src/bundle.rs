@@ -1,0 +1,155 @@
+//! `Bundle`: a program that is ready to run, its streams, and runs of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMapping, PyTuple};
+use zbmd_backends::op::Registry;
+use zbmd_executor::Engine;
+use zbmd_executor::embed::{self, StreamInfo};
+use zbmd_ir::Program;
+use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::verify::{Verified, verify};
+
+use crate::array::numpy_name;
+use crate::errors::{self, classed};
+use crate::options::{Options, entries};
+use crate::run;
+use crate::session::Session;
+
+/// A program that is ready to run, any number of times.
+#[pyclass(frozen, module = "zbmd")]
+pub(crate) struct Bundle {
+    engine: Engine,
+    streams: Arc<[StreamInfo]>,
+    #[pyo3(get)]
+    warnings: String,
+}
+
+/// A source or a sink of a bundle.
+#[pyclass(frozen, module = "zbmd")]
+pub(crate) struct Stream {
+    info: StreamInfo,
+}
+
+impl Bundle {
+    pub(crate) fn new(program: Verified<Program>, warnings: String) -> PyResult<Self> {
+        let streams = embed::streams(&program.graph).into();
+        let engine = Engine::new(program, &Registry::standard()).map_err(errors::engine)?;
+        Ok(Self { engine, streams, warnings })
+    }
+}
+
+#[pymethods]
+impl Bundle {
+    #[getter]
+    fn name(&self) -> &str {
+        &self.engine.program().graph.name
+    }
+
+    #[getter]
+    fn streams(&self) -> BTreeMap<String, Stream> {
+        let streams = self.streams.iter();
+        streams.map(|info| (info.name.clone(), Stream { info: info.clone() })).collect()
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        py.detach(|| bundle::write(&path, self.engine.verified())).map_err(|error| {
+            errors::FileError::new_err(format!("cannot write `{}`: {error}", path.display()))
+        })
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let bytes = py.detach(|| bundle::encode(self.engine.program()));
+        PyBytes::new(py, &bytes)
+    }
+
+    #[pyo3(signature = (inputs = None, **options))]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: Option<Bound<'py, PyMapping>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let options = Options::of(py, &self.engine, options)?;
+        run::run(py, &self.engine, &self.streams, &entries(inputs)?, options)
+    }
+
+    #[pyo3(signature = (**options))]
+    fn start(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Session> {
+        let Options { run, launcher } = Options::of(py, &self.engine, options)?;
+        let session = py.detach(|| self.engine.start(run)).map_err(errors::engine)?;
+        Ok(Session::new(session, Arc::clone(&self.streams), launcher))
+    }
+
+    fn __repr__(&self) -> String {
+        let names = |is_source| -> String {
+            let names = self.streams.iter().filter(|s| s.is_source == is_source);
+            names.map(|s| format!("{}: {}", s.name, s.token)).collect::<Vec<_>>().join(", ")
+        };
+        format!("<zbmd.Bundle {}({}) -> ({})>", self.name(), names(true), names(false))
+    }
+}
+
+#[pymethods]
+impl Stream {
+    #[getter]
+    fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    #[getter]
+    fn is_source(&self) -> bool {
+        self.info.is_source
+    }
+
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        numpy_name(self.info.token.dtype)
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.info.token.shape)
+    }
+
+    #[getter]
+    fn tokens_per_iteration(&self) -> u64 {
+        self.info.tokens_per_iteration
+    }
+
+    #[getter]
+    fn sample_rate(&self) -> Option<f64> {
+        self.info.sample_rate
+    }
+
+    fn __repr__(&self) -> String {
+        let kind = if self.info.is_source { "source" } else { "sink" };
+        let StreamInfo { name, token, tokens_per_iteration, .. } = &self.info;
+        format!("<zbmd.Stream {kind} {name}: {token}, {tokens_per_iteration} an iteration>")
+    }
+}
+
+/// Opens a bundle: a path, or its bytes.
+#[pyfunction]
+pub(crate) fn load(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Bundle> {
+    let refused = |what: &str, error: OpenError| {
+        classed(embed::open_error_class(&error), format!("{what}{error}"))
+    };
+    let opened = if let Ok(bytes) = source.cast::<PyBytes>() {
+        let bytes = Bytes::copy_from_slice(bytes.as_bytes());
+        py.detach(|| {
+            let program = bundle::decode(bytes).map_err(OpenError::from)?;
+            verify(program).map_err(OpenError::Verify)
+        })
+        .map_err(|error| refused("", error))
+    } else {
+        let path: PathBuf = source.extract()?;
+        py.detach(|| bundle::open(&path))
+            .map_err(|error| refused(&format!("{}: ", path.display()), error))
+    };
+    Bundle::new(opened?, String::new())
+}

@@ -1,0 +1,48 @@
+//! Exceptions, one for each class of error: what `zbmd-run` and `zbmdc` have exit codes for.
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use zbmd_executor::cli::exit;
+use zbmd_executor::{EngineError, RunError, StreamError};
+
+create_exception!(zbmd, Error, PyException, "What zbmd refuses or fails at.");
+create_exception!(zbmd, UsageError, Error, "The call makes no sense.");
+create_exception!(zbmd, CompileError, Error, "The model or the machine is wrong.");
+create_exception!(zbmd, FileError, Error, "A file cannot be read or written.");
+create_exception!(zbmd, RefusedError, Error, "The bundle is refused, or its device is not here.");
+create_exception!(zbmd, FaultError, Error, "A kernel or a device failed during the run.");
+create_exception!(zbmd, GaveUpError, Error, "The supervisor gave up in good order.");
+
+/// An exception of one of the classes of [`exit`].
+pub(crate) fn classed(class: u8, text: impl ToString) -> PyErr {
+    let text = text.to_string();
+    match class {
+        exit::USAGE => UsageError::new_err(text),
+        exit::FILE => FileError::new_err(text),
+        exit::REFUSED => RefusedError::new_err(text),
+        exit::FAULT => FaultError::new_err(text),
+        exit::GAVE_UP => GaveUpError::new_err(text),
+        _ => Error::new_err(text),
+    }
+}
+
+/// A call that makes no sense.
+pub(crate) fn usage(text: impl Into<String>) -> PyErr {
+    UsageError::new_err(text.into())
+}
+
+pub(crate) fn engine(error: EngineError) -> PyErr {
+    classed(error.class(), error)
+}
+
+pub(crate) fn run(error: RunError) -> PyErr {
+    classed(error.class(), error)
+}
+
+pub(crate) fn stream(error: StreamError) -> PyErr {
+    match error {
+        StreamError::Stopped { .. } => FaultError::new_err(error.to_string()),
+        other => usage(other.to_string()),
+    }
+}

@@ -1,0 +1,104 @@
+"""Sessions: tokens in and out while a run goes on, from several threads, and Python stays alive meanwhile."""
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import zbmd
+from conftest import COUNT, QUIET
+
+
+def test_tokens_stream_through(twice: zbmd.Bundle) -> None:
+    with twice.start(**QUIET) as session:
+        for start in range(0, 10_000, 1000):
+            x = np.arange(start, start + 1000, dtype=np.float32)
+            assert session.push("x", x) == 1000
+        session.close("x")
+        y = session.pull("y", 9_000)
+        assert np.array_equal(y, 2 * np.arange(9_000))
+        assert not session.is_finished("y")
+        # Fewer than asked for at the end: a part of the array that was made for them.
+        rest = session.pull("y", 5_000)
+        assert np.array_equal(rest, 2 * np.arange(9_000, 10_000))
+        assert session.is_finished("y")
+        report = session.join()
+    assert report["iterations"] == 10_000 == session.iterations
+    assert report["sinks"][0]["name"] == "y"
+
+
+def test_timeouts_give_what_there_is(twice: zbmd.Bundle) -> None:
+    with twice.start(**QUIET) as session:
+        assert session.pull("y", 4, timeout=0).shape == (0,)
+        assert session.pull("y", 4, timeout=0.01).shape == (0,)
+        # Nobody pulls: the queues fill up, and the rest is not taken.
+        x = np.zeros(8_000_000, np.float32)
+        taken = session.push("x", x, timeout=0.2)
+        assert 0 < taken < len(x)
+        with pytest.raises(zbmd.UsageError, match="the timeout"):
+            session.pull("y", 4, timeout=float("nan"))
+
+
+def test_two_threads_serve_the_two_ends(twice: zbmd.Bundle) -> None:
+    x = np.random.default_rng(5).normal(size=3_000_000).astype(np.float32)
+    with twice.start(**QUIET) as session:
+        pushing = threading.Thread(target=lambda: (session.push("x", x), session.close("x")))
+        pushing.start()
+        y = session.pull("y", len(x))
+        pushing.join()
+        session.join()
+    assert np.array_equal(y, 2 * x)
+
+
+def test_a_session_can_be_stopped_from_another_thread() -> None:
+    bundle = zbmd.compile(COUNT, devices=1)
+    with bundle.start(**QUIET) as session:
+        pulled = []
+        pulling = threading.Thread(target=lambda: pulled.append(session.pull("out", 10**8)))
+        pulling.start()
+        while session.iterations == 0:
+            time.sleep(0.001)
+        session.stop()
+        pulling.join()
+        report = session.join()
+    count = len(pulled[0])
+    assert report["iterations"] == count > 0
+    assert np.array_equal(pulled[0][-1:], [count])
+
+
+def test_an_interrupt_is_seen_while_waiting(twice: zbmd.Bundle) -> None:
+    with twice.start(**QUIET) as session:
+        threading.Timer(0.1, lambda: signal.raise_signal(signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session.pull("y", 1)
+    endless = zbmd.compile(COUNT, devices=1)
+    with endless.start(**QUIET) as session:
+        session.pull("out", 1)
+        threading.Timer(0.1, lambda: signal.raise_signal(signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session.join()
+
+
+def test_mistakes_are_told(twice: zbmd.Bundle) -> None:
+    x = np.zeros(4, np.float32)
+    with twice.start(iterations=2, **QUIET) as session:
+        with pytest.raises(zbmd.UsageError, match="there is no source `y`"):
+            session.push("y", x)
+        with pytest.raises(zbmd.UsageError, match="there is no sink `x`"):
+            session.pull("x", 4)
+        with pytest.raises(zbmd.UsageError, match="there is no stream `z`"):
+            session.close("z")
+        with pytest.raises(zbmd.UsageError, match="takes no more tokens"):
+            while True:
+                session.push("x", x)
+        session.close("x")
+        with pytest.raises(zbmd.UsageError, match="`x` was closed"):
+            session.push("x", x)
+        session.join()
+        with pytest.raises(zbmd.UsageError, match="joined or closed"):
+            session.join()
+    with twice.start(**QUIET) as session:
+        session.push("x", x)
+    with pytest.raises(zbmd.FaultError, match="given up"):
+        session.push("x", x)

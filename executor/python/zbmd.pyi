@@ -1,0 +1,203 @@
+"""Statically scheduled dataflow: compiles streaming signal-processing and ML models into calendars, and runs them.
+
+Arrays of NumPy go in and come out without copies. The first dimension of an array counts tokens, the others are the
+token's: a stream of ``f32[3, 224, 224]`` takes arrays of ``float32`` and the shape ``(n, 3, 224, 224)``, a stream of
+scalars those of the shape ``(n,)``. NumPy has no bfloat16: streams of ``bf16`` carry ``uint16``, its bits.
+
+What has ``__dlpack__`` and lies in a CPU's memory, such as a tensor of PyTorch or JAX, is taken as it is too; for the
+other way, arrays of NumPy have it: ``torch.from_dlpack(outputs["y"])``.
+
+Whatever waits or computes gives up the interpreter's lock. An array that is pushed must not be written by other threads
+before the call returns.
+"""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypedDict, Unpack, final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "__version__",
+    "Bundle",
+    "Stream",
+    "load",
+    "compile",
+    "CompileError",
+    "Error",
+    "FaultError",
+    "FileError",
+    "GaveUpError",
+    "RefusedError",
+    "UsageError",
+    "Session",
+    "_serve_if_worker",
+]
+
+__version__: str
+
+class _DLPack(Protocol):
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, int]: ...
+
+_Tokens = npt.ArrayLike | _DLPack
+_Path = str | PathLike[str]
+
+class _Options(TypedDict, total=False):
+    iterations: int | None
+    """Iterations of the model at most."""
+    pad: bool
+    """At the end, fill up what is less than an iteration with zeros and run it too."""
+    isolation: Literal["threads", "processes", "gpus"]
+    """Where workers run: in threads, in processes, or GPUs in processes and CPU devices in threads."""
+    worker: _Path | None
+    """What a worker's process is, such as ``zbmd-run`` of this very build; this interpreter if left out."""
+    supervision: str | None
+    """Go on when workers are lost, as this text in RON declares; an empty one leaves all by default."""
+    checksums: bool
+    """Check that what arrives over rings is what was sent."""
+    pin: bool
+    """Tie each worker to its device's cores; so if left out."""
+    lock_memory: bool
+    """Ask the system to keep the run's memory from being paged out; so if left out."""
+    queue_bytes: int
+    """Bytes that each stream's queue holds at least."""
+
+class Error(Exception):
+    """What zbmd refuses or fails at."""
+
+class UsageError(Error):
+    """The call makes no sense."""
+
+class CompileError(Error):
+    """The model or the machine is wrong; the text draws the errors on the model."""
+
+class FileError(Error):
+    """A file cannot be read or written, or a declaration is wrong."""
+
+class RefusedError(Error):
+    """The bundle is refused, or a device that it was made for is not here."""
+
+class FaultError(Error):
+    """A kernel or a device failed during the run, or there is too little memory."""
+
+class GaveUpError(Error):
+    """The supervisor gave up in good order."""
+
+@final
+class Stream:
+    """A source or a sink of a bundle."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_source(self) -> bool:
+        """Whether tokens go in; they come out otherwise."""
+    @property
+    def dtype(self) -> str:
+        """The name of the NumPy dtype of its arrays."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions of one token; ``()`` is a scalar."""
+    @property
+    def tokens_per_iteration(self) -> int:
+        """Tokens of one iteration of the model: less than that is not processed."""
+    @property
+    def sample_rate(self) -> float | None:
+        """Tokens of one second, if the model says so."""
+
+@final
+class Bundle:
+    """A program that is ready to run, any number of times."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """Its sources and sinks, by name."""
+    @property
+    def warnings(self) -> str:
+        """What the compiler warned of; empty if nothing, or if the bundle was loaded."""
+    def save(self, path: _Path) -> None:
+        """Writes the bundle; the file appears whole or not at all."""
+    def to_bytes(self) -> bytes:
+        """The bundle's file as bytes."""
+    def run(
+        self, inputs: Mapping[str, _Tokens] | None = None, **options: Unpack[_Options]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Runs whole inputs through the model, from its initial state; what each sink gave.
+
+        The run ends with the shortest input: what is less than an iteration is left over, unless ``pad`` is true.
+        """
+    def start(self, **options: Unpack[_Options]) -> Session:
+        """Starts a run that tokens are pushed into and pulled from while it goes on."""
+
+@final
+class Session:
+    """A run of a bundle. Any thread may use it, and several may at once.
+
+    As a context manager it gives the run up at the end of the block, unless it was joined.
+    """
+
+    def push(self, name: str, tokens: _Tokens, timeout: float | None = None) -> int:
+        """Gives tokens to a source; how many were taken: fewer than given only when the timeout (s) is over.
+
+        Waits for room, so a thread that also pulls should bound it. Raises ``UsageError`` when the run takes no more.
+        """
+    def pull(self, name: str, tokens: int, timeout: float | None = None) -> npt.NDArray[Any]:
+        """So many tokens of a sink; fewer only when the timeout (s) is over, or the run has ended."""
+    def is_finished(self, name: str) -> bool:
+        """Whether the run has ended and every token of the sink has been pulled."""
+    def close(self, name: str) -> None:
+        """Ends a source; or drops what still comes to a sink."""
+    def stop(self) -> None:
+        """Ends the run in good order: it takes no more tokens, and finishes what it works on."""
+    @property
+    def iterations(self) -> int:
+        """Iterations that are done, for a display of progress: it may lag a little."""
+    def join(self) -> dict[str, Any]:
+        """Ends all sources, waits for the end of the run, and gives its report.
+
+        Sinks that were never pulled from are dropped; others must be pulled to their end, or closed.
+        """
+    def __enter__(self) -> Session: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+def load(source: _Path | bytes) -> Bundle:
+    """Opens a bundle: its file, or its bytes.
+
+    The file is mapped: it may be replaced, but not changed in place while the bundle is in use.
+    """
+
+def compile(
+    model: _Path,
+    *,
+    folder: _Path | None = None,
+    machine: _Path | None = None,
+    devices: int | None = None,
+    gpus: bool = False,
+    block: int | None = None,
+    solve: Literal["fast", "balanced", "exact"] = "fast",
+    contingencies: Literal["none", "single", "pairs"] = "none",
+    params: Mapping[str, str] | None = None,
+    dims: Mapping[str, int] | None = None,
+    set: Mapping[str, float | Sequence[float]] | None = None,
+    state: Mapping[str, str] | None = None,
+) -> Bundle:
+    """Compiles a model: a file (``.ron`` or ``.onnx``), or the text of one in RON.
+
+    A string with a line break, or that begins with ``Model(``, is a text; files that it names are looked for in
+    ``folder``. It is compiled for a machine file, or for so many like CPU devices (those of this computer if left out)
+    and its GPUs if asked. ``params`` are values for the model's parameters, as its text would write them; ``dims``,
+    ``set`` and ``state`` are for ONNX models, as the options of ``zbmdc`` of these names.
+    """
+
+def _serve_if_worker() -> None: ...
