@@ -11,6 +11,9 @@ pub mod actors {}
 #[doc = include_str!("../docs/embedding.md")]
 pub mod embedding {}
 
+#[doc = include_str!("../docs/languages.md")]
+pub mod languages {}
+
 #[doc = include_str!("../docs/calendars.md")]
 pub mod calendars {}
 
