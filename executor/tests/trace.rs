@@ -195,10 +195,22 @@ fn profiles_count_every_call() {
 #[test]
 fn losses_and_recoveries_are_in_the_trace() {
     let case = Case::new(with_tail(programs::spare()), 400_000);
+    // However slow the computer, the supervisor does not give up.
+    let hardy = r#"Supervision(intensity: 1000000, period: "60s", backoff: (base: "1ms", longest: "5ms"),
+        breaker: (failures: 1000000), futile: 1000)"#;
+    std::fs::write(case.path("hardy.ron"), hardy).expect("written");
     let mut recovered = false;
     for seed in 0..20 {
         let seed = seed.to_string();
-        let args = ["--trace", "run.trace", "--isolation", "processes", "--inject", &seed];
+        let args = [
+            "--trace",
+            "run.trace",
+            "--isolation",
+            "processes",
+            "--inject",
+            &seed,
+            "--supervise=hardy.ron",
+        ];
         let output = case.run(&args);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let (trace, _) = case.trace("run.trace").expect("a trace of this bundle");
