@@ -16,9 +16,11 @@ use super::*;
 
 /// When the run of a test began.
 const BEGAN_NS: u64 = 1_000_000;
+/// Planned periods from one period of such a run to the next.
+const PACE: u64 = 10;
 
 /// A run of plan 0 for so many blocks, on a clock of two ticks to a nanosecond. Everything takes as long as planned but
-/// what `takes` says takes longer; devices do not wait for one another.
+/// what `takes` says takes longer; all devices begin each period together, long after the one before.
 fn ran(program: &Program, blocks: u64, takes: impl Fn(usize, u32) -> u64) -> Vec<u8> {
     let plan = &program.plans[PlanId(0)];
     let begin = Begin {
@@ -35,10 +37,9 @@ fn ran(program: &Program, blocks: u64, takes: impl Fn(usize, u32) -> u64) -> Vec
     for (c, calendar) in plan.calendars.iter().enumerate() {
         let (slots, numbers) = Expansion::all(&calendar.lanes);
         let mut words = Vec::new();
-        let mut now_ns = BEGAN_NS;
         for period in 0..blocks + u64::from(plan.stages) - 1 {
+            let mut now_ns = BEGAN_NS + period * PACE * plan.period_ns;
             words.extend([word(PERIOD, period), 2 * now_ns]);
-            let begin_ns = now_ns;
             for (slot, number) in slots.iter().zip(&numbers) {
                 let stage = u64::from(slot.stage);
                 if stage > period || period - stage >= blocks {
@@ -49,9 +50,8 @@ fn ran(program: &Program, blocks: u64, takes: impl Fn(usize, u32) -> u64) -> Vec
                 now_ns += length;
             }
             words.push(word(OTHER, 2));
-            now_ns = (now_ns + 1).max(begin_ns + plan.period_ns);
+            last = last.max(now_ns + 1);
         }
-        last = last.max(now_ns);
         chunks.push(Chunk::Words { epoch: 0, calendar: c as u32, words });
     }
     let line = "{\"event\":\"opened\"}".to_owned();
@@ -93,7 +93,7 @@ fn what_took_as_long_as_planned_is_drawn_as_planned() {
         let view = measured(&program, &trace);
         let plan = &view.plans[0];
         let run = plan.measured.as_ref().expect("it was run");
-        assert!(run.periods > 0 && run.period_ns >= plan.period_ns);
+        assert!(run.periods > 0 && run.period_ns == PACE * plan.period_ns);
         for lane in &run.lanes {
             let slots = &plan.lanes[lane.lane as usize].slots;
             assert_eq!(lane.slots.len(), slots.len());
