@@ -147,7 +147,7 @@ fn a_trace_of_another_bundle_is_refused() {
     for at in 0..bytes.len() {
         wrong[at] ^= 0x41;
         let _ = Trace::of_program(&wrong, &case.program);
-        wrong[at] = bytes[at];
+        wrong[at] ^= 0x41;
     }
 }
 

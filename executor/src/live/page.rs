@@ -154,8 +154,8 @@ impl Page {
         let took_ns = now_ns.saturating_sub(at) as f64;
         let done = periods.saturating_sub(before) as f64;
         let live = &mut self.live;
-        let per_s = |n: f64| if took_ns > 0.0 { n * 1e9 / took_ns } else { 0.0 };
-        live.iterations_per_s = per_s(iterations.saturating_sub(then) as f64);
+        let since = iterations.saturating_sub(then) as f64;
+        live.iterations_per_s = if took_ns > 0.0 { since * 1e9 / took_ns } else { 0.0 };
         live.period_measured_ns = if done > 0.0 { took_ns / done } else { 0.0 };
         let planned = progress.period_planned_ns as f64;
         let is_known = planned > 0.0 && live.period_measured_ns > 0.0;

@@ -238,7 +238,8 @@ impl Clock {
         });
         let from = all.next().unwrap_or(Clocks { ticks: 0, ns: 0 });
         let one = Clocks { ticks: from.ticks.saturating_add(1), ns: from.ns.saturating_add(1) };
-        let to = all.last().filter(|to| to.ticks > from.ticks && to.ns >= from.ns).unwrap_or(one);
+        let to =
+            all.next_back().filter(|to| to.ticks > from.ticks && to.ns >= from.ns).unwrap_or(one);
         Self { from, to }
     }
 
