@@ -41,10 +41,15 @@ fn a_handle_in_use_says_so_and_a_session_stops_from_anywhere() {
         let sink = std::ptr::without_provenance_mut(sink_);
         let mut to = [0u8; 16];
         let mut pulled = 0;
-        // SAFETY: the buffer and the place are there.
-        let status =
-            unsafe { zbmd_sink_pull(sink, to.as_mut_ptr().cast(), 16, -1, &raw mut pulled) };
-        (status, pulled)
+        loop {
+            // SAFETY: the buffer and the place are there.
+            let status =
+                unsafe { zbmd_sink_pull(sink, to.as_mut_ptr().cast(), 16, -1, &raw mut pulled) };
+            // The other thread may be the user of the sink just now.
+            if status != ZBMD_USAGE {
+                break (status, pulled);
+            }
+        }
     });
     let joining =
         std::thread::spawn(move || zbmd_session_join(std::ptr::without_provenance(session_)));
