@@ -317,15 +317,18 @@ fn top_ends_with_the_run_and_tells_of_a_dead_one() {
     let (mut child, stdin) = open_run(&case);
     let pid = child.id().to_string();
     wait_for(&pid);
-    let watcher = case
+    let mut watcher = case
         .command(&["top", &pid, "--every", "10ms"])
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
+    // The run goes on until it has been seen.
+    let mut shown = watcher.stdout.take().expect("piped");
+    shown.read_exact(&mut [0]).expect("something is shown");
     drop(stdin);
     assert!(child.wait().expect("ends").success());
-    let watched = watcher.wait_with_output().expect("ends");
-    assert_eq!(watched.status.code(), Some(0));
+    shown.read_to_end(&mut Vec::new()).expect("ends");
+    assert_eq!(watcher.wait().expect("ends").code(), Some(0));
 
     let (mut child, _stdin) = open_run(&case);
     let pid = child.id().to_string();

@@ -102,7 +102,7 @@ fn forged_numbers_are_refused() {
         (16, &max, "the file should end at byte 18446744073709551615"),
         (entry(1, 0), &[9], "section 1 is of kind 9, must be 2 (graph)"),
         (entry(1, 4), &[9], "must be 0, is 9"),
-        (entry(2, 8), &[0], "section machine starts at byte"),
+        (entry(2, 8), &[1], "section machine starts at byte"),
         (entry(2, 8), &max, "section machine starts at byte"),
         (entry(7, 16), &max, "a section needs 18446744073709551615 bytes"),
         (entry(7, 16), &[0], "the file should end at byte"),

@@ -55,7 +55,7 @@ pub(crate) enum Command {
 Examples:
   zbmdc compile agc.ron                                   writes agc.zbmd for this computer
   zbmdc compile agc.ron --devices 2 --max-latency 5ms -o agc2.zbmd
-  zbmdc compile net.onnx --cores 2                        two cores work on each op together
+  zbmdc compile agc.ron --cores 2                         two cores work on each op together
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
