@@ -1,7 +1,8 @@
 //! A first look at an ONNX file: lengths and nesting, before a parser trusts them.
 //!
 //! A length that reaches beyond its message would have memory allocated for it, and deep nesting would exhaust the
-//! stack. This walk goes through exactly those messages that may hold each other.
+//! stack; on a message whose last field is cut off the parser never ends. This walk goes through exactly those messages
+//! that the parser reads.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -23,6 +24,10 @@ enum Message {
     Sequence,
     Tensor,
     SparseTensor,
+    TensorType,
+    Shape,
+    /// One that holds no other: an entry of metadata, a set of operators, a dimension.
+    Plain,
 }
 
 /// What lies in a field with a length.
@@ -40,6 +45,11 @@ impl Message {
     fn field(self, number: u64) -> Field {
         Field::Message(match (self, number) {
             (Message::Model, 7) => Message::Graph,
+            (Message::Model, 8 | 14) | (Message::Tensor, 13) | (Message::Shape, 1) => {
+                Message::Plain
+            }
+            (Message::Type, 1) => Message::TensorType,
+            (Message::TensorType, 2) => Message::Shape,
             (Message::Graph, 1) => Message::Node,
             (Message::Graph, 11..=13) => Message::ValueInfo,
             (Message::Node, 5) => Message::Attribute,
