@@ -1,8 +1,8 @@
 //! A first look at an ONNX file: lengths and nesting, before a parser trusts them.
 //!
-//! A length that reaches beyond its message would have memory allocated for it, and deep nesting would exhaust the
-//! stack; on a message whose last field is cut off the parser never ends. This walk goes through exactly those messages
-//! that the parser reads.
+//! A length that reaches beyond its message would have memory allocated for it, deep nesting would exhaust the stack, and
+//! on a number of more than ten bytes the parser never ends. This walk goes through exactly those messages that the
+//! parser reads.
 
 use std::io::{Read, Seek, SeekFrom};
 
