@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -67,6 +68,15 @@ def test_a_session_can_be_stopped_from_another_thread() -> None:
     assert np.array_equal(pulled[0][-1:], [count])
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Python's own handler. Without it interrupts are lost where the tests were started by a shell in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_is_seen_while_waiting(twice: zbmd.Bundle) -> None:
     with twice.start(**QUIET) as session:
         threading.Timer(0.1, lambda: signal.raise_signal(signal.SIGINT)).start()
