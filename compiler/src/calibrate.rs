@@ -16,7 +16,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use zbmd_backends::kernel::Kernel;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::Device as Gpu;
+use zbmd_backends::gpu::{Device as Gpu, Drivers, Options, is_gpu};
 use zbmd_ir::{Actor, ActorId, BlobId, Device, DeviceId, Graph, Machine, Role, TiSlice};
 
 use crate::compile::WriteError;
@@ -167,7 +167,7 @@ struct Group {
     kind: String,
     devices: Vec<DeviceId>,
     /// The GPU, if they are one, or why it cannot be measured.
-    gpu: Option<Result<Arc<Gpu>, String>>,
+    gpu: Option<Result<Gpu, String>>,
 }
 
 /// Costs of all kernels of the graph on all devices of this computer, added to `costs`.
@@ -235,11 +235,13 @@ fn groups(machine: &Machine, computer: &kind::Computer) -> Vec<Group> {
 
 /// The GPUs, each for itself.
 fn gpu_groups(machine: &Machine) -> Vec<Group> {
-    let mut opened = gpu::Opened::default();
-    let gpus = machine.devices.iter_enumerated().filter(|(_, d)| d.backend == "vulkan");
+    let mut drivers = Drivers::default();
+    let gpus = machine.devices.iter_enumerated().filter(|(_, d)| is_gpu(&d.backend));
     let group = |(id, device): (DeviceId, &Device)| {
-        let gpu = opened.device(&device.name);
-        let kind = gpu.as_ref().map_or_else(|_| "vulkan: none".to_owned(), |gpu| gpu::kind(gpu));
+        let gpu = drivers.open(&device.backend, &device.name, &Options::default());
+        let gpu = gpu.map_err(|fault| fault.to_string());
+        let none = |_: &String| format!("{}: none", device.backend);
+        let kind = gpu.as_ref().map_or_else(none, Gpu::kind);
         Group { kind, devices: vec![id], gpu: Some(gpu) }
     };
     gpus.map(group).collect()
@@ -300,7 +302,7 @@ fn one(
     graph: &Graph,
     model: &Model<'_>,
     found: &Found<'_>,
-    (device, gpu): (&Device, &Option<Result<Arc<Gpu>, String>>),
+    (device, gpu): (&Device, &Option<Result<Gpu, String>>),
     how: &CalibrateOptions,
     clock: &dyn Fn() -> u64,
 ) -> (MeasuredCost, CostSource) {

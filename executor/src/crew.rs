@@ -168,8 +168,8 @@ impl Crew {
     fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> Result<(), Farewell> {
         if self.is_thread(device) {
             if self.engine.is_gpu(device) {
-                let name = &self.engine.program.machine.devices[device].name;
-                self.gpus.probe(name).map_err(Farewell::NoDevice)?;
+                let which = &self.engine.program.machine.devices[device];
+                self.gpus.probe(which).map_err(Farewell::NoDevice)?;
             }
             self.members.insert(device, Member { incarnation, hand: Hand::Thread });
             self.tell(News::Ready { device, incarnation });

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use zbmd_backends::gpu;
 use zbmd_backends::kernel::{Io, Kernel, Scratch, Shape};
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PlanId,
@@ -13,7 +14,7 @@ use crate::arena::{Arena, OutOfMemory};
 use crate::border;
 use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
-use crate::gpu;
+use crate::gpu::steps;
 use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
 use crate::session::Inner;
 
@@ -22,7 +23,7 @@ use crate::session::Inner;
 pub enum Unsupported {
     /// A device of a backend that this program has no code for.
     #[error(
-        "plan `{plan}` uses {device} of backend `{backend}`; this executor runs `cpu` and `vulkan`: compile for a machine of such devices"
+        "plan `{plan}` uses {device} of backend `{backend}`; this executor runs `cpu`, `cuda` and `vulkan`: compile for a machine of such devices"
     )]
     Backend {
         /// The plan.
@@ -159,7 +160,8 @@ pub(crate) fn check(program: &zbmd_ir::Program, plan: &Plan) -> Result<(), Unsup
     for calendar in &plan.calendars {
         let device = &program.machine.devices[calendar.device];
         let name = || (plan.name.clone(), device.name.clone());
-        if !["cpu", gpu::BACKEND].contains(&device.backend.as_str()) {
+        let is_gpu = gpu::is_gpu(&device.backend);
+        if device.backend != "cpu" && !is_gpu {
             let ((plan, device), backend) = (name(), device.backend.clone());
             return Err(Unsupported::Backend { plan, device, backend });
         }
@@ -172,7 +174,7 @@ pub(crate) fn check(program: &zbmd_ir::Program, plan: &Plan) -> Result<(), Unsup
         for lane in &calendar.lanes {
             stream_stages(&program.graph, &lane.entries, &mut stages)?;
         }
-        if let (Some(actor), gpu::BACKEND) = (stages.keys().next(), device.backend.as_str()) {
+        if let (Some(actor), true) = (stages.keys().next(), is_gpu) {
             let ((plan, device), actor) = (name(), program.graph.actors[*actor].name.clone());
             return Err(Unsupported::Stream { plan, actor, device });
         }
@@ -249,7 +251,7 @@ pub(crate) fn step_tables(
     let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
     let table = |calendar: &Calendar| {
         if engine.is_gpu(calendar.device) {
-            return StepTable(gpu::steps(calendar));
+            return StepTable(steps(calendar));
         }
         let Ok(memory) = Memory::sketch(calendar, epoch) else { return StepTable(Vec::new()) };
         let lowered = lower(&known, plan, calendar, &memory);

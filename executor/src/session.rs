@@ -517,7 +517,7 @@ impl Drop for Session {
 impl Inner {
     /// Whether a device is a GPU.
     pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
-        self.program.machine.devices[device].backend == crate::gpu::BACKEND
+        zbmd_backends::gpu::is_gpu(&self.program.machine.devices[device].backend)
     }
 
     /// Tokens that an actor's port 0 moves in one iteration.

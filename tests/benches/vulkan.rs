@@ -73,7 +73,7 @@ fn one_by_one(
     let actor = program.graph.actors.iter().find(|a| a.op == "Gain").expect("a chain");
     let plan = registry.lower(actor, &program.blobs, device.caps()).expect("a kernel");
     let firings = program.plans[PlanId(0)].block as usize;
-    let mut call = GpuCall::new(device, actor, &plan, firings).expect("a call");
+    let mut call = GpuCall::new(device, actor, &plan, firings, 1).expect("a call");
     median(20, || {
         let start = Instant::now();
         (0..slots).for_each(|_| call.run().expect("a run"));

@@ -47,6 +47,11 @@ pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
 
 /// A CPU, and a GPU like the one at hand.
 pub fn machine() -> Machine {
+    with(&["vulkan"])
+}
+
+/// A CPU, and a GPU of each backend.
+pub fn with(backends: &[&str]) -> Machine {
     let device = |name: &str, backend: &str| Device {
         name: name.to_owned(),
         backend: backend.to_owned(),
@@ -55,16 +60,19 @@ pub fn machine() -> Machine {
         flops_per_s: 10_000_000_000,
         bytes_per_s: 10_000_000_000,
     };
-    let link = |from, to| Link {
-        from: DeviceId(from),
-        to: DeviceId(to),
+    let link = |from: DeviceId, to: DeviceId| Link {
+        from,
+        to,
         bytes_per_s: 5_000_000_000,
         latency_ns: 10_000,
     };
-    Machine {
-        devices: vec![device("cpu:0", "cpu"), device("vulkan:0", "vulkan")].into(),
-        links: vec![link(0, 1), link(1, 0)].into(),
-    }
+    let gpus = backends.iter().map(|backend| device(&format!("{backend}:0"), backend));
+    let devices: TiVec<DeviceId, Device> =
+        std::iter::once(device("cpu:0", "cpu")).chain(gpus).collect();
+    let ids = || devices.keys();
+    let pairs = ids().flat_map(|from| ids().map(move |to| (from, to))).filter(|(a, b)| a != b);
+    let links = pairs.map(|(from, to)| link(from, to)).collect();
+    Machine { devices, links }
 }
 
 /// The model, every actor that has a kernel there, and that `on_gpu` wants there, on the GPU of [`machine`].
@@ -78,13 +86,28 @@ pub fn place(
     block: Block,
     on_gpu: fn(usize) -> bool,
 ) -> Verified<Program> {
-    let (graph, blobs, machine) = (graph.clone(), blobs.clone(), machine());
-    let (cpu, gpu) = (DeviceId(0), DeviceId(1));
+    let home = |i| if on_gpu(i) { DeviceId(1) } else { DeviceId(0) };
+    place_on(machine(), graph, blobs, registry, block, &home)
+}
+
+/// The model on a machine, each actor where `home` wants it, if that device has a kernel for it, else on the first.
+///
+/// # Panics
+/// If there is no valid plan.
+pub fn place_on(
+    machine: Machine,
+    graph: &Graph,
+    blobs: &TiVec<BlobId, Bytes>,
+    registry: &Registry,
+    block: Block,
+    home: &dyn Fn(usize) -> DeviceId,
+) -> Verified<Program> {
+    let (graph, blobs) = (graph.clone(), blobs.clone());
     let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
     let costs = Costs { table: graph.actors.iter().map(cost).collect() };
     let pins = costs.table.iter_enumerated().map(|(id, row)| {
-        let wanted = row[gpu].is_some() && on_gpu(id.index());
-        (id, if wanted { gpu } else { cpu })
+        let wanted = home(id.index());
+        (id, if row[wanted].is_some() { wanted } else { DeviceId(0) })
     });
     let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");

@@ -13,6 +13,10 @@ use crate::kernels::{Caps, Needs};
 /// The oldest architecture that the printed code is for: Volta.
 const MIN_ARCH: (u32, u32) = (7, 0);
 
+/// Set to `software` in the environment of tests to have [`Instance::software`] loaded.
+#[cfg(any(test, feature = "testing"))]
+const SOFTWARE: &str = "ZBMD_CUDA";
+
 /// The driver of this machine. Kept while any device of it is open.
 pub struct Instance {
     source: Source,
@@ -37,6 +41,10 @@ impl Instance {
     /// # Errors
     /// [`Unavailable`] without a driver, with too old a one, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
+        #[cfg(any(test, feature = "testing"))]
+        if std::env::var_os(SOFTWARE).is_some_and(|v| v == "software") {
+            return Ok(Self::software());
+        }
         let (api, version) = Api::load()?;
         Ok(Arc::new(Instance { source: Source::Cuda(Box::new(api)), version }))
     }

@@ -29,6 +29,7 @@
 #![expect(unsafe_code, reason = "copies between host regions and mapped memory")]
 #![expect(private_bounds, reason = "devices are made here and nowhere else")]
 
+mod call;
 mod expand;
 mod layout;
 mod merge;
@@ -41,6 +42,7 @@ use std::collections::VecDeque;
 
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
+pub use self::call::Call;
 use self::prepare::{RingInfo, Segment};
 pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};

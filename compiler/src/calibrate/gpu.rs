@@ -1,10 +1,7 @@
 //! Measures the kernels of one actor on a GPU: what a call adds to a calendar, which submits all of its calls at once.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
+use zbmd_backends::gpu::{Calls, Device, Fault};
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, Fault, GpuCall, Instance, Options};
 use zbmd_ir::{Actor, BlobId, TiSlice};
 
 use super::measure::{Limits, Measurement, Refusal, fit, median, port_bytes};
@@ -20,41 +17,11 @@ const CALL_BYTES: u64 = 1 << 20;
 const LONG_NS: u64 = 20_000_000;
 const MAX_FIRINGS: u64 = 1 << 18;
 
-/// The GPUs of this computer that were asked for, opened once.
-#[derive(Default)]
-pub(crate) struct Opened {
-    instance: Option<Result<Arc<Instance>, String>>,
-    devices: BTreeMap<String, Result<Arc<Device>, String>>,
-}
-
-impl Opened {
-    /// The device of that name.
-    ///
-    /// # Errors
-    /// Why it cannot be opened, in a sentence.
-    pub(crate) fn device(&mut self, name: &str) -> Result<Arc<Device>, String> {
-        let load = || Instance::load(false).map_err(|e| e.to_string());
-        let instance = self.instance.get_or_insert_with(load).clone();
-        let open = || {
-            let instance = instance?;
-            let listed = instance.find(name).map_err(|e| e.to_string())?;
-            Device::open(&instance, &listed, &Options::default()).map_err(|e| e.to_string())
-        };
-        self.devices.entry(name.to_owned()).or_insert_with(open).clone()
-    }
-}
-
-/// What kind of device it is, for the cache: the device and its driver.
-pub(crate) fn kind(device: &Device) -> String {
-    let listed = device.listed();
-    format!("vulkan: {} {} {}", listed.uuid_text(), listed.title, listed.driver)
-}
-
 /// Submissions of one and of several calls of a number of firings.
 struct Size {
     firings: u64,
-    one: GpuCall,
-    many: GpuCall,
+    one: Calls,
+    many: Calls,
     /// Picoseconds of one call.
     samples: Vec<f64>,
 }
@@ -62,9 +29,9 @@ struct Size {
 impl Size {
     /// Picoseconds that one call more takes; and nanoseconds of the longer submission.
     fn sample(&mut self, clock: &dyn Fn() -> u64) -> Result<(f64, u64), Fault> {
-        let time = |call: &mut GpuCall| {
+        let time = |call: &mut Calls| {
             let start = clock();
-            call.run().map(|()| clock().saturating_sub(start))
+            call().map(|()| clock().saturating_sub(start))
         };
         let (one, many) = (time(&mut self.one)?, time(&mut self.many)?);
         let ps = many.saturating_sub(one).max(1) as f64 * 1e3 / (CALLS - 1) as f64;
@@ -79,7 +46,7 @@ impl Size {
 pub(crate) fn measure(
     (registry, blobs): (&Registry, &TiSlice<BlobId, Bytes>),
     actor: &Actor,
-    device: &Arc<Device>,
+    device: &Device,
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Measurement, Refusal> {
@@ -90,7 +57,7 @@ pub(crate) fn measure(
     let mut probed = Vec::new();
     let mut firings = 1;
     loop {
-        let call = |calls| GpuCall::repeated(device, actor, &plan, firings as usize, calls);
+        let call = |calls| device.calls(actor, &plan, firings as usize, calls);
         let (one, many) = (call(1).map_err(refuse)?, call(CALLS).map_err(refuse)?);
         let mut size = Size { firings, one, many, samples: Vec::new() };
         let (_, ns) = size.sample(clock).map_err(refuse)?;

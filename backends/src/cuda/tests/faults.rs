@@ -7,7 +7,9 @@ use zbmd_ir::TiVec;
 
 use super::soft;
 use crate::cuda::device::{Bank, Draft};
-use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, Site, Verdict};
+use crate::cuda::{
+    Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict,
+};
 use crate::kernels::lang::{Builder, Kernel, Mem};
 use crate::kernels::{Operand, Step};
 use crate::op::Registry;
@@ -18,7 +20,11 @@ use crate::replay::Home;
 fn work(device: &Arc<Device>) -> Result<(), Fault> {
     let subject = subject("Tone", "freq: 1, rate: 8", "");
     let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-    let mut call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4)?;
+    let call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4, 1);
+    let mut call = call.map_err(|error| match error {
+        ReplayError::Fault(fault) => fault,
+        error => panic!("{error}"),
+    })?;
     call.set_state(0, &[0; 8])?;
     call.run()?;
     assert_eq!(call.output(0)?.len(), 32);
@@ -34,7 +40,7 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
     let whole = soft();
     work(&whole).expect("nothing is injected");
     // Not part of a call, or of opening a device.
-    let elsewhere = [Site::Context, Site::Stream, Site::Zero, Site::CopyNode, Site::ZeroNode];
+    let elsewhere = [Site::Context, Site::Stream, Site::CopyNode, Site::ZeroNode];
     for &site in Site::ALL.iter().filter(|s| !elsewhere.contains(s)) {
         for (code, lost, verdict) in [
             (700, true, Verdict::RestartWorker),
@@ -98,7 +104,7 @@ fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
         if let Step::Run(run) = &mut plan.steps[0] {
             (run.kernel, run.operands) = (Arc::new(wrong(kind)), vec![Operand::Output(0)]);
         }
-        let mut call = GpuCall::new(&device, &subject.actor, &plan, 1).expect("a call");
+        let mut call = GpuCall::new(&device, &subject.actor, &plan, 1, 1).expect("a call");
         let said = call.run().err().map(|fault| match fault {
             Fault::Lost { site: Site::Query | Site::Record, code } => code.0,
             other => panic!("{other}"),

@@ -29,7 +29,7 @@ fn on_device(
     let mut first = 0;
     while first < firings {
         let count = group.min(firings - first);
-        let mut call = GpuCall::new(device, &subject.actor, plan, count).expect("a call");
+        let mut call = GpuCall::new(device, &subject.actor, plan, count, 1).expect("a call");
         for (i, all) in inputs.iter().enumerate() {
             let port = &subject.actor.inputs[i];
             let start = first * (port.rate * port.token.bytes()) as usize;

@@ -125,17 +125,20 @@ pub(super) fn on_device(
     let mut first = 0;
     while first < firings {
         let count = group.min(firings - first);
-        let mut call = GpuCall::new(&device, &subject.actor, plan, count).expect("a call");
+        let mut call = GpuCall::new(&device, &subject.actor, plan, count, 1).expect("a call");
         for (i, all) in inputs.iter().enumerate() {
             let port = &subject.actor.inputs[i];
             let start = first * (port.rate * port.token.bytes()) as usize;
             let tokens = (count as u64 - 1) * port.rate + port.window;
-            call.set_input(i, &all[start..][..(tokens * port.token.bytes()) as usize]);
+            let bytes = &all[start..][..(tokens * port.token.bytes()) as usize];
+            call.set_input(i, bytes).expect("an input");
         }
-        states.iter().enumerate().for_each(|(i, s)| call.set_state(i, s));
+        states.iter().enumerate().for_each(|(i, s)| call.set_state(i, s).expect("a state"));
         call.run().expect("a run");
-        outputs.iter_mut().enumerate().for_each(|(i, o)| o.extend(call.output(i)));
-        states.iter_mut().enumerate().for_each(|(i, s)| *s = call.state(i));
+        let outputs = outputs.iter_mut().enumerate();
+        outputs.for_each(|(i, o)| o.extend(call.output(i).expect("an output")));
+        let states = states.iter_mut().enumerate();
+        states.for_each(|(i, s)| *s = call.state(i).expect("a state"));
         first += count;
     }
     (outputs, states)
