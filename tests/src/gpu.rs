@@ -13,9 +13,9 @@ use zbmd_backends::vulkan::{
 };
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Contingencies, Costs, DType, Device,
-    DeviceId, Endpoint, Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader,
-    RingId, Role, State, TiVec, TokenType, Value,
+    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Costs, DType, Device, DeviceId, Endpoint,
+    Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader, RingId, Role, State,
+    TiVec, TokenType, Value,
 };
 use zbmd_scheduler::{Block, schedule};
 
@@ -88,9 +88,7 @@ pub fn place(
     });
     let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
-    let contingencies = Contingencies::default();
-    let program =
-        Program { graph, machine, plans: plans.into(), contingencies, blobs, kernels: Vec::new() };
+    let program = Program { graph, machine, plans: plans.into(), blobs, ..Program::default() };
     verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
 }
 
