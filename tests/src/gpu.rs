@@ -19,7 +19,7 @@ use zbmd_ir::{
 };
 use zbmd_scheduler::{Block, schedule};
 
-use crate::run::{Streams, random_inputs};
+use crate::run::{Streams, compile, random_inputs};
 
 /// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.
 ///
@@ -90,6 +90,20 @@ pub fn place(
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
     let program = Program { graph, machine, plans: plans.into(), blobs, ..Program::default() };
     verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
+}
+
+/// [`place`] for `graphs/{model}`.
+///
+/// # Panics
+/// If it does not compile, or there is no valid plan.
+pub fn place_model(
+    model: &str,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let Program { graph, blobs, .. } = compile(model, 1, registry).program.into_inner();
+    place(&graph, &blobs, registry, block, on_gpu)
 }
 
 /// A chain of so many gains on the GPU, in blocks of 64 tokens.
