@@ -26,7 +26,7 @@ mod linux {
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
     use std::sync::Mutex;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use zbmd_backends::op::Registry;
     use zbmd_backends::vulkan::{Device, Injected, Injection, Options, Site};
@@ -38,7 +38,8 @@ mod linux {
     use zbmd_scheduler::Block;
     use zbmd_tests::data;
     use zbmd_tests::gpu::{distance, machine, open, place, tame_inputs};
-    use zbmd_tests::losses::{Feed, HARDY, Told, live, live_seen, supervised};
+    use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::losses::{self, Feed, HARDY, Told, live, live_seen, options, supervised};
     use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
 
     use super::{decode, segments};
@@ -54,11 +55,6 @@ mod linux {
         decode::register(&mut registry);
         segments::register(&mut registry);
         registry
-    }
-
-    fn options(isolation: Isolation) -> RunOptions {
-        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
     }
 
     /// Every sink and the state at the end, beside the interpreter's.
@@ -303,7 +299,7 @@ mod linux {
             let mut options = options(GPUS);
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             let (got, recoveries) = run(&machine(), Losses::Single, feed, options);
-            let threads = self::options(Isolation::Threads);
+            let threads = losses::options(Isolation::Threads);
             let plain = Feed { per_s: None, ..feed };
             let (want, _) = run(&cpu, Losses::None, plain, threads);
             assert_eq!(got.len(), want.len(), "bytes of the sink");
@@ -490,7 +486,7 @@ mod linux {
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&registry());
         set("ZBMD_VULKAN_VALIDATE", Some("1".to_owned()));
-        let tests: [(&str, fn()); 11] = [
+        let tests: [Test; 11] = [
             ("models", models),
             ("tensors", tensors),
             ("anywhere", anywhere),
@@ -503,32 +499,6 @@ mod linux {
             ("unsupervised", unsupervised),
             ("missing", missing),
         ];
-        if std::env::args().any(|a| a == "--list") {
-            tests.iter().for_each(|(name, _)| println!("{name}: test"));
-            return;
-        }
-        if open(true, &Options::default()).is_none() {
-            return;
-        }
-        let wanted: Vec<String> =
-            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-        let limit = Duration::from_secs(240);
-        for (name, test) in tests {
-            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-                continue;
-            }
-            let begun = Instant::now();
-            let watch = std::thread::spawn(move || {
-                std::thread::park_timeout(limit);
-                if begun.elapsed() >= limit {
-                    eprintln!("test {name} ... hangs");
-                    std::process::exit(101);
-                }
-            });
-            test();
-            watch.thread().unpark();
-            watch.join().expect("no panic");
-            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
-        }
+        harness::run(&tests, || open(true, &Options::default()).is_some());
     }
 }
