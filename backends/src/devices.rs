@@ -72,6 +72,20 @@ pub struct Gpu {
     pub api: String,
 }
 
+/// The first that is wanted of a driver's devices, or the names that there are, in words.
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+pub(crate) fn find<T>(
+    listed: Vec<T>,
+    name: impl Fn(&T) -> &str,
+    is_wanted: impl Fn(&T) -> bool,
+) -> Result<T, String> {
+    let known = match listed.len() {
+        0 => "there is none".to_owned(),
+        _ => listed.iter().map(name).collect::<Vec<_>>().join(", "),
+    };
+    listed.into_iter().find(is_wanted).ok_or(known)
+}
+
 /// The GPUs of this machine, in a stable order: by driver (CUDA, then Vulkan), by kind, by UUID. A card that both drivers
 /// find is there twice. Rooflines are guesses; only calibration knows.
 ///

@@ -434,13 +434,13 @@ impl Device {
     ) -> Result<Box<dyn Replay>, Fault> {
         Ok(match self {
             #[cfg(feature = "vulkan")]
-            Device::Vulkan(device) => Box::new(vulkan::Replay::new(
-                device, registry, program, plan, calendar, regions,
-            )?),
+            Device::Vulkan(device) => {
+                Box::new(vulkan::Replay::new(device, registry, program, plan, calendar, regions)?)
+            }
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => Box::new(cuda::Replay::new(
-                device, registry, program, plan, calendar, regions,
-            )?),
+            Device::Cuda(device) => {
+                Box::new(cuda::Replay::new(device, registry, program, plan, calendar, regions)?)
+            }
         })
     }
 }

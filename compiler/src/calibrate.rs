@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use zbmd_backends::gpu::{Device as Gpu, Drivers, Options, is_gpu};
 use zbmd_backends::kernel::Kernel;
 use zbmd_backends::op::Registry;
-use zbmd_backends::gpu::{Device as Gpu, Drivers, Options, is_gpu};
+use zbmd_backends::team::Team;
 use zbmd_ir::{Actor, ActorId, BlobId, Device, DeviceId, Graph, Machine, Role, TiSlice};
 
 use crate::compile::WriteError;
@@ -269,7 +270,8 @@ fn on_kind(
     let mut done = 0;
     // A thread of its own, so that the caller's goes on where it likes.
     let pinned = || {
-        let _team = kind::team(&device.cores);
+        // A machine file may name cores that this process does not have: measured anywhere, they are still measured.
+        let _team = Team::of_cores(&device.cores, true);
         let start = Instant::now();
         let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut outcomes = Vec::with_capacity(kernels.len());

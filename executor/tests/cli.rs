@@ -4,10 +4,10 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{inputs, interpreter, on_a_gpu, three_to_two, verified, with_tail};
+use common::{inputs, interpreter, on_a_gpu, runner, text, three_to_two, verified, with_tail};
 use zbmd_ir::testing::programs;
 use zbmd_ir::{Program, Value, bundle};
 
@@ -56,17 +56,6 @@ impl Case {
     fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("started")
     }
-}
-
-/// The example `mix_run`, which cargo builds next to this test.
-fn runner() -> PathBuf {
-    let here = std::env::current_exe().expect("a path");
-    let target = here.parent().and_then(Path::parent).expect("target/profile/deps/test");
-    target.join("examples").join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn code(output: &Output) -> i32 {

@@ -13,13 +13,13 @@ use zbmd_backends::vulkan::{
 };
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Contingencies, Costs, DType, Device,
-    DeviceId, Endpoint, Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader,
-    RingId, Role, State, TiVec, TokenType, Value,
+    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Costs, DType, Device, DeviceId, Endpoint,
+    Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader, RingId, Role, State,
+    TiVec, TokenType, Value,
 };
 use zbmd_scheduler::{Block, schedule};
 
-use crate::run::{Streams, random_inputs};
+use crate::run::{Streams, compile, random_inputs};
 
 /// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.
 ///
@@ -111,10 +111,22 @@ pub fn place_on(
     });
     let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
-    let contingencies = Contingencies::default();
-    let program =
-        Program { graph, machine, plans: plans.into(), contingencies, blobs, kernels: Vec::new() };
+    let program = Program { graph, machine, plans: plans.into(), blobs, ..Program::default() };
     verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
+}
+
+/// [`place`] for `graphs/{model}`.
+///
+/// # Panics
+/// If it does not compile, or there is no valid plan.
+pub fn place_model(
+    model: &str,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let Program { graph, blobs, .. } = compile(model, 1, registry).program.into_inner();
+    place(&graph, &blobs, registry, block, on_gpu)
 }
 
 /// A chain of so many gains on the GPU, in blocks of 64 tokens.

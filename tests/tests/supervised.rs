@@ -34,7 +34,8 @@ mod linux {
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
     use zbmd_ir::{DType, InPort, OutPort, TokenType};
-    use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, supervised};
+    use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, options, supervised};
 
     use super::{decode, segments};
 
@@ -114,11 +115,6 @@ mod linux {
         ("agc/model.ron", 1_000_000),
         ("adsb/model.ron", 1_000),
     ];
-
-    fn options(isolation: Isolation) -> RunOptions {
-        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
-    }
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
 
@@ -450,7 +446,7 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [(&str, fn()); 11] = [
+        let tests: [Test; 11] = [
             ("nothing_left", nothing_left),
             ("spinning", spinning),
             ("swapped", swapped),
@@ -463,29 +459,6 @@ mod linux {
             ("faulty", faulty),
             ("events_tell_the_story", events_tell_the_story),
         ];
-        let wanted: Vec<String> =
-            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-        if std::env::args().any(|a| a == "--list") {
-            tests.iter().for_each(|(name, _)| println!("{name}: test"));
-            return;
-        }
-        let limit = Duration::from_secs(240);
-        for (name, test) in tests {
-            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-                continue;
-            }
-            let begun = std::time::Instant::now();
-            let watch = std::thread::spawn(move || {
-                std::thread::park_timeout(limit);
-                if begun.elapsed() >= limit {
-                    eprintln!("test {name} ... hangs");
-                    std::process::exit(101);
-                }
-            });
-            test();
-            watch.thread().unpark();
-            watch.join().expect("no panic");
-            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
-        }
+        harness::run(&tests, || true);
     }
 }

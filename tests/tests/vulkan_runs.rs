@@ -28,10 +28,10 @@ mod linux {
     use std::path::PathBuf;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
-    use zbmd_backends::op::Registry;
     use zbmd_backends::gpu::Device;
+    use zbmd_backends::op::Registry;
     use zbmd_backends::{cuda, vulkan};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file, compile_str};
     use zbmd_executor::supervise::What;
@@ -41,7 +41,8 @@ mod linux {
     use zbmd_scheduler::Block;
     use zbmd_tests::data;
     use zbmd_tests::gpu::{distance, open, place_on, tame_inputs, with};
-    use zbmd_tests::losses::{Feed, HARDY, Told, live, live_seen, supervised};
+    use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::losses::{self, Feed, HARDY, Told, live, live_seen, options, supervised};
     use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
 
     use super::{decode, segments};
@@ -78,11 +79,6 @@ mod linux {
         decode::register(&mut registry);
         segments::register(&mut registry);
         registry
-    }
-
-    fn options(isolation: Isolation) -> RunOptions {
-        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
     }
 
     /// Every sink and the state at the end, beside the interpreter's.
@@ -355,7 +351,7 @@ mod linux {
             let mut options = options(GPUS);
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             let (got, recoveries) = run(&machine(), Losses::Single, feed, options);
-            let threads = self::options(Isolation::Threads);
+            let threads = losses::options(Isolation::Threads);
             let plain = Feed { per_s: None, ..feed };
             let (want, _) = run(&cpu, Losses::None, plain, threads);
             assert_eq!(got.len(), want.len(), "bytes of the sink");
@@ -569,13 +565,34 @@ mod linux {
         assert_eq!(told.sinks, plain(feed).sinks);
     }
 
+    /// Runs a test with a GPU of CUDA's.
+    fn with_cuda(test: fn()) {
+        CUDA.store(true, Ordering::Relaxed);
+        test();
+        CUDA.store(false, Ordering::Relaxed);
+    }
+
     pub(super) fn main() {
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&registry());
         set("ZBMD_VULKAN_VALIDATE", Some("1".to_owned()));
-        let tests: [(&str, fn()); 11] = [
+        set("ZBMD_CUDA", Some("software".to_owned()));
+        let in_software: [Test; 9] = [
+            ("cuda models", || with_cuda(models)),
+            ("cuda anywhere", || with_cuda(anywhere)),
+            ("cuda killed", || with_cuda(killed)),
+            ("cuda approximate", || with_cuda(approximate)),
+            ("cuda stopped", || with_cuda(stopped)),
+            ("cuda corrupted", || with_cuda(corrupted)),
+            ("cuda lost", || with_cuda(lost)),
+            ("cuda unsupervised", || with_cuda(unsupervised)),
+            ("cuda missing", || with_cuda(missing)),
+        ];
+        harness::run(&in_software, || true);
+        let tests: [Test; 12] = [
             ("models", models),
             ("tensors", tensors),
+            ("three", three),
             ("anywhere", anywhere),
             ("kept", kept),
             ("killed", killed),
@@ -586,32 +603,6 @@ mod linux {
             ("unsupervised", unsupervised),
             ("missing", missing),
         ];
-        if std::env::args().any(|a| a == "--list") {
-            tests.iter().for_each(|(name, _)| println!("{name}: test"));
-            return;
-        }
-        if open(true, &Options::default()).is_none() {
-            return;
-        }
-        let wanted: Vec<String> =
-            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-        let limit = Duration::from_secs(240);
-        for (name, test) in tests {
-            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-                continue;
-            }
-            let begun = Instant::now();
-            let watch = std::thread::spawn(move || {
-                std::thread::park_timeout(limit);
-                if begun.elapsed() >= limit {
-                    eprintln!("test {name} ... hangs");
-                    std::process::exit(101);
-                }
-            });
-            test();
-            watch.thread().unpark();
-            watch.join().expect("no panic");
-            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
-        }
+        harness::run(&tests, || open(true, &vulkan::Options::default()).is_some());
     }
 }

@@ -4,12 +4,12 @@ use zbmd_backends::gpu::{Calls, Device, Fault};
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Actor, BlobId, TiSlice};
 
-use super::measure::{Limits, Measurement, Refusal, fit, median, port_bytes};
+use super::measure::{Limits, Measurement, Refusal, by_turns, port_bytes};
 use bytes::Bytes;
 
 /// Calls of the longer of two submissions, whose difference is what is measured.
 const CALLS: usize = 17;
-const MIN_SAMPLES: usize = 5;
+/// Samples after which more would not change the median.
 const MAX_SAMPLES: usize = 101;
 /// Ports of the longest call.
 const CALL_BYTES: u64 = 1 << 20;
@@ -19,11 +19,8 @@ const MAX_FIRINGS: u64 = 1 << 18;
 
 /// Submissions of one and of several calls of a number of firings.
 struct Size {
-    firings: u64,
     one: Calls,
     many: Calls,
-    /// Picoseconds of one call.
-    samples: Vec<f64>,
 }
 
 impl Size {
@@ -54,46 +51,21 @@ pub(crate) fn measure(
     let plan = registry.lower(actor, blobs, device.caps());
     let plan = plan.ok_or_else(|| Refusal::Device("the device has no kernel for it".to_owned()))?;
     let start = clock();
+    let spent = || clock().saturating_sub(start) >= limits.budget_ns;
     let mut probed = Vec::new();
     let mut firings = 1;
     loop {
         let call = |calls| device.calls(actor, &plan, firings as usize, calls);
         let (one, many) = (call(1).map_err(refuse)?, call(CALLS).map_err(refuse)?);
-        let mut size = Size { firings, one, many, samples: Vec::new() };
+        let mut size = Size { one, many };
         let (_, ns) = size.sample(clock).map_err(refuse)?;
-        probed.push(size);
+        probed.push((firings, size));
         firings *= 8;
         let bytes = port_bytes(actor, firings);
         let fits = firings <= MAX_FIRINGS && bytes <= CALL_BYTES.min(limits.memory_bytes);
-        let spent = clock().saturating_sub(start) >= limits.budget_ns;
-        if ns >= LONG_NS || !fits || spent {
+        if ns >= LONG_NS || !fits || spent() {
             break;
         }
     }
-    let (middle, last) = (probed.len() / 2, probed.len() - 1);
-    let chosen = probed.into_iter().enumerate();
-    let mut sizes: Vec<Size> =
-        chosen.filter(|(i, _)| [0, middle, last].contains(i)).map(|(_, size)| size).collect();
-    loop {
-        for size in &mut sizes {
-            let (ps, _) = size.sample(clock).map_err(refuse)?;
-            size.samples.push(ps);
-        }
-        let taken = sizes[0].samples.len();
-        let spent = clock().saturating_sub(start) >= limits.budget_ns;
-        if taken >= MAX_SAMPLES || (taken >= MIN_SAMPLES && spent) {
-            break;
-        }
-    }
-    let samples = sizes[0].samples.len() as u32;
-    let (mut points, mut spread) = (Vec::with_capacity(sizes.len()), 0.0f64);
-    for size in &mut sizes {
-        let middle = median(&mut size.samples);
-        let mut off: Vec<f64> = size.samples.iter().map(|s| (s - middle).abs()).collect();
-        points.push((size.firings as f64, middle));
-        spread = spread.max(100.0 * median(&mut off) / middle);
-    }
-    let (call_ps, firing_ps) = fit(&points);
-    let spread_percent = (spread * 10.0).round() / 10.0;
-    Ok(Measurement { call_ps, firing_ps, spread_percent, samples })
+    by_turns(probed, MAX_SAMPLES, spent, |size| Ok(size.sample(clock).map_err(refuse)?.0))
 }

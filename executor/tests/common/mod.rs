@@ -1,7 +1,9 @@
-//! What the executor's tests share: ops that depend on every bit they may see, and running a session to its end.
+//! What the executor's tests share: ops that depend on every bit they may see, running a session to its end, and the
+//! command with these ops.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -234,4 +236,16 @@ pub(crate) fn run(
 
 pub(crate) fn interpreter(program: &Program) -> Interpreter {
     Interpreter::new(&program.graph, &program.blobs, &registry()).expect("a valid graph")
+}
+
+/// The example `mix_run`, which cargo builds next to the tests.
+pub(crate) fn runner() -> PathBuf {
+    let here = std::env::current_exe().expect("a path");
+    let target = here.parent().and_then(Path::parent).expect("target/profile/deps/test");
+    target.join("examples").join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// What a command wrote.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -7,9 +7,7 @@ use zbmd_ir::TiVec;
 
 use super::soft;
 use crate::cuda::device::{Bank, Draft};
-use crate::cuda::{
-    Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict,
-};
+use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict};
 use crate::kernels::lang::{Builder, Kernel, Mem};
 use crate::kernels::{Operand, Step};
 use crate::op::Registry;
