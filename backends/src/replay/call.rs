@@ -32,9 +32,10 @@ impl<Q: Queue> Call<Q> {
     ) -> Result<Self, ReplayError<Q::Fault>> {
         let n = firings as u64;
         let mut port = |bytes: u64| -> Result<Range, Q::Fault> {
-            let range = Range::new(queue.bank(bytes, Home::Device)?, 0, bytes);
-            queue.run_once(&[Command::Zero { to: range }], PATIENCE)?;
-            Ok(range)
+            let bank = queue.bank(bytes, Home::Device)?;
+            let to = Range::new(bank, 0, queue.bank_bytes(bank));
+            queue.run_once(&[Command::Zero { to }], PATIENCE)?;
+            Ok(Range::new(bank, 0, bytes))
         };
         let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
         for (i, p) in actor.inputs.iter().enumerate() {
@@ -56,7 +57,8 @@ impl<Q: Queue> Call<Q> {
             let range = port(bytes.len() as u64)?;
             consts.push((range, &**bytes));
         }
-        queue.upload(&consts, PATIENCE)?;
+        let some: Vec<_> = consts.iter().copied().filter(|(to, _)| to.len() > 0).collect();
+        queue.upload(&some, PATIENCE)?;
         let place = |operand: Operand| match operand {
             Operand::Input(i) => inputs[i as usize],
             Operand::Output(i) => outputs[i as usize],
