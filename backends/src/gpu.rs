@@ -311,8 +311,34 @@ fn loaded<I, E>(
     }
 }
 
-/// See [`Device::calls`].
-pub type Calls = Box<dyn FnMut() -> Result<(), Fault>>;
+/// Calls of an actor's kernels: see [`Device::calls`].
+pub trait Calls {
+    /// Puts them into the device's queue.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn submit(&mut self) -> Result<(), Fault>;
+
+    /// Waits for the end of all that was submitted.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn wait(&mut self) -> Result<(), Fault>;
+}
+
+impl<Q> Calls for replay::Call<Q>
+where
+    Q: Queue,
+    Fault: From<Q::Fault>,
+{
+    fn submit(&mut self) -> Result<(), Fault> {
+        Ok(self.submit()?)
+    }
+
+    fn wait(&mut self) -> Result<(), Fault> {
+        Ok(self.wait()?)
+    }
+}
 
 /// An open GPU. One thread drives it at a time.
 #[derive(Clone, Debug)]
@@ -388,8 +414,8 @@ impl Device {
         }
     }
 
-    /// What runs `calls` calls of `firings` firings of an actor's kernels in a row and waits for their end, on memory of
-    /// their own: for calibration.
+    /// `calls` calls of `firings` firings of an actor's kernels in a row, as one submission, on memory of their own: for
+    /// calibration and benchmarks.
     ///
     /// # Errors
     /// A driver's fault; a call that is too long for the device.
@@ -399,19 +425,17 @@ impl Device {
         plan: &KernelPlan,
         firings: usize,
         calls: usize,
-    ) -> Result<Calls, Fault> {
-        match self {
+    ) -> Result<Box<dyn Calls>, Fault> {
+        Ok(match self {
             #[cfg(feature = "vulkan")]
             Device::Vulkan(device) => {
-                let mut call = vulkan::GpuCall::new(device, actor, plan, firings, calls)?;
-                Ok(Box::new(move || Ok(call.run()?)))
+                Box::new(vulkan::GpuCall::new(device, actor, plan, firings, calls)?)
             }
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
-                let mut call = cuda::GpuCall::new(device, actor, plan, firings, calls)?;
-                Ok(Box::new(move || Ok(call.run()?)))
+                Box::new(cuda::GpuCall::new(device, actor, plan, firings, calls)?)
             }
-        }
+        })
     }
 
     /// Makes the device ready for its calendar in a plan of a verified program: takes memory, compiles, records.

@@ -21,12 +21,17 @@ use zbmd_scheduler::{Block, schedule};
 
 use crate::run::{Streams, compile, random_inputs};
 
+/// Whether `ZBMD_REQUIRE` names a backend, whose devices must be there then.
+pub fn required(backend: &str) -> bool {
+    std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == backend))
+}
+
 /// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.
 ///
 /// # Panics
 /// Without a device, if `ZBMD_REQUIRE` names `vulkan`.
 pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
-    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
+    let required = required("vulkan");
     let opened = Instance::load(validate).map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("vulkan:0")?;
         VulkanDevice::open(&instance, &listed, options)

@@ -11,7 +11,7 @@ use zbmd_backends::cuda::{
 use zbmd_backends::op::Registry;
 use zbmd_ir::{DeviceId, Plan, PlanId, Program, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, distance, place_model, tame_inputs, tokens};
+use zbmd_tests::gpu::{Idle, Player, chain, distance, place_model, required, tame_inputs, tokens};
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -25,7 +25,7 @@ fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
 
 /// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
 fn real() -> Option<Arc<Device>> {
-    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "cuda"));
+    let required = required("cuda");
     let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("cuda:0")?;
         Device::open(&instance, &listed, &Options::default())

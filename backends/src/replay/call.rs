@@ -135,8 +135,25 @@ impl<Q: Queue> Call<Q> {
     /// # Errors
     /// The driver's faults.
     pub fn run(&mut self) -> Result<(), Q::Fault> {
+        self.submit()?;
+        self.wait()
+    }
+
+    /// Puts the firings into the queue.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    pub fn submit(&mut self) -> Result<(), Q::Fault> {
         self.queue.submit(self.list)?;
         self.runs += 1;
+        Ok(())
+    }
+
+    /// Waits for the end of all that was submitted.
+    ///
+    /// # Errors
+    /// The driver's faults.
+    pub fn wait(&mut self) -> Result<(), Q::Fault> {
         self.queue.wait(self.runs, PATIENCE)
     }
 }

@@ -19,18 +19,19 @@ const MAX_FIRINGS: u64 = 1 << 18;
 
 /// Submissions of one and of several calls of a number of firings.
 struct Size {
-    one: Calls,
-    many: Calls,
+    one: Box<dyn Calls>,
+    many: Box<dyn Calls>,
 }
 
 impl Size {
     /// Picoseconds that one call more takes; and nanoseconds of the longer submission.
     fn sample(&mut self, clock: &dyn Fn() -> u64) -> Result<(f64, u64), Fault> {
-        let time = |call: &mut Calls| {
+        let time = |call: &mut dyn Calls| {
             let start = clock();
-            call().map(|()| clock().saturating_sub(start))
+            call.submit()?;
+            call.wait().map(|()| clock().saturating_sub(start))
         };
-        let (one, many) = (time(&mut self.one)?, time(&mut self.many)?);
+        let (one, many) = (time(&mut *self.one)?, time(&mut *self.many)?);
         let ps = many.saturating_sub(one).max(1) as f64 * 1e3 / (CALLS - 1) as f64;
         Ok((ps, many))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zbmd_ir::TiVec;
 
-use super::soft;
+use super::{real, soft};
 use crate::cuda::device::{Bank, Draft};
 use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict};
 use crate::kernels::lang::{Builder, Kernel, Mem};
@@ -92,23 +92,60 @@ fn wrong(kind: &str) -> Kernel {
     k.finish()
 }
 
+/// What a call of a kernel that does wrong says.
+fn misdeed(device: &Arc<Device>, kernel: Kernel) -> Result<(), Fault> {
+    let subject = subject("Gain", "gain: 0.5", "f32");
+    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+    let mut plan = plan.expect("a kernel");
+    if let Step::Run(run) = &mut plan.steps[0] {
+        (run.kernel, run.operands) = (Arc::new(kernel), vec![Operand::Output(0)]);
+    }
+    GpuCall::new(device, &subject.actor, &plan, 1, 1).expect("a call").run()
+}
+
 #[test]
 fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
-    let subject = subject("Gain", "gain: 0.5", "f32");
     for (kind, code) in [("far", Some(700)), ("near", None)] {
         let device = soft();
-        let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-        let mut plan = plan.expect("a kernel");
-        if let Step::Run(run) = &mut plan.steps[0] {
-            (run.kernel, run.operands) = (Arc::new(wrong(kind)), vec![Operand::Output(0)]);
-        }
-        let mut call = GpuCall::new(&device, &subject.actor, &plan, 1, 1).expect("a call");
-        let said = call.run().err().map(|fault| match fault {
+        let said = misdeed(&device, wrong(kind)).err().map(|fault| match fault {
             Fault::Lost { site: Site::Query | Site::Record, code } => code.0,
             other => panic!("{other}"),
         });
         assert_eq!((said, device.is_alive()), (code, code.is_none()), "{kind}");
     }
+}
+
+#[test]
+#[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
+fn an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only() {
+    let Some(device) = real() else { return };
+    let fault = misdeed(&device, wrong("far")).expect_err("nothing lies so far off");
+    assert!(matches!(fault, Fault::Lost { .. }), "{fault}");
+    assert_eq!((fault.verdict(), device.is_alive()), (Verdict::RestartWorker, false), "{fault}");
+}
+
+/// Turns until another thread writes, which none does.
+fn endless() -> Kernel {
+    let k = Builder::new("endless", 32);
+    let x = k.writes(Mem::U32);
+    let rounds = k.var(k.u32(1));
+    k.times(k.u32(u32::MAX), |i| {
+        k.times(k.u32(u32::MAX), |j| rounds.set(rounds.get() * k.u32(3) + (i ^ j)));
+    });
+    k.store(x, k.u32(0), rounds.get());
+    k.finish()
+}
+
+#[test]
+#[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
+fn a_kernel_on_a_gpu_that_does_not_end_is_a_hang() {
+    let Some(device) = real() else { return };
+    let fault = misdeed(&device, endless()).expect_err("it takes years");
+    assert!(matches!(fault, Fault::Hung { .. }), "{fault}");
+    assert!(!device.is_alive());
+    // As a worker does: the driver would wait for the kernel.
+    println!("... ok");
+    std::process::exit(0);
 }
 
 #[test]
