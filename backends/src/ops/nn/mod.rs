@@ -17,6 +17,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod num;
+mod places;
 mod pool;
 mod quant;
 mod recurrent;

@@ -5,8 +5,8 @@
 
 use super::cx::{Cx, Plan};
 use super::{
-    attention, conv, elementwise, image, last, matmul, movement, norm, pool, quant, recurrent,
-    reduce, signal,
+    attention, conv, elementwise, image, last, matmul, movement, norm, places, pool, quant,
+    recurrent, reduce, signal,
 };
 use crate::op::OpError;
 
@@ -114,9 +114,9 @@ pub(super) const ROWS: &[Row] = rows! {
     "Flatten" "x" -> "y" ["axis"] false "as a matrix" |c, _| movement::flatten(c);
     "Floor" "x" -> "y" [""] true "rounded down" elementwise::unary;
     "GRU" "x w r b? lengths? h? c? p?" -> "y last" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] true "gated recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnGRU");
-    "Gather" "x indices" -> "y" ["axis"] false "places along an axis" |c, _| movement::gather(c);
-    "GatherElements" "x indices" -> "y" ["axis"] false "an element for each index" |c, _| movement::gather_elements(c);
-    "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| movement::gather_nd(c);
+    "Gather" "x indices" -> "y" ["axis"] false "places along an axis" |c, _| places::gather(c);
+    "GatherElements" "x indices" -> "y" ["axis"] false "an element for each index" |c, _| places::gather_elements(c);
+    "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| places::gather_nd(c);
     "Gelu" "x" -> "y" ["approximate"] true "Gaussian error linear unit" elementwise::unary;
     "Gemm" "a b c?" -> "y" ["act act_max act_min alpha beta transA transB"] true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
     "GlobalAveragePoolChannelsLast" "x" -> "y" [""] false "mean of each channel of [n, h, w, c]; no ONNX operator" |c, _| last::global(c);
@@ -162,7 +162,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Neg" "x" -> "y" [""] true "negated" elementwise::arithmetic;
     "NegativeLogLikelihoodLoss" "x target weight?" -> "loss" ["ignore_index reduction"] true "loss of logarithms of probabilities" |c, _| signal::loss(c, false);
     "Not" "x" -> "y" [""] false "the other truth value" elementwise::test;
-    "OneHot" "indices depth! values" -> "y" ["axis"] false "one value at an index, another elsewhere" |c, _| movement::one_hot(c);
+    "OneHot" "indices depth! values" -> "y" ["axis"] false "one value at an index, another elsewhere" |c, _| places::one_hot(c);
     "Or" "x y" -> "z" [""] false "either true" elementwise::bits;
     "PRelu" "x slope" -> "y" [""] true "x, scaled where it is negative" |c, _| elementwise::prelu(c);
     "Pad" "x pads! value? axes~" -> "y" ["mode"] false "padded" |c, _| movement::pad(c);
@@ -187,12 +187,12 @@ pub(super) const ROWS: &[Row] = rows! {
     "Relu" "x" -> "y" [""] true "x where it is positive, else 0" elementwise::arithmetic;
     "Reshape" "x shape!" -> "y" ["allowzero"] false "the same elements under another shape" |c, _| movement::reshape(c);
     "Resize" "x roi~ scales~ sizes~" -> "y" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] true "resized by nearest, linear or cubic interpolation" |c, _| image::resize(c);
-    "ReverseSequence" "x lengths" -> "y" ["batch_axis time_axis"] false "the beginning of each sequence turned round" |c, _| movement::reverse_sequence(c);
+    "ReverseSequence" "x lengths" -> "y" ["batch_axis time_axis"] false "the beginning of each sequence turned round" |c, _| places::reverse_sequence(c);
     "RotaryEmbedding" "x cos sin positions?" -> "y" ["interleaved num_heads rotary_embedding_dim"] true "pairs of elements turned by the angle of their position" |c, _| attention::rotary(c);
     "Round" "x" -> "y" [""] true "rounded, ties to even" elementwise::unary;
     "STFT" "x step! window? length~" -> "y" ["onesided"] true "Fourier transforms of overlapping frames" |c, _| signal::stft(c);
-    "ScatterElements" "x indices updates" -> "y" ["axis reduction"] true "elements put where indices say" |c, _| movement::scatter_elements(c);
-    "ScatterND" "x indices updates" -> "y" ["reduction"] true "blocks put where lists of indices say" |c, _| movement::scatter_nd(c);
+    "ScatterElements" "x indices updates" -> "y" ["axis reduction"] true "elements put where indices say" |c, _| places::scatter_elements(c);
+    "ScatterND" "x indices updates" -> "y" ["reduction"] true "blocks put where lists of indices say" |c, _| places::scatter_nd(c);
     "Selu" "x" -> "y" ["alpha gamma"] true "scaled exponential linear unit" elementwise::unary;
     "Shrink" "x" -> "y" ["bias lambd"] true "drawn towards 0" elementwise::unary;
     "Sigmoid" "x" -> "y" [""] true "1 / (1 + e^−x)" elementwise::unary;
@@ -214,7 +214,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Swish" "x" -> "y" ["alpha"] true "x · sigmoid(alpha · x)" elementwise::unary;
     "Tan" "x" -> "y" [""] true "tangent" elementwise::unary;
     "Tanh" "x" -> "y" [""] true "hyperbolic tangent" elementwise::unary;
-    "TensorScatter" "x update indices?" -> "y" ["axis mode"] false "an update written into a cache" |c, _| movement::tensor_scatter(c);
+    "TensorScatter" "x update indices?" -> "y" ["axis mode"] false "an update written into a cache" |c, _| places::tensor_scatter(c);
     "ThresholdedRelu" "x" -> "y" ["alpha"] true "x where it is above a threshold, else 0" elementwise::unary;
     "Tile" "x repeats!" -> "y" [""] false "repeated along each dimension" |c, _| movement::tile(c);
     "TopK" "x k!" -> "y indices" ["axis largest sorted"] true "the k greatest or least elements along an axis" |c, _| reduce::top_k(c);
