@@ -24,6 +24,7 @@ mod recurrent;
 mod reduce;
 mod signal;
 mod table;
+mod unary;
 mod vector;
 mod window;
 
