@@ -19,11 +19,11 @@ use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
 use crate::live::Progress;
-use crate::prepare;
 use crate::primitive::{AtomicU32, Ordering};
 use crate::ring::{Spin, Stop};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
 use crate::trace::Tracer;
+use crate::unsupported;
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Engine {
         let main = PlanId(0);
         let tail = program.plan("tail").map(|(id, _)| id).filter(|id| *id != main);
         for plan in [Some(main), tail].into_iter().flatten() {
-            prepare::check(&program, &program.plans[plan])?;
+            unsupported::check(&program, &program.plans[plan])?;
         }
         let graph = &program.graph;
         let mut kernels: TiVec<ActorId, Option<Arc<dyn Kernel>>> = TiVec::new();
