@@ -3,7 +3,7 @@
 //! What differs between drivers stays in [`crate::vulkan`] and [`crate::cuda`]. Whoever runs calendars sees a [`Device`],
 //! a [`Replay`], and [`Fault`]s sorted by what is to be done about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -369,6 +369,16 @@ impl Device {
         either!(self, device => device.is_alive())
     }
 
+    /// The backend, as machines call it.
+    pub fn backend(&self) -> &'static str {
+        match self {
+            #[cfg(feature = "vulkan")]
+            Device::Vulkan(_) => "vulkan",
+            #[cfg(feature = "cuda")]
+            Device::Cuda(_) => "cuda",
+        }
+    }
+
     /// What kernels can do there.
     pub fn caps(&self) -> &Caps {
         either!(self, device => device.caps())
@@ -376,21 +386,36 @@ impl Device {
 
     /// What it is, with its driver: results of measurements are good for just this.
     pub fn kind(&self) -> String {
-        fn text(backend: &str, uuid: &str, title: &str, driver: &str) -> String {
-            format!("{backend}: {uuid} {title} {driver}")
-        }
+        either!(self, device => {
+            let listed = device.listed();
+            let (uuid, title, driver) = (listed.uuid_text(), &listed.title, &listed.driver);
+            format!("{}: {uuid} {title} {driver}", self.backend())
+        })
+    }
+
+    /// Makes the kernels ready that the plans of a program have on devices like this one: what calendars need of them later
+    /// is there then.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    pub fn warm(&self, registry: &Registry, program: &Program) -> Result<(), Fault> {
+        let there = |plan: &Plan| {
+            let placed = plan.placement.iter_enumerated();
+            let devices = &program.machine.devices;
+            let here = placed.filter(|(_, device)| devices[**device].backend == self.backend());
+            here.map(|(actor, _)| actor).collect::<Vec<_>>()
+        };
+        let actors: BTreeSet<_> = program.plans.iter().flat_map(there).collect();
+        let lower = |id| registry.lower(&program.graph.actors[id], &program.blobs, self.caps());
+        let plans: Vec<KernelPlan> = actors.into_iter().filter_map(lower).collect();
+        let kernels = plans.iter().flat_map(KernelPlan::kernels).map(|k| &**k);
         match self {
             #[cfg(feature = "vulkan")]
-            Device::Vulkan(device) => {
-                let listed = device.listed();
-                text("vulkan", &listed.uuid_text(), &listed.title, &listed.driver)
-            }
+            Device::Vulkan(device) => device.warm(kernels, program)?,
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => {
-                let listed = device.listed();
-                text("cuda", &listed.uuid_text(), &listed.title, &listed.driver)
-            }
+            Device::Cuda(device) => device.warm(kernels)?,
         }
+        Ok(())
     }
 
     /// Keeps what the driver compiled for later runs, where that is the program's business.

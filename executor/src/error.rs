@@ -5,7 +5,7 @@ use zbmd_ir::ChannelId;
 
 use crate::arena::OutOfMemory;
 use crate::host::Unprepared;
-use crate::prepare::Unsupported;
+use crate::unsupported::Unsupported;
 
 /// Why a verified program cannot be started.
 #[derive(Debug, thiserror::Error)]

@@ -207,7 +207,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 };
                 let named = engine.inner.program.machine.devices.get(device);
                 if let (Some(named), true) = (named, engine.inner.is_gpu(device))
-                    && let Err(fault) = gpus.probe(named)
+                    && let Err(fault) = gpus.probe(&engine.inner, named)
                 {
                     return answer(&answers, &Answer::NoDevice { fault });
                 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use zbmd_backends::gpu::{Device, Drivers, Fault, Options};
 
+use crate::session::Inner;
+
 /// Set in the environment to have the validation layers look on, where they are installed: what they find ends the run.
 const VALIDATE: &str = "ZBMD_VULKAN_VALIDATE";
 /// How long a worker waits for the worker of the epoch before to give its device back. After that it opens the device
@@ -49,19 +51,21 @@ impl Gpus {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device of that name is here and can be opened; it stays open.
+    /// Whether the device of that name is here and can be opened; it stays open, with the kernels that the program has for
+    /// it.
     ///
     /// # Errors
     /// In words, with a mend.
-    pub(crate) fn probe(&self, which: &zbmd_ir::Device) -> Result<(), DeviceFault> {
+    pub(crate) fn probe(&self, engine: &Inner, which: &zbmd_ir::Device) -> Result<(), DeviceFault> {
         let name = &which.name;
         let mut shelf = self.shelf();
         if shelf.lent.contains(name) || shelf.idle.contains_key(name) {
             return Ok(());
         }
         let device = shelf.open(which)?;
+        let warmed = device.warm(&engine.registry, &engine.program);
         shelf.idle.insert(name.clone(), device);
-        Ok(())
+        warmed.map_err(|fault| DeviceFault { device: name.clone(), fault })
     }
 
     /// The device of that name, for one worker.
