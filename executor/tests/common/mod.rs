@@ -162,7 +162,8 @@ pub(crate) fn three_to_two() -> Program {
 pub(crate) fn on_a_gpu(name: &str) -> Program {
     let mut program = three_to_two();
     let mut gpu = program.machine.devices[DeviceId(0)].clone();
-    (gpu.name, gpu.backend) = (name.to_owned(), "vulkan".to_owned());
+    let backend = name.split(':').next().unwrap_or(name);
+    (gpu.name, gpu.backend) = (name.to_owned(), backend.to_owned());
     program.machine.devices = vec![program.machine.devices[DeviceId(0)].clone(), gpu].into();
     let link = |from, to| Link { from, to, bytes_per_s: 1_000_000_000, latency_ns: 5 };
     let (here, there) = (DeviceId(0), DeviceId(1));
