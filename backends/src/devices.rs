@@ -72,66 +72,112 @@ pub struct Gpu {
     pub api: String,
 }
 
-/// The GPUs of this machine, in a stable order: by kind, then by UUID. Rooflines are guesses by kind of device; only
-/// calibration knows.
+/// The first that is wanted of a driver's devices, or the names that there are, in words.
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+pub(crate) fn find<T>(
+    listed: Vec<T>,
+    name: impl Fn(&T) -> &str,
+    is_wanted: impl Fn(&T) -> bool,
+) -> Result<T, String> {
+    let known = match listed.len() {
+        0 => "there is none".to_owned(),
+        _ => listed.iter().map(name).collect::<Vec<_>>().join(", "),
+    };
+    listed.into_iter().find(is_wanted).ok_or(known)
+}
+
+/// The GPUs of this machine, in a stable order: by driver (CUDA, then Vulkan), by kind, by UUID. A card that both drivers
+/// find is there twice. Rooflines are guesses; only calibration knows.
 ///
 /// # Errors
-/// A sentence, where there is no driver, or a device cannot be opened, or this program was built without GPUs.
-#[cfg(feature = "vulkan")]
+/// A sentence for each driver, where there is none, or a device cannot be opened, or this program was built without GPUs.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
-    use crate::vulkan::{Device as Vulkan, Instance, OpenError, Options};
+    let found: [Result<Vec<Gpu>, String>; _] = [
+        #[cfg(feature = "cuda")]
+        cuda_gpus(),
+        #[cfg(feature = "vulkan")]
+        vulkan_gpus(),
+    ];
+    let (mut gpus, mut reasons, drivers) = (Vec::new(), Vec::new(), found.len());
+    for found in found {
+        match found {
+            Ok(found) => gpus.extend(found),
+            Err(why) => reasons.push(why),
+        }
+    }
+    if drivers == 0 {
+        reasons.push("this program was built without the features `cuda` and `vulkan`".to_owned());
+    }
+    if gpus.is_empty() && reasons.len() >= drivers { Err(reasons.join("; ")) } else { Ok(gpus) }
+}
+
+#[cfg(feature = "vulkan")]
+fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
+    use crate::vulkan::{Device as Vulkan, Instance, Kind, OpenError, Options};
     let instance = Instance::load(false).map_err(|e| e.to_string())?;
     let listed = instance.devices().map_err(|e| e.to_string())?;
     let mut gpus = Vec::new();
     for listed in listed {
-        match Vulkan::open(&instance, &listed, &Options::default()) {
-            Ok(device) => gpus.push(gpu(&listed, *device.caps())),
+        let caps = match Vulkan::open(&instance, &listed, &Options::default()) {
+            Ok(device) => *device.caps(),
             // Too old to run anything; the others keep their names.
-            Err(OpenError::Lacks { .. }) => {}
+            Err(OpenError::Lacks { .. }) => continue,
             Err(error) => return Err(error.to_string()),
-        }
+        };
+        let (flops_per_s, bytes_per_s) = match listed.kind {
+            Kind::Discrete => (5_000_000_000_000, 300_000_000_000),
+            Kind::Integrated | Kind::Virtual => (500_000_000_000, 40_000_000_000),
+            Kind::Cpu | Kind::Other => (1_000_000_000, 2_000_000_000),
+        };
+        gpus.push(Gpu {
+            device: Device {
+                name: listed.name.clone(),
+                backend: "vulkan".to_owned(),
+                cores: Vec::new(),
+                memory_bytes: listed.memory_bytes,
+                flops_per_s,
+                bytes_per_s,
+            },
+            caps,
+            uuid: listed.uuid_text(),
+            api: format!("Vulkan {}", listed.api_text()),
+            title: listed.title,
+            driver: listed.driver,
+        });
     }
     Ok(gpus)
 }
 
-/// None: this program was built without them.
-///
-/// # Errors
-/// Always, with a sentence.
-#[cfg(not(feature = "vulkan"))]
-pub fn gpus() -> Result<Vec<Gpu>, String> {
-    Err("this program was built without the feature `vulkan`".to_owned())
-}
-
-#[cfg(feature = "vulkan")]
-fn gpu(listed: &crate::vulkan::Listed, caps: Caps) -> Gpu {
-    use crate::vulkan::Kind;
-    let (flops_per_s, bytes_per_s) = match listed.kind {
-        Kind::Discrete => (5_000_000_000_000, 300_000_000_000),
-        Kind::Integrated | Kind::Virtual => (500_000_000_000, 40_000_000_000),
-        Kind::Cpu | Kind::Other => (1_000_000_000, 2_000_000_000),
-    };
-    Gpu {
+#[cfg(feature = "cuda")]
+fn cuda_gpus() -> Result<Vec<Gpu>, String> {
+    let instance = crate::cuda::Instance::load().map_err(|e| e.to_string())?;
+    let listed = instance.devices().map_err(|e| e.to_string())?;
+    let gpu = |listed: crate::cuda::Listed| Gpu {
         device: Device {
             name: listed.name.clone(),
-            backend: "vulkan".to_owned(),
+            backend: "cuda".to_owned(),
             cores: Vec::new(),
             memory_bytes: listed.memory_bytes,
-            flops_per_s,
-            bytes_per_s,
+            flops_per_s: listed.flops_per_s(),
+            bytes_per_s: listed.bytes_per_s(),
         },
-        caps,
-        title: listed.title.clone(),
+        caps: listed.caps,
         uuid: listed.uuid_text(),
-        driver: listed.driver.clone(),
-        api: format!("Vulkan {}", listed.api_text()),
-    }
+        api: format!("CUDA {}", instance.api_text()),
+        title: listed.title,
+        driver: listed.driver,
+    };
+    Ok(listed.into_iter().map(gpu).collect())
 }
 
-/// The machine with more devices, each linked with all others both ways: to the host's memory and back.
+/// The machine with more devices, each linked with all others both ways: to the host's memory and back. Of a card that is
+/// listed twice, the first: the other name stands for the same processors, and taking turns there costs more than both give.
 #[must_use]
 pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
-    for gpu in gpus {
+    for (i, gpu) in gpus.iter().enumerate() {
+        if gpus[..i].iter().any(|other| other.uuid == gpu.uuid) {
+            continue;
+        }
         let known: Vec<DeviceId> = machine.devices.keys().collect();
         let new = machine.devices.push_and_get_key(gpu.device.clone());
         let ends = known.into_iter().flat_map(|old| [(old, new), (new, old)]);
@@ -261,20 +307,21 @@ mod tests {
 
     #[test]
     fn gpus_are_linked_with_everybody_both_ways() {
-        let gpu = |name: &str| Gpu {
+        let gpu = |name: &str, uuid: &str| Gpu {
             device: Device {
                 name: name.to_owned(),
                 ..machine(&[None], 1).devices[DeviceId(0)].clone()
             },
             caps: Caps::COMMON,
             title: String::new(),
-            uuid: String::new(),
+            uuid: uuid.to_owned(),
             driver: String::new(),
             api: String::new(),
         };
-        let machine = with_gpus(machine(&[None, None], 1), &[gpu("vulkan:0"), gpu("vulkan:1")]);
+        let gpus = [gpu("cuda:0", "a"), gpu("vulkan:0", "b"), gpu("vulkan:1", "a")];
+        let machine = with_gpus(machine(&[None, None], 1), &gpus);
         assert_eq!((machine.devices.len(), machine.links.len()), (4, 12));
-        assert_eq!(machine.devices[DeviceId(3)].name, "vulkan:1");
+        assert_eq!(machine.devices[DeviceId(3)].name, "vulkan:0");
         assert!(machine.link(DeviceId(0), DeviceId(3)).is_some());
     }
 

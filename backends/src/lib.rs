@@ -5,6 +5,8 @@ pub mod call;
 pub mod cuda;
 pub mod devices;
 mod expr;
+#[cfg(any(feature = "cuda", feature = "vulkan"))]
+pub mod gpu;
 pub mod interpret;
 pub mod kernel;
 pub mod kernels;

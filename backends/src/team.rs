@@ -130,6 +130,40 @@ impl Team {
         }
         Ok(team)
     }
+
+    /// A team of a device's cores; `None` where it has one, or threads cannot be started: kernels take longer then, and
+    /// that is all. With `tie` this thread is kept on the first of the cores and helpers on the others; says also whether
+    /// this one is.
+    ///
+    /// # Panics
+    /// If this thread leads a team already.
+    pub fn of_cores(cores: &[u32], tie: bool) -> (Option<Self>, bool) {
+        let tied = tie && pin(&cores[..cores.len().min(1)]);
+        let own = cores.to_vec();
+        let begin = move |number: usize| {
+            if tie {
+                pin(&own[number..=number]);
+            }
+        };
+        let team = (cores.len() > 1).then(|| Self::lead(cores.len(), begin).ok()).flatten();
+        (team, tied)
+    }
+}
+
+/// Ties this thread to cores. Not being allowed to, or not having them, costs speed only: it stays free then.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn pin(cores: &[u32]) -> bool {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    for &core in cores.iter().filter(|&&c| (c as usize) < CpuSet::MAX_CPU) {
+        set.set(core as usize);
+    }
+    set.count() > 0 && sched_setaffinity(None, &set).is_ok()
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn pin(_cores: &[u32]) -> bool {
+    false
 }
 
 impl Drop for Team {

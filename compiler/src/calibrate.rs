@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use zbmd_backends::gpu::{Device as Gpu, Drivers, Options, is_gpu};
 use zbmd_backends::kernel::Kernel;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::Device as Gpu;
+use zbmd_backends::team::Team;
 use zbmd_ir::{Actor, ActorId, BlobId, Device, DeviceId, Graph, Machine, Role, TiSlice};
 
 use crate::compile::WriteError;
@@ -167,7 +168,7 @@ struct Group {
     kind: String,
     devices: Vec<DeviceId>,
     /// The GPU, if they are one, or why it cannot be measured.
-    gpu: Option<Result<Arc<Gpu>, String>>,
+    gpu: Option<Result<Gpu, String>>,
 }
 
 /// Costs of all kernels of the graph on all devices of this computer, added to `costs`.
@@ -235,11 +236,13 @@ fn groups(machine: &Machine, computer: &kind::Computer) -> Vec<Group> {
 
 /// The GPUs, each for itself.
 fn gpu_groups(machine: &Machine) -> Vec<Group> {
-    let mut opened = gpu::Opened::default();
-    let gpus = machine.devices.iter_enumerated().filter(|(_, d)| d.backend == "vulkan");
+    let mut drivers = Drivers::default();
+    let gpus = machine.devices.iter_enumerated().filter(|(_, d)| is_gpu(&d.backend));
     let group = |(id, device): (DeviceId, &Device)| {
-        let gpu = opened.device(&device.name);
-        let kind = gpu.as_ref().map_or_else(|_| "vulkan: none".to_owned(), |gpu| gpu::kind(gpu));
+        let gpu = drivers.open(&device.backend, &device.name, &Options::default());
+        let gpu = gpu.map_err(|fault| fault.to_string());
+        let none = |_: &String| format!("{}: none", device.backend);
+        let kind = gpu.as_ref().map_or_else(none, Gpu::kind);
         Group { kind, devices: vec![id], gpu: Some(gpu) }
     };
     gpus.map(group).collect()
@@ -267,7 +270,8 @@ fn on_kind(
     let mut done = 0;
     // A thread of its own, so that the caller's goes on where it likes.
     let pinned = || {
-        let _team = kind::team(&device.cores);
+        // A machine file may name cores that this process does not have: measured anywhere, they are still measured.
+        let _team = Team::of_cores(&device.cores, true);
         let start = Instant::now();
         let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut outcomes = Vec::with_capacity(kernels.len());
@@ -300,7 +304,7 @@ fn one(
     graph: &Graph,
     model: &Model<'_>,
     found: &Found<'_>,
-    (device, gpu): (&Device, &Option<Result<Arc<Gpu>, String>>),
+    (device, gpu): (&Device, &Option<Result<Gpu, String>>),
     how: &CalibrateOptions,
     clock: &dyn Fn() -> u64,
 ) -> (MeasuredCost, CostSource) {

@@ -34,6 +34,7 @@ use crate::parse::parse;
 use crate::pipeline;
 use crate::replicate::{self, Replicate, Replication};
 use crate::source::{SourceMap, Span, Spanned};
+use crate::target::names_gpus;
 use crate::values::Files;
 
 /// What a program is compiled for.
@@ -58,9 +59,7 @@ impl MachineChoice {
         let has_gpu = match self {
             Self::Detect | Self::Uniform(_) => false,
             // What is wrong with a machine file is said where it is read for good.
-            Self::File(path) => {
-                std::fs::read_to_string(path).is_ok_and(|text| text.contains("\"vulkan\""))
-            }
+            Self::File(path) => names_gpus(path),
             Self::Given(machine) | Self::Measured(machine, _) => {
                 machine.devices.iter().any(|d| d.backend != "cpu")
             }

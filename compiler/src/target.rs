@@ -1,6 +1,10 @@
 //! What to compile for, in the words of a command line: the devices of this computer, like ones, or a machine file.
 //! The one part of the library that asks drivers for GPUs.
 
+use std::path::Path;
+
+use zbmd_backends::gpu::BACKENDS;
+
 use crate::codes::Code;
 use crate::compile::{CompileOptions, MachineChoice};
 use crate::diag::{Diagnostic, Diagnostics};
@@ -16,9 +20,8 @@ impl CompileOptions {
     pub fn set_target(&mut self, machine: MachineChoice, gpus: bool) -> Result<(), Diagnostics> {
         if let MachineChoice::File(path) = &machine {
             // Drivers are asked only where it matters: that takes a while.
-            let names_gpus =
-                std::fs::read_to_string(path).is_ok_and(|text| text.contains("vulkan"));
-            let found = if names_gpus { zbmd_backends::devices::gpus() } else { Ok(Vec::new()) };
+            let found =
+                if names_gpus(path) { zbmd_backends::devices::gpus() } else { Ok(Vec::new()) };
             // A bundle for another computer's GPUs is made for what is common.
             for gpu in found.unwrap_or_default() {
                 self.registry.set_caps(&gpu.device.name, gpu.caps);
@@ -44,6 +47,12 @@ impl CompileOptions {
         self.machine = MachineChoice::Given(zbmd_backends::devices::with_gpus(cpus, &gpus));
         Ok(())
     }
+}
+
+/// Whether a machine file speaks of GPUs, before anybody has read it.
+pub(crate) fn names_gpus(machine: &Path) -> bool {
+    let speaks = |text: String| BACKENDS.iter().any(|backend| text.contains(backend));
+    std::fs::read_to_string(machine).is_ok_and(speaks)
 }
 
 fn no_gpus(why: &str) -> Diagnostics {

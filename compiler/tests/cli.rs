@@ -1,8 +1,10 @@
 //! `zbmdc` as a process: exit codes, streams, and that every page's example fails with exactly its code.
 
-use std::path::Path;
+mod common;
+
 use std::process::{Command, Output, Stdio};
 
+use common::{text, zbmdc};
 use zbmd_compiler::{Code, Example, page};
 
 const FINE: &str = r#"Model(
@@ -12,19 +14,6 @@ const FINE: &str = r#"Model(
     channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
 )
 "#;
-
-fn zbmdc(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_zbmdc"))
-        .args(args)
-        .current_dir(dir)
-        .env_remove("NO_COLOR")
-        .output()
-        .expect("zbmdc starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("zbmdc writes UTF-8")
-}
 
 /// Codes in JSON messages, errors and warnings.
 fn codes(output: &Output) -> Vec<String> {

@@ -1,9 +1,12 @@
 //! `zbmdc inspect`, `diff`, `why`, `watch`, `new` and `man` as processes, and the examples of every help text.
 
+mod common;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use common::{text, zbmdc};
 use zbmd_ir::trace::{self, Begin, Chunk};
 
 const MODEL: &str = r#"Model(
@@ -29,19 +32,6 @@ const MACHINE: &str = r#"Machine(devices: [
     Device(name: "cpu:1", backend: cpu, memory: 16777216, flops: 1000000000, bandwidth: 1000000000),
 ])
 "#;
-
-fn zbmdc(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_zbmdc"))
-        .args(args)
-        .current_dir(dir)
-        .env_remove("NO_COLOR")
-        .output()
-        .expect("zbmdc starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("zbmdc writes UTF-8")
-}
 
 /// A folder with the model compiled three ways: `a.zbmd`, `b.zbmd` with another gain, `c.zbmd` on one device.
 fn folder() -> tempfile::TempDir {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use zbmd_backends::gpu::{Fault, FaultKind};
 use zbmd_ir::{ChannelId, DeviceId, Plan, PlanId, State, TiVec, state};
 
 use crate::arena::OutOfMemory;
@@ -13,7 +14,7 @@ use crate::crew::{Crew, Farewell, News};
 use crate::driver::Driver;
 use crate::epoch::{Area, EpochMemory, Saves, SessionMemory, SinkSpec, Spec};
 use crate::error::{EngineError, RunError};
-use crate::gpu::{DeviceFault, FaultKind};
+use crate::gpu::DeviceFault;
 use crate::host::{End, How, Prepared};
 use crate::ledger::given_out_before;
 use crate::measure::Clock;
@@ -525,7 +526,7 @@ impl Active {
 }
 
 fn device_error(fault: &DeviceFault, block: u64) -> RunError {
-    let DeviceFault { device, kind, text } = fault.clone();
+    let DeviceFault { device, fault: Fault { kind, text } } = fault.clone();
     match kind {
         FaultKind::Unfit => EngineError::Device { device, why: text }.into(),
         _ => RunError::Device { device, block, fault: text },

@@ -6,6 +6,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -94,6 +96,23 @@ struct Member {
     hand: Hand,
 }
 
+/// A process that is ready to take a worker's place.
+#[cfg(target_os = "linux")]
+struct Standby {
+    process: crate::process::WorkerProcess,
+    role: Arc<Mutex<Role>>,
+}
+
+/// What a worker's process is, as its listener sees it.
+#[cfg(target_os = "linux")]
+#[derive(Default)]
+struct Role {
+    /// Which of its device's workers it is; none as long as it stands by.
+    incarnation: Option<u32>,
+    is_ready: bool,
+    is_gone: bool,
+}
+
 /// Everybody who works for a session.
 pub(crate) struct Crew {
     engine: Arc<Inner>,
@@ -102,6 +121,11 @@ pub(crate) struct Crew {
     queues: crate::epoch::Queues,
     options: HostOptions,
     isolation: Isolation,
+    /// Whether processes stand by.
+    #[cfg(target_os = "linux")]
+    stands_by: bool,
+    #[cfg(target_os = "linux")]
+    standbys: BTreeMap<DeviceId, Standby>,
     /// The GPUs that threads of this process drive.
     gpus: Arc<Gpus>,
     members: BTreeMap<DeviceId, Member>,
@@ -122,11 +146,11 @@ impl Crew {
         session: Arc<SessionMemory>,
         queues: crate::epoch::Queues,
         options: HostOptions,
-        isolation: Isolation,
+        (isolation, stands_by): (Isolation, bool),
     ) -> Self {
         let (told, news) = watchdog::channel();
         #[cfg(not(target_os = "linux"))]
-        drop(queues);
+        let _ = (queues, stands_by);
         Self {
             engine,
             session,
@@ -134,6 +158,10 @@ impl Crew {
             queues,
             options,
             isolation,
+            #[cfg(target_os = "linux")]
+            stands_by,
+            #[cfg(target_os = "linux")]
+            standbys: BTreeMap::new(),
             gpus: Arc::default(),
             members: BTreeMap::new(),
             threads: Vec::new(),
@@ -168,35 +196,83 @@ impl Crew {
     fn try_spawn(&mut self, device: DeviceId, incarnation: u32) -> Result<(), Farewell> {
         if self.is_thread(device) {
             if self.engine.is_gpu(device) {
-                let name = &self.engine.program.machine.devices[device].name;
-                self.gpus.probe(name).map_err(Farewell::NoDevice)?;
+                let which = &self.engine.program.machine.devices[device];
+                self.gpus.probe(&self.engine, which).map_err(Farewell::NoDevice)?;
             }
             self.members.insert(device, Member { incarnation, hand: Hand::Thread });
             self.tell(News::Ready { device, incarnation });
             return Ok(());
         }
-        let started = match &self.isolation {
-            #[cfg(target_os = "linux")]
-            Isolation::Processes { program } | Isolation::GpuProcesses { program } => {
-                let program = program.clone();
-                self.spawn_process(device, incarnation, program)
-            }
-            _ => Err(io::Error::other(
-                "workers in processes of their own need Linux; run them as threads",
-            )),
-        };
+        #[cfg(target_os = "linux")]
+        let started = self.take_or_start(device, incarnation);
+        #[cfg(not(target_os = "linux"))]
+        let started: io::Result<()> = Err(io::Error::other(
+            "workers in processes of their own need Linux; run them as threads",
+        ));
         started.map_err(|error| Farewell::Unfit(error.to_string()))
     }
 
+    /// Gives a device the process that stands by for it, or a new one.
     #[cfg(target_os = "linux")]
-    fn spawn_process(
+    fn take_or_start(&mut self, device: DeviceId, incarnation: u32) -> io::Result<()> {
+        if let Some(Standby { process, role }) = self.standbys.remove(&device) {
+            let mut its = lock(&role);
+            if !its.is_gone {
+                its.incarnation = Some(incarnation);
+                if its.is_ready {
+                    self.tell(News::Ready { device, incarnation });
+                }
+                drop(its);
+                self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
+                return Ok(());
+            }
+        }
+        let role = Role { incarnation: Some(incarnation), ..Role::default() };
+        let process = self.start_process(device, &Arc::new(Mutex::new(role)))?;
+        self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
+        Ok(())
+    }
+
+    /// Sees to it that a process stands by for each worker that is one. What cannot be started is tried again later.
+    #[cfg(target_os = "linux")]
+    fn stand_by(&mut self) {
+        if !self.stands_by {
+            return;
+        }
+        self.standbys.retain(|_, standby| !lock(&standby.role).is_gone);
+        let is_process = |member: &Member| matches!(member.hand, Hand::Process(_));
+        let workers = self.members.iter().filter(|(_, member)| is_process(member));
+        let devices: Vec<DeviceId> = workers.map(|(device, _)| *device).collect();
+        for device in devices {
+            if !self.standbys.contains_key(&device) {
+                let role = Arc::default();
+                if let Ok(process) = self.start_process(device, &role) {
+                    self.standbys.insert(device, Standby { process, role });
+                }
+            }
+        }
+    }
+
+    /// Lets the processes that stand by go.
+    #[cfg(target_os = "linux")]
+    fn stand_down(&mut self) {
+        for standby in std::mem::take(&mut self.standbys).into_values() {
+            standby.process.signal(rustix::process::Signal::KILL);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn start_process(
         &mut self,
         device: DeviceId,
-        incarnation: u32,
-        program: Option<PathBuf>,
-    ) -> io::Result<()> {
+        role: &Arc<Mutex<Role>>,
+    ) -> io::Result<crate::process::WorkerProcess> {
         use crate::process::{Answer, Ship, WorkerProcess, ending};
         use std::os::fd::AsFd;
+        let program = match &self.isolation {
+            Isolation::Processes { program } | Isolation::GpuProcesses { program } => program,
+            Isolation::Threads => &None,
+        };
         if self.bundle.is_none() {
             self.bundle = Some(bundle_file(&self.engine)?);
         }
@@ -208,13 +284,19 @@ impl Crew {
             options: self.options,
         };
         let (process, listener) = WorkerProcess::start(program.as_deref(), &ship, device)?;
-        let told = self.told.clone();
+        let (told, role) = (self.told.clone(), Arc::clone(role));
         let listen = move || {
             let mut last_word = None;
             let ended = listener.listen(|answer| {
                 let news = match answer {
-                    Answer::Ready => News::Ready { device, incarnation },
+                    Answer::Ready => {
+                        let mut role = lock(&role);
+                        role.is_ready = true;
+                        let Some(incarnation) = role.incarnation else { return };
+                        News::Ready { device, incarnation }
+                    }
                     Answer::Ended { epoch, calendar, end } => {
+                        let Some(incarnation) = lock(&role).incarnation else { return };
                         News::Ended { device, incarnation, epoch, calendar, end }
                     }
                     Answer::Unfit { why } => {
@@ -238,12 +320,15 @@ impl Crew {
                 (None, Ok(Err(signal))) => Farewell::Killed(signal),
                 (None, Err(error)) => Farewell::Unfit(error.to_string()),
             };
-            told.tell(News::Gone { device, incarnation, farewell });
+            let mut role = lock(&role);
+            role.is_gone = true;
+            if let Some(incarnation) = role.incarnation {
+                told.tell(News::Gone { device, incarnation, farewell });
+            }
         };
         let name = format!("zbmd listener {}", device.0);
         self.threads.push((device, std::thread::Builder::new().name(name).spawn(listen)?));
-        self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
-        Ok(())
+        Ok(process)
     }
 
     /// Lets all workers load another program. They do that before they begin their next epoch.
@@ -253,6 +338,7 @@ impl Crew {
         {
             use std::os::fd::AsFd;
             self.bundle = None;
+            self.stand_down();
             let processes = |member: &Member| matches!(member.hand, Hand::Process(_));
             if !self.members.values().any(processes) {
                 return;
@@ -412,6 +498,9 @@ impl Crew {
                 }
             }
         }
+        // Now that everybody has what to do.
+        #[cfg(target_os = "linux")]
+        self.stand_by();
         Ok(())
     }
 
@@ -454,6 +543,8 @@ impl Crew {
 
     /// Waits for the threads that were told to end, but not for those that were given up: they may hang in a kernel.
     pub(crate) fn dismiss(mut self) {
+        #[cfg(target_os = "linux")]
+        self.stand_down();
         let processes = self.members.iter().filter(|(_, m)| !matches!(m.hand, Hand::Thread));
         let processes: Vec<(DeviceId, u32)> = processes.map(|(d, m)| (*d, m.incarnation)).collect();
         processes.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
@@ -465,6 +556,11 @@ impl Crew {
             let _ = thread.join();
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The bundle as a file without a name, for processes that this one starts.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use zbmd_backends::gpu::FaultKind;
 use zbmd_ir::{DeviceId, Plan, PlanId, State};
 
 use crate::conductor::{Active, Conductor, Phase};
 use crate::crew::{Farewell, News};
 use crate::error::RunError;
-use crate::gpu::FaultKind;
 use crate::host::How;
 use crate::inject::{Fault, Injector};
 use crate::measure::Clock;
@@ -299,6 +299,9 @@ impl<'c> Driver<'c> {
                     Farewell::Killed(signal) => Cause::Killed { signal },
                     Farewell::Unfit(why) => Cause::NotStarted { why },
                     Farewell::NoDevice(fault) => Cause::NotStarted { why: fault.to_string() },
+                    Farewell::Failed(fault) if fault.fault.kind == FaultKind::Broken => {
+                        Cause::Broken { text: fault.to_string() }
+                    }
                     Farewell::Failed(fault) => Cause::Fault { text: fault.to_string() },
                 };
                 Input::Gone { device, incarnation: Incarnation(incarnation), cause }
@@ -313,7 +316,7 @@ impl<'c> Driver<'c> {
                     How::Finished { blocks } => End::Finished { blocks },
                     How::Stopped => End::Stopped,
                     How::NoMemory { .. } => End::OutOfMemory,
-                    How::Device { fault, .. } if fault.kind == FaultKind::Memory => {
+                    How::Device { fault, .. } if fault.fault.kind == FaultKind::Memory => {
                         End::OutOfMemory
                     }
                     How::Device { fault, .. } => End::Fault { text: fault.to_string() },

@@ -5,7 +5,7 @@ use zbmd_ir::ChannelId;
 
 use crate::arena::OutOfMemory;
 use crate::host::Unprepared;
-use crate::prepare::Unsupported;
+use crate::unsupported::Unsupported;
 
 /// Why a verified program cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,9 @@ impl From<Unprepared> for EngineError {
     fn from(why: Unprepared) -> Self {
         match why {
             Unprepared::Memory(error) => Self::Memory(error),
-            Unprepared::Device(fault) => Self::Device { device: fault.device, why: fault.text },
+            Unprepared::Device(fault) => {
+                Self::Device { device: fault.device, why: fault.fault.text }
+            }
         }
     }
 }

@@ -180,8 +180,8 @@ fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
         let bytes = plan.calendars[calendar].arena_bytes;
         return Err(OutOfMemory { bytes, limit: 0 }.into());
     }
-    let name = &program.machine.devices[spec.devices[calendar]].name;
-    let gpu = Gpu::new(engine, plan, calendar, name, &epoch, &gpus).map_err(Unprepared::Device)?;
+    let which = &program.machine.devices[spec.devices[calendar]];
+    let gpu = Gpu::new(engine, plan, calendar, which, &epoch, &gpus).map_err(Unprepared::Device)?;
     let worker = Worker {
         body: Body::Gpu(gpu),
         sources: Vec::new(),

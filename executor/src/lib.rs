@@ -34,6 +34,7 @@ mod system;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod trace;
+mod unsupported;
 mod watchdog;
 #[cfg(target_os = "linux")]
 mod wire;
@@ -42,9 +43,9 @@ mod worker;
 pub use crew::Isolation;
 pub use driver::{Listener, StateListener, Supervised};
 pub use error::{EngineError, RunError};
-pub use prepare::Unsupported;
 #[cfg(target_os = "linux")]
 pub use process::serve_if_worker;
 pub use report::Report;
 pub use session::{Engine, Outcome, RunOptions, Session, Stopper, SwapError};
 pub use stream::{SinkHandle, SourceHandle, StreamError};
+pub use unsupported::Unsupported;

@@ -23,7 +23,7 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::DeviceId;
 
 use crate::epoch::{EpochMemory, Queues, SessionMemory, Spec};
-use crate::gpu::{DeviceFault, FaultKind, Gpus};
+use crate::gpu::{DeviceFault, Gpus};
 use crate::host::{self, End, HostOptions, How, Job};
 use crate::session::{Engine, Inner};
 use crate::watchdog::{Dog, Winder};
@@ -207,7 +207,7 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 };
                 let named = engine.inner.program.machine.devices.get(device);
                 if let (Some(named), true) = (named, engine.inner.is_gpu(device))
-                    && let Err(fault) = gpus.probe(&named.name)
+                    && let Err(fault) = gpus.probe(&engine.inner, named)
                 {
                     return answer(&answers, &Answer::NoDevice { fault });
                 }
@@ -246,7 +246,7 @@ fn run(engine: &Inner, job: Job, winder: Option<Winder>, answers: &Mutex<UnixStr
         Err(error) => End::unprepared(error),
     };
     if let How::Device { fault, .. } = &end.how
-        && fault.kind == FaultKind::Lost
+        && fault.fault.kind.is_fatal()
     {
         let _ = answer(answers, &Answer::Failed { fault: fault.clone() });
         // At once: what a driver would do at the end of the process may never end.

@@ -19,11 +19,11 @@ use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
 use crate::live::Progress;
-use crate::prepare;
 use crate::primitive::{AtomicU32, Ordering};
 use crate::ring::{Spin, Stop};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
 use crate::trace::Tracer;
+use crate::unsupported;
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -45,6 +45,10 @@ pub struct RunOptions {
     pub queue_bytes: u64,
     /// Where workers run.
     pub isolation: Isolation,
+    /// Of each worker that is a process, keep a second one ready to take its place: it has loaded the program, and opened
+    /// its GPU and made the kernels there. A restart then does not wait for that; it costs the memory of an idle process, on
+    /// GPUs that of a context too.
+    pub standby: bool,
     /// Check that what arrives over rings is what was sent.
     pub checksums: bool,
     /// Record what every worker really does, and write it to this file.
@@ -66,6 +70,7 @@ impl Default for RunOptions {
             lock_memory: true,
             queue_bytes: 1 << 20,
             isolation: Isolation::Threads,
+            standby: false,
             checksums: false,
             trace: None,
             profile: false,
@@ -109,7 +114,7 @@ impl Engine {
         let main = PlanId(0);
         let tail = program.plan("tail").map(|(id, _)| id).filter(|id| *id != main);
         for plan in [Some(main), tail].into_iter().flatten() {
-            prepare::check(&program, &program.plans[plan])?;
+            unsupported::check(&program, &program.plans[plan])?;
         }
         let graph = &program.graph;
         let mut kernels: TiVec<ActorId, Option<Arc<dyn Kernel>>> = TiVec::new();
@@ -378,7 +383,8 @@ impl Session {
             lock_memory: options.lock_memory,
         };
         let (engine_, session_) = (Arc::clone(&engine), Arc::clone(&session));
-        let crew = Crew::new(engine_, session_, queues, host, options.isolation.clone());
+        let places = (options.isolation.clone(), options.standby);
+        let crew = Crew::new(engine_, session_, queues, host, places);
         let sink_count = graph.sinks().count();
         let recorded = options.trace.is_some() || options.profile;
         let tracer =
@@ -517,7 +523,7 @@ impl Drop for Session {
 impl Inner {
     /// Whether a device is a GPU.
     pub(crate) fn is_gpu(&self, device: DeviceId) -> bool {
-        self.program.machine.devices[device].backend == crate::gpu::BACKEND
+        zbmd_backends::gpu::is_gpu(&self.program.machine.devices[device].backend)
     }
 
     /// Tokens that an actor's port 0 moves in one iteration.

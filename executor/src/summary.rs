@@ -168,7 +168,7 @@ pub(crate) fn wrong(
     let (kind, message) = match why {
         Failure::Stopped => (WrongKind::Fault, "stopped".to_owned()),
         Failure::Fault(fault) => (WrongKind::Fault, fault.to_string()),
-        Failure::Device(fault) => (WrongKind::Fault, fault.text),
+        Failure::Device(fault) => (WrongKind::Fault, fault.fault.text),
         Failure::Panic(message) => (WrongKind::Panic, message),
         Failure::Corrupt { ring, sent, found } => {
             let ring = &plan.rings[lowered.rings[ring as usize]];

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use zbmd_backends::vulkan::Device;
+use zbmd_backends::gpu::Device;
 
 type Hook = Box<dyn Fn(&Device) + Send + Sync>;
 

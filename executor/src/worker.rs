@@ -279,17 +279,11 @@ impl Worker {
         }
     }
 
-    /// Ties this thread to its core, and starts threads on the device's others. Without them kernels take longer, and
-    /// that is all.
+    /// Ties this thread to its core, and starts threads on the device's others.
     fn team(&mut self) -> Option<Team> {
-        let (cores, tie) = (self.cores.clone(), self.pin);
-        self.periods.pinned = tie && pin(&cores[..cores.len().min(1)]);
-        let helper = move |number: usize| {
-            if tie {
-                pin(&cores[number..=number]);
-            }
-        };
-        (self.cores.len() > 1).then(|| Team::lead(self.cores.len(), helper).ok()).flatten()
+        let (team, tied) = Team::of_cores(&self.cores, self.pin);
+        self.periods.pinned = tied;
+        team
     }
 
     fn periods(&mut self, winder: Option<Winder>) -> Result<u64, Halt> {
@@ -382,24 +376,6 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let owned = || panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(owned).unwrap_or("a panic without a message").to_owned()
-}
-
-/// Ties this thread to cores. Not being allowed to costs speed only, so it is reported, not refused.
-#[cfg(all(target_os = "linux", not(miri)))]
-fn pin(cores: &[u32]) -> bool {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    let mut set = CpuSet::new();
-    for &core in cores {
-        if (core as usize) < CpuSet::MAX_CPU {
-            set.set(core as usize);
-        }
-    }
-    set.count() > 0 && sched_setaffinity(None, &set).is_ok()
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn pin(_cores: &[u32]) -> bool {
-    false
 }
 
 #[cfg(test)]

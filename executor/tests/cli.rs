@@ -4,10 +4,10 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{inputs, interpreter, on_a_gpu, three_to_two, verified, with_tail};
+use common::{inputs, interpreter, on_a_gpu, runner, text, three_to_two, verified, with_tail};
 use zbmd_ir::testing::programs;
 use zbmd_ir::{Program, Value, bundle};
 
@@ -56,17 +56,6 @@ impl Case {
     fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("started")
     }
-}
-
-/// The example `mix_run`, which cargo builds next to this test.
-fn runner() -> PathBuf {
-    let here = std::env::current_exe().expect("a path");
-    let target = here.parent().and_then(Path::parent).expect("target/profile/deps/test");
-    target.join("examples").join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn code(output: &Output) -> i32 {
@@ -239,7 +228,7 @@ fn mistakes_have_a_code_and_a_mend() {
 fn a_device_that_is_not_here_is_named_with_a_mend() {
     let mut program = programs::chain();
     for device in &mut program.machine.devices {
-        device.backend = "cuda".into();
+        device.backend = "tpu".into();
     }
     let case = Case::new(program);
     case.input("in.f32", 8);
@@ -247,7 +236,7 @@ fn a_device_that_is_not_here_is_named_with_a_mend() {
     let output = case.run(&files);
     let said = text(&output.stderr);
     assert_eq!(code(&output), 5, "{said}");
-    assert!(said.contains("uses cpu:0 of backend `cuda`; this executor runs `cpu`"), "{said}");
+    assert!(said.contains("uses cpu:0 of backend `tpu`; this executor runs `cpu`"), "{said}");
 
     // Streams are the host's: where a bundle has one on a GPU, it is refused before any driver is asked.
     let mut program = programs::chain();
@@ -261,17 +250,26 @@ fn a_device_that_is_not_here_is_named_with_a_mend() {
     assert_eq!(code(&output), 5, "{said}");
     assert!(said.contains("sources and sinks are the host's"), "{said}");
 
-    let case = Case::new(on_a_gpu("vulkan:0"));
-    case.input("in.f32", 8);
-    for isolation in ["threads", "gpus", "processes"] {
-        let mut command = case.command(&files);
-        // Whatever is installed here, the loader finds no driver.
-        command.env("VK_DRIVER_FILES", "/nowhere.json").env("VK_ICD_FILENAMES", "/nowhere.json");
-        let output = command.args(["--isolation", isolation]).output().expect("started");
-        let said = text(&output.stderr);
-        assert_eq!(code(&output), 5, "{isolation}: {said}");
-        assert!(said.contains("error: device vulkan:0: no Vulkan: "), "{isolation}: {said}");
-        assert!(said.contains("; install the Vulkan loader and a driver"), "{isolation}: {said}");
+    for (name, api, mend) in [
+        ("vulkan:0", "no Vulkan: ", "; install the Vulkan loader and a driver"),
+        ("cuda:0", "no CUDA: ", "; install NVIDIA's driver"),
+    ] {
+        let case = Case::new(on_a_gpu(name));
+        case.input("in.f32", 8);
+        for isolation in ["threads", "gpus", "processes"] {
+            let mut command = case.command(&files);
+            // Whatever is installed here: one loader finds no driver, and the other driver no device.
+            command
+                .env("VK_DRIVER_FILES", "/nowhere.json")
+                .env("VK_ICD_FILENAMES", "/nowhere.json")
+                .env("CUDA_VISIBLE_DEVICES", "");
+            let output = command.args(["--isolation", isolation]).output().expect("started");
+            let said = text(&output.stderr);
+            assert_eq!(code(&output), 5, "{isolation}: {said}");
+            let expected = format!("error: device {name}: {api}");
+            assert!(said.contains(&expected), "{isolation}: {said}");
+            assert!(said.contains(mend), "{isolation}: {said}");
+        }
     }
 }
 

@@ -4,10 +4,10 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{inputs, verified, with_tail};
+use common::{inputs, runner, text, verified, with_tail};
 use serde_json::Value;
 use zbmd_ir::testing::programs;
 use zbmd_ir::trace::{OTHER, Trace, TraceError};
@@ -49,17 +49,6 @@ impl Case {
     fn trace(&self, name: &str) -> Result<(Trace, usize), TraceError> {
         Trace::of_program(&std::fs::read(self.path(name)).expect("written"), &self.program)
     }
-}
-
-/// The example `mix_run`, which cargo builds next to this test.
-fn runner() -> PathBuf {
-    let here = std::env::current_exe().expect("a path");
-    let target = here.parent().and_then(Path::parent).expect("target/profile/deps/test");
-    target.join("examples").join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Starts before ends, one thing at a time, nothing before its period; how many records.

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ActorId, BlobId, ChannelId, Contingencies, Graph, Machine, Plan, PlanId, TiVec};
 
-/// Everything the executor needs. Trust it only as [`crate::verify::Verified`].
-#[derive(Clone, Debug, PartialEq)]
+/// Everything the executor needs. Trust it only as [`crate::verify::Verified`]. By default nothing,
+/// which no verifier accepts.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
     /// What is computed.
     pub graph: Graph,

@@ -6,9 +6,9 @@
 use std::panic::catch_unwind;
 use std::time::Instant;
 
+use zbmd_ir::Program;
 use zbmd_ir::testing::mutate::mutants;
 use zbmd_ir::verify::verify;
-use zbmd_ir::{Program, TiVec};
 use zbmd_scheduler::{Block, Level, Options, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::stepper;
@@ -22,15 +22,7 @@ fn program(seed: u64) -> Program {
     let level = if seed.is_multiple_of(5) { Level::Balanced } else { Level::Fast };
     let options = Options { block: Block::Fixed(1 + seed % 5), level, ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    let contingencies = Default::default();
-    Program {
-        graph,
-        machine,
-        plans: plans.into(),
-        contingencies,
-        blobs: TiVec::new(),
-        kernels: Vec::new(),
-    }
+    Program { graph, machine, plans: plans.into(), ..Program::default() }
 }
 
 /// [`steps`], with a crash of the slow checker on a mutant, whose numbers may be anything, taken as a refusal.

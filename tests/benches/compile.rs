@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use zbmd_ir::verify::verify;
-use zbmd_ir::{ActorId, Contingencies, Graph, Machine, Program, TiVec};
+use zbmd_ir::{ActorId, Graph, Machine, Program, TiVec};
 use zbmd_scheduler::{Block, Options, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
 
@@ -27,9 +27,7 @@ fn compile(graph: &Graph, machine: &Machine) -> usize {
         graph: graph.clone(),
         machine: machine.clone(),
         plans: plans.into(),
-        contingencies: Contingencies::default(),
-        blobs: TiVec::new(),
-        kernels: Vec::new(),
+        ..Program::default()
     };
     verify(program).expect("schedules verify").plans.len()
 }

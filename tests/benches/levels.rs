@@ -4,8 +4,8 @@
 
 use std::time::Instant;
 
+use zbmd_ir::Program;
 use zbmd_ir::verify::verify;
-use zbmd_ir::{Contingencies, Program, TiVec};
 use zbmd_scheduler::search::unattended;
 use zbmd_scheduler::{Block, Level, Options, schedule_with};
 use zbmd_tests::random::{self, Shape};
@@ -38,16 +38,7 @@ fn row(actors: usize, devices: usize, level: Level) {
     let found = unattended(|control| schedule_with(&graph, &machine, &costs, &options, control))
         .expect("random graphs have schedules");
     let plans = found.plans.into();
-    let contingencies = Contingencies::default();
-    let program = verify(Program {
-        graph,
-        machine,
-        plans,
-        contingencies,
-        blobs: TiVec::new(),
-        kernels: Vec::new(),
-    })
-    .expect("valid");
+    let program = verify(Program { graph, machine, plans, ..Program::default() }).expect("valid");
     let seconds = start.elapsed().as_secs_f64();
     let period = program.plans.first().map_or(0.0, |p| p.period_ns as f64 / 1e3);
     let gap = found.estimate.map_or("?".to_owned(), |e| format!("{:.2}", 100.0 * e.gap()));

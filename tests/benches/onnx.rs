@@ -24,7 +24,7 @@ use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Graph, Program};
 use zbmd_tests::data;
-use zbmd_tests::onnx::{relative_error, to_f64};
+use zbmd_tests::onnx::{model_inputs, relative_error, to_f64};
 
 const MODELS: [&str; 10] = [
     "mnist",
@@ -57,21 +57,6 @@ fn options(name: &str, cores: usize) -> CompileOptions {
         options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
     }
     options
-}
-
-/// One call's input tokens.
-fn inputs(dir: &Path, name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
-    let token = |(i, (_, source)): (usize, (zbmd_ir::ActorId, &zbmd_ir::Actor))| {
-        let bytes = match std::fs::read(dir.join(format!("{name}.in{i}.npy"))) {
-            Ok(bytes) => read_npy(&bytes.into()).expect("an array").data.to_vec(),
-            Err(_) => {
-                let n = source.outputs[0].token.elements();
-                (0..n).flat_map(|k| (k as f32 / n as f32).to_le_bytes()).collect()
-            }
-        };
-        (source.name.clone(), bytes)
-    };
-    graph.sources().enumerate().map(token).collect()
 }
 
 /// Seconds of one call: many in one run, so that starting it does not count.
@@ -253,7 +238,7 @@ fn row(dir: &Path, name: &str, threads: usize, nothing: u64) {
         compile_file(dir.join(format!("{name}.onnx")), &options(name, threads)).expect(name);
     let compile_ms = start.elapsed().as_secs_f64() * 1e3;
     let program = &compiled.program;
-    let inputs = inputs(dir, name, &program.graph);
+    let inputs = model_inputs(dir, name, &program.graph);
     let folder = std::env::temp_dir().join(format!("zbmd-onnx-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for the rival's outputs");
     let mut rival = Rival::ort(dir, name, threads, &folder);

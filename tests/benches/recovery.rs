@@ -163,13 +163,18 @@ mod linux {
         }
     }
 
-    fn disturbed(engine: &Engine, feed: Feed, faults: &str, checksums: bool) -> Told {
-        let options = RunOptions {
+    fn disturbed(
+        engine: &Engine,
+        feed: Feed,
+        faults: &str,
+        change: impl FnOnce(&mut RunOptions),
+    ) -> Told {
+        let mut options = RunOptions {
             isolation: PROCESSES,
             supervised: Some(supervised(engine, HARDY, Some(faults))),
-            checksums,
             ..RunOptions::default()
         };
+        change(&mut options);
         live(engine, feed, options)
     }
 
@@ -178,8 +183,11 @@ mod linux {
         println!(
             "from SIGKILL to a worker's process to the first new output; cd2dat at half its pace, 3 devices"
         );
-        for (what, losses) in [("swap to a contingency", Losses::Single), ("restart", Losses::None)]
-        {
+        for (what, losses, standby) in [
+            ("swap to a contingency", Losses::Single, false),
+            ("restart", Losses::None, false),
+            ("restart with a process standing by", Losses::None, true),
+        ] {
             let engine = engine("cd2dat/model.ron", &registry(), losses);
             let per_s = pace(&engine) / 2.0;
             let mut split = Split::default();
@@ -189,7 +197,7 @@ mod linux {
                 let feed = Feed { seed, iterations: (per_s * 20.0) as u64, per_s: Some(per_s) };
                 let faults =
                     format!("Inject(kinds: [kill], every: (\"50ms\", \"150ms\"), seed: {seed})");
-                let told = disturbed(&engine, feed, &faults, false);
+                let told = disturbed(&engine, feed, &faults, |o| o.standby = standby);
                 told.outcome.expect("it goes on");
                 split.take(&told.events);
             }
@@ -208,7 +216,7 @@ mod linux {
             let feed = Feed { seed, iterations: (per_s * 10.0) as u64, per_s: Some(per_s) };
             let faults =
                 format!("Inject(kinds: [stop], every: (\"50ms\", \"150ms\"), seed: {seed})");
-            let told = disturbed(&engine, feed, &faults, false);
+            let told = disturbed(&engine, feed, &faults, |_| ());
             told.outcome.expect("it goes on");
             split.take(&told.events);
         }
@@ -228,7 +236,7 @@ mod linux {
         let per_s = pace(&engine) / 4.0;
         let feed =
             Feed { seed: 1, iterations: (per_s * seconds as f64) as u64, per_s: Some(per_s) };
-        let told = disturbed(&engine, feed, "Inject()", false);
+        let told = disturbed(&engine, feed, "Inject()", |_| ());
         busy.store(false, Ordering::Relaxed);
         loops.into_iter().for_each(|l| l.join().expect("no panic"));
         let alarms = |what: fn(&What) -> bool| told.events.iter().filter(|e| what(&e.what)).count();
@@ -322,7 +330,7 @@ mod linux {
                     seen
                 })
             };
-            let told = disturbed(&engine, feed, &faults, kind == "corrupt");
+            let told = disturbed(&engine, feed, &faults, |o| o.checksums = kind == "corrupt");
             watched.store(false, Ordering::Relaxed);
             let memory = memory.join().expect("no panic");
             let report = told.outcome.expect("it goes on").report;

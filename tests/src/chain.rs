@@ -160,14 +160,6 @@ pub fn program(
     let costs = Costs { table: costs.collect() };
     let options = Options { block: Block::Fixed(block), ..Options::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
-    let (plans, contingencies) = (plans.into(), Contingencies::default());
-    verify(Program {
-        graph,
-        machine,
-        plans,
-        contingencies,
-        blobs: TiVec::new(),
-        kernels: Vec::new(),
-    })
-    .expect("it verifies")
+    let plans = plans.into();
+    verify(Program { graph, machine, plans, ..Program::default() }).expect("it verifies")
 }

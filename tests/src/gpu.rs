@@ -13,20 +13,25 @@ use zbmd_backends::vulkan::{
 };
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Contingencies, Costs, DType, Device,
-    DeviceId, Endpoint, Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader,
-    RingId, Role, State, TiVec, TokenType, Value,
+    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Costs, DType, Device, DeviceId, Endpoint,
+    Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader, RingId, Role, State,
+    TiVec, TokenType, Value,
 };
 use zbmd_scheduler::{Block, schedule};
 
-use crate::run::{Streams, random_inputs};
+use crate::run::{Streams, compile, random_inputs};
+
+/// Whether `ZBMD_REQUIRE` names a backend, whose devices must be there then.
+pub fn required(backend: &str) -> bool {
+    std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == backend))
+}
 
 /// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.
 ///
 /// # Panics
 /// Without a device, if `ZBMD_REQUIRE` names `vulkan`.
 pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
-    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
+    let required = required("vulkan");
     let opened = Instance::load(validate).map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("vulkan:0")?;
         VulkanDevice::open(&instance, &listed, options)
@@ -47,6 +52,11 @@ pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
 
 /// A CPU, and a GPU like the one at hand.
 pub fn machine() -> Machine {
+    with(&["vulkan"])
+}
+
+/// A CPU, and a GPU of each backend.
+pub fn with(backends: &[&str]) -> Machine {
     let device = |name: &str, backend: &str| Device {
         name: name.to_owned(),
         backend: backend.to_owned(),
@@ -55,16 +65,19 @@ pub fn machine() -> Machine {
         flops_per_s: 10_000_000_000,
         bytes_per_s: 10_000_000_000,
     };
-    let link = |from, to| Link {
-        from: DeviceId(from),
-        to: DeviceId(to),
+    let link = |from: DeviceId, to: DeviceId| Link {
+        from,
+        to,
         bytes_per_s: 5_000_000_000,
         latency_ns: 10_000,
     };
-    Machine {
-        devices: vec![device("cpu:0", "cpu"), device("vulkan:0", "vulkan")].into(),
-        links: vec![link(0, 1), link(1, 0)].into(),
-    }
+    let gpus = backends.iter().map(|backend| device(&format!("{backend}:0"), backend));
+    let devices: TiVec<DeviceId, Device> =
+        std::iter::once(device("cpu:0", "cpu")).chain(gpus).collect();
+    let ids = || devices.keys();
+    let pairs = ids().flat_map(|from| ids().map(move |to| (from, to))).filter(|(a, b)| a != b);
+    let links = pairs.map(|(from, to)| link(from, to)).collect();
+    Machine { devices, links }
 }
 
 /// The model, every actor that has a kernel there, and that `on_gpu` wants there, on the GPU of [`machine`].
@@ -78,20 +91,47 @@ pub fn place(
     block: Block,
     on_gpu: fn(usize) -> bool,
 ) -> Verified<Program> {
-    let (graph, blobs, machine) = (graph.clone(), blobs.clone(), machine());
-    let (cpu, gpu) = (DeviceId(0), DeviceId(1));
+    let home = |i| if on_gpu(i) { DeviceId(1) } else { DeviceId(0) };
+    place_on(machine(), graph, blobs, registry, block, &home)
+}
+
+/// The model on a machine, each actor where `home` wants it, if that device has a kernel for it, else on the first.
+///
+/// # Panics
+/// If there is no valid plan.
+pub fn place_on(
+    machine: Machine,
+    graph: &Graph,
+    blobs: &TiVec<BlobId, Bytes>,
+    registry: &Registry,
+    block: Block,
+    home: &dyn Fn(usize) -> DeviceId,
+) -> Verified<Program> {
+    let (graph, blobs) = (graph.clone(), blobs.clone());
     let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
     let costs = Costs { table: graph.actors.iter().map(cost).collect() };
     let pins = costs.table.iter_enumerated().map(|(id, row)| {
-        let wanted = row[gpu].is_some() && on_gpu(id.index());
-        (id, if wanted { gpu } else { cpu })
+        let wanted = home(id.index());
+        (id, if row[wanted].is_some() { wanted } else { DeviceId(0) })
     });
     let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
-    let contingencies = Contingencies::default();
-    let program =
-        Program { graph, machine, plans: plans.into(), contingencies, blobs, kernels: Vec::new() };
+    let program = Program { graph, machine, plans: plans.into(), blobs, ..Program::default() };
     verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
+}
+
+/// [`place`] for `graphs/{model}`.
+///
+/// # Panics
+/// If it does not compile, or there is no valid plan.
+pub fn place_model(
+    model: &str,
+    registry: &Registry,
+    block: Block,
+    on_gpu: fn(usize) -> bool,
+) -> Verified<Program> {
+    let Program { graph, blobs, .. } = compile(model, 1, registry).program.into_inner();
+    place(&graph, &blobs, registry, block, on_gpu)
 }
 
 /// A chain of so many gains on the GPU, in blocks of 64 tokens.

@@ -4,6 +4,7 @@ pub mod chain;
 pub mod data;
 pub mod dsa;
 pub mod gpu;
+pub mod harness;
 pub mod losses;
 pub mod mix;
 pub mod onnx;

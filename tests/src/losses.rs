@@ -13,7 +13,7 @@ use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file};
 use zbmd_executor::inject::Injector;
 use zbmd_executor::supervise::{Event, Supervision};
-use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Stopper, Supervised};
+use zbmd_executor::{Engine, Isolation, Outcome, RunError, RunOptions, Stopper, Supervised};
 use zbmd_ir::{DType, TokenType};
 
 use crate::run::graph_file;
@@ -53,6 +53,11 @@ pub fn engine_on(
     };
     let compiled = compile_file(graph_file(model), &options).unwrap_or_else(|d| panic!("{d}"));
     Engine::new(compiled.program, registry).expect("an engine")
+}
+
+/// Options of a test: it shares the computer with other tests, which pinning and locking would only disturb.
+pub fn options(isolation: Isolation) -> RunOptions {
+    RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
 }
 
 /// What the sources are given: tokens that depend on the seed and their position alone.

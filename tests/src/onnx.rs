@@ -9,8 +9,10 @@ use rten_onnx::protobuf::{DecodeMessage, ValueReader};
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::{OnnxError, SetValue, check_onnx_bytes};
-use zbmd_compiler::{CompileOptions, graph_of_onnx};
-use zbmd_ir::{BlobId, DType, Graph, TiVec, TokenType};
+use zbmd_compiler::{CompileOptions, graph_of_onnx, read_npy};
+use zbmd_ir::{Actor, BlobId, DType, Graph, TiVec, TokenType};
+
+use crate::run::Streams;
 
 /// A tensor with its name.
 #[derive(Clone, Debug)]
@@ -109,6 +111,41 @@ pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
         Ok(outcome) => Ran::Outputs(outcome.outputs),
         Err(error) => Ran::Refused(error.to_string()),
     }
+}
+
+/// One call's input tokens for the model of that name in `dir`, from its files `NAME.inN.npy`; without them the ramp that
+/// the images are.
+///
+/// # Panics
+/// If a file is no array.
+pub fn model_inputs(dir: &Path, name: &str, graph: &Graph) -> Streams {
+    let token = |(i, (_, source)): (usize, (_, &Actor))| {
+        let bytes = match std::fs::read(dir.join(format!("{name}.in{i}.npy"))) {
+            Ok(bytes) => read_npy(&bytes.into()).expect("an array").data.to_vec(),
+            Err(_) => {
+                let n = source.outputs[0].token.elements();
+                (0..n).flat_map(|k| (k as f32 / n as f32).to_le_bytes()).collect()
+            }
+        };
+        (source.name.clone(), bytes)
+    };
+    graph.sources().enumerate().map(token).collect()
+}
+
+/// Reference outputs of the model of that name in `dir`, in the order of its sinks: from `NAME_output_0.pb` if it is
+/// there, or else from `NAME.outN.npy`.
+///
+/// # Panics
+/// If a file is no tensor.
+pub fn model_outputs(dir: &Path, name: &str) -> Vec<(DType, Vec<u8>)> {
+    let pb = dir.join(format!("{name}_output_0.pb"));
+    if pb.exists() {
+        let tensor = read_pb(&pb);
+        return vec![(tensor.ty.dtype, tensor.data)];
+    }
+    let files = (0..).map_while(|i| std::fs::read(dir.join(format!("{name}.out{i}.npy"))).ok());
+    let arrays = files.map(|bytes| read_npy(&bytes.into()).expect("an array"));
+    arrays.map(|array| (array.token.dtype, array.data.to_vec())).collect()
 }
 
 /// Elements as f64.

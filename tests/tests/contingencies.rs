@@ -4,7 +4,7 @@
 use zbmd_compiler::{CompileOptions, Compiled, Losses, MachineChoice, compile_file};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, TiVec, bundle,
+    Contingencies, Contingency, Costs, DeviceId, Graph, Machine, PlanId, Program, bundle,
 };
 use zbmd_scheduler::{Block, Options, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
@@ -20,7 +20,7 @@ fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Pr
     // What leaves no device is all that cannot be borne.
     assert_eq!(made.impossible.len(), usize::from(machine.devices.len() <= 2));
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program { graph, machine, plans, contingencies, blobs: TiVec::new(), kernels: Vec::new() }
+    Program { graph, machine, plans, contingencies, ..Program::default() }
 }
 
 /// A random graph with plans for the loss of any two of 2 to 6 devices, of which every other one is smaller in half of

@@ -9,11 +9,9 @@ use zbmd_backends::cuda::{
     ReplayError, Site, Verdict,
 };
 use zbmd_backends::op::Registry;
-use zbmd_ir::verify::Verified;
-use zbmd_ir::{DType, DeviceId, Plan, PlanId, Program, State};
+use zbmd_ir::{DeviceId, Plan, PlanId, Program, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, place, tokens};
-use zbmd_tests::run::{Streams, compile, random_inputs};
+use zbmd_tests::gpu::{Idle, Player, chain, distance, place_model, required, tame_inputs, tokens};
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -27,7 +25,7 @@ fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
 
 /// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
 fn real() -> Option<Arc<Device>> {
-    let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "cuda"));
+    let required = required("cuda");
     let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("cuda:0")?;
         Device::open(&instance, &listed, &Options::default())
@@ -40,52 +38,6 @@ fn real() -> Option<Arc<Device>> {
             None
         }
     }
-}
-
-/// A model for a CPU and a GPU.
-fn program(
-    model: &str,
-    registry: &Registry,
-    block: Block,
-    on_gpu: fn(usize) -> bool,
-) -> Verified<Program> {
-    let compiled = compile(model, 1, registry);
-    place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
-}
-
-/// Largest difference as a share of the largest value.
-fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
-    let values = |bytes: &[u8]| -> Vec<f64> {
-        match dtype {
-            DType::F32 | DType::C32 => bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
-                .collect(),
-            DType::F64 => bytes
-                .chunks_exact(8)
-                .map(|b| f64::from_le_bytes(b.try_into().expect("eight")))
-                .collect(),
-            _ => bytes.iter().map(|b| f64::from(*b)).collect(),
-        }
-    };
-    assert_eq!(got.len(), want.len());
-    let (got, want) = (values(got), values(want));
-    let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
-    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
-}
-
-/// Tame noise for sources of floats; bytes for the rest.
-fn inputs(program: &Program, iterations: u64) -> Streams {
-    let mut rng = fastrand::Rng::with_seed(3);
-    let mut inputs = random_inputs(program, iterations, 5);
-    for (_, source) in program.graph.sources() {
-        if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
-            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
-                word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
-            }
-        }
-    }
-    inputs
 }
 
 fn replay(
@@ -110,7 +62,7 @@ fn check(
 ) {
     let plan = &program.plans[PlanId(0)];
     let iterations = blocks * plan.block;
-    let (tokens, want) = tokens(program, registry, &inputs(program, iterations), iterations);
+    let (tokens, want) = tokens(program, registry, &tame_inputs(program, iterations), iterations);
     let mut player = Player::new(program, plan, GPU, &tokens, lazy);
     let mut replay = replay(device, registry, program, plan, &mut player).expect("a replay");
     assert_eq!(replay.summary().segments, 1);
@@ -168,7 +120,7 @@ const LARGE: &[Model] = &[
 fn models_run_on_a_device_in_software_as_in_the_interpreter() {
     let registry = Registry::standard();
     for &(model, block, on_gpu, blocks, tolerance) in SMALL {
-        let program = program(model, &registry, block, on_gpu);
+        let program = place_model(model, &registry, block, on_gpu);
         let (device, machine) = soft(&Options::default());
         machine.check();
         for lazy in [false, true] {
@@ -188,7 +140,7 @@ fn models_run_on_a_gpu_as_in_the_interpreter() {
     let Some(device) = real() else { return };
     let registry = Registry::standard();
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
-        let program = program(model, &registry, block, on_gpu);
+        let program = place_model(model, &registry, block, on_gpu);
         for lazy in [false, true] {
             check(&device, &registry, &program, blocks, lazy, tolerance);
         }
@@ -198,7 +150,7 @@ fn models_run_on_a_gpu_as_in_the_interpreter() {
 #[test]
 fn arenas_are_one_allocation_unless_told_otherwise() {
     let registry = Registry::standard();
-    let program = program("cd2dat/model.ron", &registry, Block::Fixed(1), EVERY);
+    let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(1), EVERY);
     let plan = &program.plans[PlanId(0)];
     let no_tokens = Default::default();
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);

@@ -2,7 +2,7 @@
 
 use zbmd_ir::testing::mutate::mutants;
 use zbmd_ir::verify::verify;
-use zbmd_ir::{Contingency, DeviceId, PlanId, Program, TiVec};
+use zbmd_ir::{Contingency, DeviceId, PlanId, Program};
 use zbmd_scheduler::{Block, Losses, Options, repetition, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{Streams, interpret_program, replay_program};
@@ -18,7 +18,7 @@ fn program(seed: u64) -> Program {
     let given = (&graph, &machine, &costs, &options);
     let made = schedule_contingencies(given, plans, which).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program { graph, machine, plans, contingencies, blobs: TiVec::new(), kernels: Vec::new() }
+    Program { graph, machine, plans, contingencies, ..Program::default() }
 }
 
 fn inputs(program: &Program, iterations: u64) -> Streams {

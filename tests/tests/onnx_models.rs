@@ -4,46 +4,10 @@ use std::collections::BTreeMap;
 
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_compiler::{CompileOptions, graph_of_file, read_npy};
-use zbmd_ir::{DType, Graph};
+use zbmd_compiler::{CompileOptions, graph_of_file};
+use zbmd_ir::DType;
 use zbmd_tests::data;
-use zbmd_tests::onnx::{read_pb, relative_error, to_f64};
-
-/// Reference outputs of a model in the order of its sinks.
-fn expected(name: &str) -> Vec<(DType, Vec<u8>)> {
-    let mut out = Vec::new();
-    let pb =
-        data::file("models").map(|d| d.join(format!("{name}_output_0.pb"))).filter(|p| p.exists());
-    if let Some(path) = pb {
-        let tensor = read_pb(&path);
-        return vec![(tensor.ty.dtype, tensor.data)];
-    }
-    let Some(dir) = data::file("models") else { return out };
-    for i in 0.. {
-        let path = dir.join(format!("{name}.out{i}.npy"));
-        let Ok(bytes) = std::fs::read(&path) else { break };
-        let array = read_npy(&bytes.into()).expect("an array");
-        out.push((array.token.dtype, array.data.to_vec()));
-    }
-    out
-}
-
-/// The input tokens of a model: from its files, or the ramp that the images are.
-fn inputs(name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
-    let mut out = BTreeMap::new();
-    let Some(dir) = data::file("models") else { return out };
-    for (i, (_, source)) in graph.sources().enumerate() {
-        let bytes = match std::fs::read(dir.join(format!("{name}.in{i}.npy"))) {
-            Ok(bytes) => read_npy(&bytes.into()).expect("an array").data.to_vec(),
-            Err(_) => {
-                let n = source.outputs[0].token.elements();
-                (0..n).flat_map(|k| (k as f32 / n as f32).to_le_bytes()).collect()
-            }
-        };
-        out.insert(source.name.clone(), bytes);
-    }
-    out
-}
+use zbmd_tests::onnx::{model_inputs, model_outputs, relative_error, to_f64};
 
 /// The outputs of a model by the interpreter.
 fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
@@ -52,7 +16,7 @@ fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
     options.onnx.without = without.iter().map(|w| (*w).to_owned()).collect();
     let (graph, blobs) = graph_of_file(dir.join(format!("{name}.onnx")), &options)
         .unwrap_or_else(|e| panic!("{name}: {e}"));
-    let inputs = inputs(name, &graph);
+    let inputs = model_inputs(&dir, name, &graph);
     let registry = Registry::standard();
     let mut interpreter =
         Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -123,12 +87,12 @@ fn models_agree_with_the_reference() {
         }
         let made = graph_of_file(dir.join(format!("{name}.onnx")), &CompileOptions::default());
         let (graph, blobs) = made.unwrap_or_else(|e| panic!("{name}: {e}"));
-        let inputs = inputs(name, &graph);
+        let inputs = model_inputs(&dir, name, &graph);
         let mut interpreter =
             Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
         let outcome = interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}"));
         let sinks: Vec<&str> = graph.sinks().map(|(_, a)| a.name.as_str()).collect();
-        let expected = expected(name);
+        let expected = model_outputs(&dir, name);
         assert_eq!(sinks.len(), expected.len(), "{name}");
         for (sink, (dtype, want)) in sinks.iter().zip(&expected) {
             let error =

@@ -2,7 +2,7 @@
 
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_graph};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{ChannelId, Contingencies, Graph, Plan, PlanId, Program, TiVec};
+use zbmd_ir::{ChannelId, Graph, Plan, PlanId, Program, TiVec};
 use zbmd_scheduler::{Block, Options, check_deadlock, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{interpret_program, random_inputs, replay_program};
@@ -24,14 +24,7 @@ fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
 fn program(seed: u64, shape: Shape) -> Verified<Program> {
     let (graph, plans) = plans(seed, shape);
     let machine = random::machine(1 + (seed % 4) as usize);
-    let program = Program {
-        graph,
-        machine,
-        plans: plans.into(),
-        contingencies: Contingencies::default(),
-        blobs: TiVec::new(),
-        kernels: Vec::new(),
-    };
+    let program = Program { graph, machine, plans: plans.into(), ..Program::default() };
     verify(program).unwrap_or_else(|errors| {
         let text: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();
         panic!("seed {seed}: {}", text.join("; "));

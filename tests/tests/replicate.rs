@@ -4,7 +4,7 @@ use zbmd_compiler::{
     CompileOptions, Compiled, MachineChoice, Replicate, ReplicateError, compile_str, replicate,
 };
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{Contingencies, Graph, PlanId, Program, TiSlice, TiVec};
+use zbmd_ir::{Graph, PlanId, Program, TiSlice};
 use zbmd_scheduler::replicate::{Factors, obstacles};
 use zbmd_scheduler::{Block, Losses, Options, schedule, schedule_contingencies};
 use zbmd_tests::random::{self, Shape};
@@ -48,15 +48,8 @@ fn program(graph: Graph, seed: u64) -> Verified<Program> {
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let made = schedule_contingencies(given, plans, Losses::Single).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    verify(Program {
-        graph,
-        machine,
-        plans,
-        contingencies,
-        blobs: TiVec::new(),
-        kernels: Vec::new(),
-    })
-    .unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
+    verify(Program { graph, machine, plans, contingencies, ..Program::default() })
+        .unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
 }
 
 #[test]
@@ -75,16 +68,8 @@ fn random_graphs_with_replicas_give_the_same_bits() {
         assert!(outputs == by_interpreter.0, "seed {seed}: the interpreter has other outputs");
 
         // The graph without replicas, on inputs for as many iterations.
-        let contingencies = Contingencies::default();
         let machine = program.machine.clone();
-        let plain = Program {
-            graph: plain,
-            machine,
-            plans: TiVec::new(),
-            contingencies,
-            blobs: TiVec::new(),
-            kernels: Vec::new(),
-        };
+        let plain = Program { graph: plain, machine, ..Program::default() };
         let bound = (iterations > 1).then_some(outcome.state.iterations * iterations);
         let (expected, state) = interpret_program(&plain, &registry, &inputs, bound);
         assert!(outputs == expected, "seed {seed}: other outputs than without replicas");

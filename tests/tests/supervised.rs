@@ -25,7 +25,7 @@ fn main() {
 #[cfg(target_os = "linux")]
 mod linux {
     use std::collections::BTreeSet;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
     use std::time::Duration;
 
     use zbmd_backends::kernel::{Io, Kernel, KernelFault};
@@ -33,8 +33,9 @@ mod linux {
     use zbmd_compiler::Losses;
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
-    use zbmd_ir::{DType, InPort, OutPort, TokenType};
-    use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, supervised};
+    use zbmd_ir::{DType, InPort, OutPort, PlanId, TokenType};
+    use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, live_seen, options, supervised};
 
     use super::{decode, segments};
 
@@ -115,11 +116,6 @@ mod linux {
         ("adsb/model.ron", 1_000),
     ];
 
-    fn options(isolation: Isolation) -> RunOptions {
-        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
-    }
-
     const PROCESSES: Isolation = Isolation::Processes { program: None };
 
     fn undisturbed(engine: &Engine, feed: Feed) -> Told {
@@ -198,6 +194,37 @@ mod linux {
         let told = live(&engine, feed, options);
         let outcome = told.outcome.expect("it goes on");
         assert_eq!((told.sinks, outcome.report.recoveries > 0), (plain.sinks, true));
+    }
+
+    /// As [`restarted`], with processes that stand by: they are there, and take the places of those that were killed.
+    fn standing_by() {
+        let engine = engine("cd2dat/model.ron", &registry(), Losses::None);
+        let feed = Feed { seed: 4, iterations: 30_000, per_s: Some(100_000.0) };
+        let plain = undisturbed(&engine, feed);
+        let faults = "Inject(at: [(\"60ms\", kill), (\"120ms\", stop), (\"180ms\", kill)])";
+        let mut options = options(PROCESSES);
+        options.standby = true;
+        options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
+        let most = AtomicUsize::new(0);
+        let seen = |_: &str, _: &[u8]| {
+            most.fetch_max(children(), Ordering::Relaxed);
+        };
+        let told = live_seen(&engine, feed, options, &seen);
+        let outcome = told.outcome.expect("it goes on");
+        assert_eq!((told.sinks, outcome.report.recoveries > 0), (plain.sinks, true));
+        let workers = engine.program().plans[PlanId(0)].calendars.len();
+        let most = most.into_inner();
+        assert!(most > workers, "{most} processes for {workers} workers");
+    }
+
+    /// Processes that threads of this one have started and that were not waited for.
+    fn children() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("on Linux").flatten();
+        let of = |task: std::fs::DirEntry| {
+            let list = std::fs::read_to_string(task.path().join("children"));
+            list.unwrap_or_default().split_whitespace().count()
+        };
+        tasks.map(of).sum()
     }
 
     /// Processes and threads run the same code: the same bits, supervised or not, with checksums or without.
@@ -408,15 +435,15 @@ mod linux {
         let engine = engine("cd2dat/model.ron", &registry(), Losses::Pairs);
         let feed = Feed { seed: 8, iterations: 20_000, per_s: None };
         let before = (open(), mapped());
-        for _ in 0..3 {
+        for standby in [false, true, false] {
             let mut options = options(PROCESSES);
+            options.standby = standby;
             let faults = "Inject(kinds: [kill], every: (\"5ms\", \"20ms\"), seed: 9)";
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             live(&engine, feed, options).outcome.expect("well");
         }
         assert_eq!((open(), mapped()), before, "files open and memory mapped");
-        let children = format!("/proc/self/task/{}/children", std::process::id());
-        assert_eq!(std::fs::read_to_string(children).unwrap_or_default(), "", "children");
+        assert_eq!(children(), 0, "children");
     }
 
     /// Every injected fault is seen for what it is, and recovered from within the epoch that follows.
@@ -450,7 +477,7 @@ mod linux {
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());
-        let tests: [(&str, fn()); 11] = [
+        let tests: [Test; 12] = [
             ("nothing_left", nothing_left),
             ("spinning", spinning),
             ("swapped", swapped),
@@ -459,33 +486,11 @@ mod linux {
             ("stopped_or_late", stopped_or_late),
             ("corrupted", corrupted),
             ("restarted", restarted),
+            ("standing_by", standing_by),
             ("storm", storm),
             ("faulty", faulty),
             ("events_tell_the_story", events_tell_the_story),
         ];
-        let wanted: Vec<String> =
-            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-        if std::env::args().any(|a| a == "--list") {
-            tests.iter().for_each(|(name, _)| println!("{name}: test"));
-            return;
-        }
-        let limit = Duration::from_secs(240);
-        for (name, test) in tests {
-            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-                continue;
-            }
-            let begun = std::time::Instant::now();
-            let watch = std::thread::spawn(move || {
-                std::thread::park_timeout(limit);
-                if begun.elapsed() >= limit {
-                    eprintln!("test {name} ... hangs");
-                    std::process::exit(101);
-                }
-            });
-            test();
-            watch.thread().unpark();
-            watch.join().expect("no panic");
-            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
-        }
+        harness::run(&tests, || true);
     }
 }

@@ -12,28 +12,16 @@ use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
     Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
 };
-use zbmd_ir::verify::Verified;
 use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place, tame_inputs, tokens};
-use zbmd_tests::run::{Streams, compile};
+use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place_model, tame_inputs, tokens};
+use zbmd_tests::run::Streams;
 
 const GPU: DeviceId = DeviceId(1);
 
 /// The first device, with the layers on.
 fn device(options: &Options) -> Option<Arc<Device>> {
     open(true, options)
-}
-
-/// A model for a CPU and a GPU.
-fn program(
-    model: &str,
-    registry: &Registry,
-    block: Block,
-    on_gpu: fn(usize) -> bool,
-) -> Verified<Program> {
-    let compiled = compile(model, 1, registry);
-    place(&compiled.program.graph, &compiled.program.blobs, registry, block, on_gpu)
 }
 
 struct Case<'a> {
@@ -127,7 +115,7 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         ("agc/model.ron", Block::Fixed(16), every, 4, 1e-5),
         ("pll/model.ron", Block::Fixed(8), every, 6, 1e-4),
     ] {
-        let program = program(model, &registry, block, on_gpu);
+        let program = place_model(model, &registry, block, on_gpu);
         let plan = &program.plans[PlanId(0)];
         let case = Case { program: &program, plan, registry: &registry };
         let inputs = tame_inputs(&program, blocks * plan.block);
@@ -149,7 +137,7 @@ fn arenas_are_cut_where_buffers_are_small() {
     let options = Options { bank_bytes: Some(8 << 10), ..Options::default() };
     let Some(device) = device(&options) else { return };
     let registry = Registry::standard();
-    let program = program("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
+    let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
     let plan = &program.plans[PlanId(0)];
     let case = Case { program: &program, plan, registry: &registry };
     case.check(&device, &tame_inputs(&program, 4 * plan.block), 4, false, 1e-5);

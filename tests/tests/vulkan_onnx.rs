@@ -19,7 +19,9 @@ use zbmd_ir::{BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Role, State, Ti
 use zbmd_scheduler::Block;
 use zbmd_tests::data;
 use zbmd_tests::gpu::{Player, open, place, tokens};
-use zbmd_tests::onnx::{Tensor, difference, graph_once, read_pb, relative_error, to_f64};
+use zbmd_tests::onnx::{
+    Tensor, difference, graph_once, model_inputs, model_outputs, read_pb, relative_error, to_f64,
+};
 use zbmd_tests::run::{Streams, graph_file};
 
 const GPU: DeviceId = DeviceId(1);
@@ -191,40 +193,6 @@ fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
     }
 }
 
-/// Inputs of a model from its files, or the ramp that the images are.
-fn model_inputs(name: &str, graph: &Graph) -> Streams {
-    let dir = data::file("models").expect("found before");
-    let source = |(i, (_, source)): (usize, (_, &zbmd_ir::Actor))| {
-        let bytes = match std::fs::read(dir.join(format!("{name}.in{i}.npy"))) {
-            Ok(bytes) => read_npy(&bytes.into()).expect("an array").data.to_vec(),
-            Err(_) => {
-                let n = source.outputs[0].token.elements();
-                (0..n).flat_map(|k| (k as f32 / n as f32).to_le_bytes()).collect()
-            }
-        };
-        (source.name.clone(), bytes)
-    };
-    graph.sources().enumerate().map(source).collect()
-}
-
-/// Reference outputs of a model by the names of its sinks.
-fn model_outputs(name: &str, graph: &Graph) -> BTreeMap<String, Vec<u8>> {
-    let dir = data::file("models").expect("found before");
-    let pb = dir.join(format!("{name}_output_0.pb"));
-    let output = |(i, (_, sink)): (usize, (_, &zbmd_ir::Actor))| {
-        let bytes = match pb.exists() {
-            true => read_pb(&pb).data,
-            false => {
-                let file = dir.join(format!("{name}.out{i}.npy"));
-                let bytes = std::fs::read(&file).expect("an output");
-                read_npy(&bytes.into()).expect("an array").data.to_vec()
-            }
-        };
-        (sink.name.clone(), bytes)
-    };
-    graph.sinks().enumerate().map(output).collect()
-}
-
 /// Runs a model once with all that can on the GPU; every output within 1e-4 of the reference.
 fn check_model(name: &str) {
     let Some(dir) = data::file("models") else { return };
@@ -237,11 +205,15 @@ fn check_model(name: &str) {
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let left = left(&graph, &blobs, &registry, &device);
     assert!(left.is_empty(), "{name}: on the CPU: {left:?}");
-    let (inputs, outputs) = (model_inputs(name, &graph), model_outputs(name, &graph));
+    let (inputs, outputs) = (model_inputs(&dir, name, &graph), model_outputs(&dir, name));
+    assert_eq!(outputs.len(), graph.sinks().count(), "{name}: outputs of the reference");
+    let sinks = graph.sinks().map(|(_, sink)| sink.name.as_str());
+    let outputs: BTreeMap<&str, Vec<u8>> = sinks.zip(outputs.into_iter().map(|o| o.1)).collect();
     let mut seen = 0;
     for sent in on_gpu(&device, (&graph, &blobs), &registry, &inputs, 1) {
         for sink in &sent.sinks {
-            let (got, want) = (to_f64(&sent.got, sent.dtype), to_f64(&outputs[sink], sent.dtype));
+            let (got, want) =
+                (to_f64(&sent.got, sent.dtype), to_f64(&outputs[sink.as_str()], sent.dtype));
             let error = relative_error(&got, &want);
             println!("{name} {sink}: {error:.2e}, {} actors", graph.actors.len());
             assert!(error <= 1e-4, "{name}, output {sink}: relative error {error:.2e}");

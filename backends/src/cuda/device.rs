@@ -113,6 +113,14 @@ impl Device {
         fault
     }
 
+    /// Makes kernels ready, for later.
+    pub(crate) fn warm<'k>(
+        &self,
+        mut kernels: impl Iterator<Item = &'k Kernel>,
+    ) -> Result<(), Fault> {
+        kernels.try_for_each(|kernel| self.function(kernel).map(drop))
+    }
+
     /// A kernel made ready; each is compiled once.
     pub(super) fn function(&self, kernel: &Kernel) -> Result<Function, Fault> {
         let (text, entry) = ptx::print(kernel);

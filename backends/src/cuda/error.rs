@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::replay::sites;
+
 /// No CUDA here: everything else works without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no CUDA: {0}")]
@@ -171,24 +173,6 @@ pub enum Fault {
     },
 }
 
-macro_rules! sites {
-    ($($name:ident $text:literal),* $(,)?) => {
-        /// A call into the driver. Tests make each of them fail.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[expect(missing_docs, reason = "each prints as the function that it calls")]
-        pub enum Site { $($name),* }
-
-        impl Site {
-            /// Every site.
-            pub const ALL: &'static [Site] = &[$(Site::$name),*];
-
-            /// The function called.
-            pub fn name(self) -> &'static str {
-                match self { $(Site::$name => $text),* }
-            }
-        }
-    };
-}
 sites! {
     Context "cuDevicePrimaryCtxRetain",
     Bind "cuCtxSetCurrent",
@@ -208,12 +192,6 @@ sites! {
     ZeroNode "cuGraphAddMemsetNode",
     Instantiate "cuGraphInstantiateWithFlags",
     Launch "cuGraphLaunch",
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// What a call said that did not go well.

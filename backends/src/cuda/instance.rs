@@ -8,10 +8,15 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use super::driver::Driver;
 use super::error::{Code, Fault, OpenError, Unavailable};
 use super::sys::{Api, Cuda, attribute, text};
+use crate::devices;
 use crate::kernels::{Caps, Needs};
 
 /// The oldest architecture that the printed code is for: Volta.
 const MIN_ARCH: (u32, u32) = (7, 0);
+
+/// Set to `software` in the environment of tests to have [`Instance::software`] loaded.
+#[cfg(any(test, feature = "testing"))]
+const SOFTWARE: &str = "ZBMD_CUDA";
 
 /// The driver of this machine. Kept while any device of it is open.
 pub struct Instance {
@@ -37,6 +42,10 @@ impl Instance {
     /// # Errors
     /// [`Unavailable`] without a driver, with too old a one, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
+        #[cfg(any(test, feature = "testing"))]
+        if std::env::var_os(SOFTWARE).is_some_and(|v| v == "software") {
+            return Ok(Self::software());
+        }
         let (api, version) = Api::load()?;
         Ok(Arc::new(Instance { source: Source::Cuda(Box::new(api)), version }))
     }
@@ -94,15 +103,9 @@ impl Instance {
     /// # Errors
     /// [`OpenError::NoDevice`] with the names that there are.
     pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
-        let devices = self.devices()?;
-        let known = || match devices.len() {
-            0 => "there is none".to_owned(),
-            _ => devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "),
-        };
-        let found = devices.iter().find(|d| d.name == wanted || d.uuid_text() == wanted);
-        found
-            .cloned()
-            .ok_or_else(|| OpenError::NoDevice { wanted: wanted.to_owned(), known: known() })
+        let is_wanted = |d: &Listed| d.name == wanted || d.uuid_text() == wanted;
+        devices::find(self.devices()?, |d| &d.name, is_wanted)
+            .map_err(|known| OpenError::NoDevice { wanted: wanted.to_owned(), known })
     }
 
     fn listed(&self, api: &Api, ordinal: i32) -> Result<Listed, i32> {

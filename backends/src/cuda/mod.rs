@@ -11,7 +11,6 @@
 //! What was never run on a real device is said in the README. Tests run everything but the driver's functions on a
 //! device in software, which reads the printed code.
 
-mod call;
 mod device;
 mod driver;
 mod edges;
@@ -25,7 +24,6 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use self::call::GpuCall;
 pub use self::device::{Device, Options};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Unavailable, Verdict};
 pub use self::instance::{Instance, Listed, list};
@@ -35,6 +33,8 @@ pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
 
 /// A CUDA device's calendar, ready to run.
 pub type Replay = crate::replay::Replay<queue::Queue>;
+/// The kernels of one actor, on memory of their own.
+pub type GpuCall = crate::replay::Call<queue::Queue>;
 /// Why a calendar cannot be replayed on a CUDA device.
 pub type ReplayError = crate::replay::ReplayError<Fault>;
 /// Why a period was not completed.

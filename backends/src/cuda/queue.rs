@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zbmd_ir::{Calendar, DeviceId, Plan, Program};
+use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
 
 use super::device::{Bank, Device, Draft, Mark, Ready};
 use super::driver::{Address, Function, Launch, Node};
 use super::edges::Edges;
 use super::error::Fault;
-use super::{Replay, ReplayError};
-use crate::kernels::Caps;
+use super::{GpuCall, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
+use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
 use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run};
 
@@ -57,6 +57,23 @@ impl Replay {
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device)?;
         Self::prepare(queue, registry, program, plan, calendar, regions)
+    }
+}
+
+impl GpuCall {
+    /// Memory for calls of `firings` (at least 1) firings, and the commands of `calls` of them in a row, on the same memory,
+    /// each time it runs: the difference of two numbers of calls is what one takes apart from its submission.
+    ///
+    /// # Errors
+    /// The driver's faults; [`ReplayError::TooLarge`] for a call that is too long for the device.
+    pub fn new(
+        device: &Arc<Device>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Self, ReplayError> {
+        Self::prepare(Queue::new(device)?, actor, plan, firings, calls)
     }
 }
 

@@ -7,7 +7,7 @@ use super::math;
 use super::plan::{Amount, Grid, KernelPlan, Operand};
 
 /// How a dtype lies in memory; complex numbers as floats.
-fn mem(dtype: DType) -> Mem {
+pub(crate) fn mem(dtype: DType) -> Mem {
     match dtype {
         DType::F32 | DType::C32 => Mem::F32,
         DType::F64 => Mem::F64,

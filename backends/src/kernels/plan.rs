@@ -130,16 +130,16 @@ impl KernelPlan {
         self
     }
 
-    pub(crate) fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = &Arc<Kernel>> {
         self.steps.iter().filter_map(|s| match s {
-            Step::Run(run) => Some(&*run.kernel),
+            Step::Run(run) => Some(&run.kernel),
             Step::Copy { .. } => None,
         })
     }
 
     /// Types that a device must have.
     pub fn needs(&self) -> Needs {
-        self.kernels().map(Kernel::needs).fold(Needs::default(), Needs::and)
+        self.kernels().map(|k| k.needs()).fold(Needs::default(), Needs::and)
     }
 
     /// Whether a device can run it.
@@ -156,7 +156,7 @@ impl KernelPlan {
         let over = |what: &str, most: u64, has: u64| {
             (most > has).then(|| format!("a kernel needs {most} {what}, the device has {has}"))
         };
-        let most = |of: fn(&Kernel) -> u64| self.kernels().map(of).max().unwrap_or(0);
+        let most = |of: fn(&Kernel) -> u64| self.kernels().map(|k| of(k)).max().unwrap_or(0);
         over("operands", most(|k| k.bindings.len() as u64), caps.bindings.into())
             .or_else(|| {
                 over("bytes of shared memory", most(Kernel::shared_bytes), caps.shared_bytes)

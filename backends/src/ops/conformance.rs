@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    Actor, BlobId, DType, OutPort, Params, Role, StatePort, TiSlice, TiVec, TokenType, Value,
+    Actor, BlobId, DType, InPort, OutPort, Params, Role, StatePort, TiSlice, TiVec, TokenType,
+    Value,
 };
 
 use super::entry::{in_port, out_port};
@@ -145,27 +146,54 @@ impl Subject {
         free.map(|(_, p)| p).collect()
     }
 
-    /// Outputs and final states of `firings` firings on the inputs' whole windows, `group` at a time.
-    pub(crate) fn run(&self, inputs: &[Vec<u8>], firings: usize, group: usize) -> Results {
+    /// Windows of `firings` firings for every input that is no state, of elements by `make`, which is told how many.
+    pub(crate) fn inputs(
+        &self,
+        firings: usize,
+        mut make: impl FnMut(DType, usize) -> Vec<u8>,
+    ) -> Vec<Vec<u8>> {
+        let ports = &self.actor.inputs[..self.actor.inputs.len() - self.actor.state.len()];
+        let tokens = |p: &InPort| (firings as u64 - 1) * p.rate + p.window;
+        let ports = ports.iter().map(|p| (p.token.dtype, tokens(p) * p.token.elements()));
+        ports.map(|(dtype, elements)| make(dtype, elements as usize)).collect()
+    }
+
+    /// Outputs and final states of `firings` firings on the inputs' whole windows, `group` at a time. A call is told
+    /// its number of firings, their windows and the states, which it changes; it gives its outputs.
+    pub(crate) fn in_calls(
+        &self,
+        inputs: &[Vec<u8>],
+        firings: usize,
+        group: usize,
+        mut call: impl FnMut(usize, &[&[u8]], &mut [Vec<u8>]) -> Vec<Vec<u8>>,
+    ) -> Results {
         let mut outputs = vec![Vec::new(); self.stateless_outputs().len()];
         let mut states = self.initial.clone();
-        let mut first = 0;
-        while first < firings {
+        for first in (0..firings).step_by(group) {
             let count = group.min(firings - first);
-            let mut call = self.call(count);
-            for (i, all) in inputs.iter().enumerate() {
-                let port = &self.actor.inputs[i];
+            let ports = inputs.iter().zip(&self.actor.inputs);
+            let windows = ports.map(|(all, port)| {
                 let start = first * (port.rate * port.token.bytes()) as usize;
-                let window = call.input(i);
-                window.copy_from_slice(&all[start..start + window.len()]);
-            }
-            states.iter().enumerate().for_each(|(i, s)| call.state(i).copy_from_slice(s));
-            call.run(&*self.kernel).expect("no fault");
-            outputs.iter_mut().enumerate().for_each(|(i, o)| o.extend(call.output(i)));
-            states.iter_mut().enumerate().for_each(|(i, s)| s.copy_from_slice(call.state(i)));
-            first += count;
+                let tokens = (count as u64 - 1) * port.rate + port.window;
+                &all[start..][..(tokens * port.token.bytes()) as usize]
+            });
+            let new = call(count, &windows.collect::<Vec<_>>(), &mut states);
+            assert_eq!(new.len(), outputs.len(), "outputs of a call");
+            outputs.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
         }
         (outputs, states)
+    }
+
+    /// As [`Self::in_calls`], by the kernel.
+    pub(crate) fn run(&self, inputs: &[Vec<u8>], firings: usize, group: usize) -> Results {
+        self.in_calls(inputs, firings, group, |count, windows, states| {
+            let mut call = self.call(count);
+            windows.iter().enumerate().for_each(|(i, w)| call.input(i).copy_from_slice(w));
+            states.iter().enumerate().for_each(|(i, s)| call.state(i).copy_from_slice(s));
+            call.run(&*self.kernel).expect("no fault");
+            states.iter_mut().enumerate().for_each(|(i, s)| s.copy_from_slice(call.state(i)));
+            (0..self.stateless_outputs().len()).map(|i| call.output(i).to_vec()).collect()
+        })
     }
 
     /// Input `index` with `values` behind the zeros that the compiler puts before a window's first new token.
@@ -378,14 +406,7 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
         let subject = subject(op, parameters, inputs);
         // Beyond a column of 256 elements, and no multiple of anything.
         for firings in [1_usize, 7, 533] {
-            let count = subject.actor.inputs.len() - subject.actor.state.len();
-            let data: Vec<Vec<u8>> = subject.actor.inputs[..count]
-                .iter()
-                .map(|p| {
-                    let tokens = (firings as u64 - 1) * p.rate + p.window;
-                    random.elements(p.token.dtype, (tokens * p.token.elements()) as usize)
-                })
-                .collect();
+            let data = subject.inputs(firings, |dtype, count| random.elements(dtype, count));
             let whole = subject.run(&data, firings, firings);
             for group in [1, 2, 3, 19] {
                 let parts = subject.run(&data, firings, group);

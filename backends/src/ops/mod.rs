@@ -17,6 +17,8 @@ mod fft;
 mod fir;
 mod frame;
 mod generate;
+#[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
+pub(crate) mod gpus;
 mod iir;
 mod matrix;
 pub(crate) mod nn;

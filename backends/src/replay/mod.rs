@@ -29,6 +29,7 @@
 #![expect(unsafe_code, reason = "copies between host regions and mapped memory")]
 #![expect(private_bounds, reason = "devices are made here and nowhere else")]
 
+mod call;
 mod expand;
 mod layout;
 mod merge;
@@ -41,9 +42,37 @@ use std::collections::VecDeque;
 
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
+pub use self::call::Call;
 use self::prepare::{RingInfo, Segment};
 pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};
+
+/// The calls into a driver, each with the name of its function.
+macro_rules! sites {
+    ($($name:ident $text:literal),* $(,)?) => {
+        /// A call into the driver. Tests make each of them fail.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[expect(missing_docs, reason = "each prints as the function that it calls")]
+        pub enum Site { $($name),* }
+
+        impl Site {
+            /// Every site.
+            pub const ALL: &'static [Site] = &[$(Site::$name),*];
+
+            /// The function called.
+            pub fn name(self) -> &'static str {
+                match self { $(Site::$name => $text),* }
+            }
+        }
+
+        impl std::fmt::Display for Site {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+pub(crate) use sites;
 
 /// Periods in flight.
 const DEPTH: u64 = 2;

@@ -10,7 +10,7 @@ use super::device::Device;
 use super::error::{Fault, Site};
 use super::hazards::{Hazards, Stages};
 use super::memory::Bank;
-use crate::replay::{Command, Home, Range, Run};
+use crate::replay::{Command, Range, Run};
 
 /// The stages that a barrier before a command must wait for, if it needs one.
 ///
@@ -355,12 +355,4 @@ impl Drop for Timeline {
             unsafe { self.device.raw.destroy_semaphore(self.raw, None) };
         }
     }
-}
-
-/// A mapped bank of the given bytes.
-pub(super) fn staged(device: &Arc<Device>, bytes: &[u8]) -> Result<Bank, Fault> {
-    let bank = Bank::new(device, bytes.len() as u64, Home::Host)?;
-    // SAFETY: the device does not know the bank yet.
-    unsafe { bank.write(0, bytes) };
-    Ok(bank)
 }

@@ -2,6 +2,8 @@
 
 use ash::vk;
 
+use crate::replay::sites;
+
 /// No Vulkan here: everything else works without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no Vulkan: {0}")]
@@ -77,24 +79,6 @@ pub enum Fault {
     },
 }
 
-macro_rules! sites {
-    ($($name:ident $text:literal),* $(,)?) => {
-        /// A call into the driver. Tests make each of them fail.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[expect(missing_docs, reason = "each prints as the function that it calls")]
-        pub enum Site { $($name),* }
-
-        impl Site {
-            /// Every site.
-            pub const ALL: &'static [Site] = &[$(Site::$name),*];
-
-            /// The function called.
-            pub fn name(self) -> &'static str {
-                match self { $(Site::$name => $text),* }
-            }
-        }
-    };
-}
 sites! {
     CreateDevice "vkCreateDevice",
     CreateBuffer "vkCreateBuffer",
@@ -116,12 +100,6 @@ sites! {
     Submit "vkQueueSubmit",
     Wait "vkWaitSemaphores",
     Counter "vkGetSemaphoreCounterValue",
-}
-
-impl std::fmt::Display for Site {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Fault {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::{ext, khr, vk};
 
 use super::error::{OpenError, Unavailable};
+use crate::devices;
 
 /// The loader of this machine, and an instance. Kept while any device of it is open.
 pub struct Instance {
@@ -119,15 +120,9 @@ impl Instance {
     /// # Errors
     /// [`OpenError::NoDevice`] with the names that there are.
     pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
-        let devices = self.devices()?;
-        let known = || match devices.len() {
-            0 => "there is none".to_owned(),
-            _ => devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "),
-        };
-        let found = devices.iter().find(|d| d.name == wanted || d.uuid_text() == wanted);
-        found
-            .cloned()
-            .ok_or_else(|| OpenError::NoDevice { wanted: wanted.to_owned(), known: known() })
+        let is_wanted = |d: &Listed| d.name == wanted || d.uuid_text() == wanted;
+        devices::find(self.devices()?, |d| &d.name, is_wanted)
+            .map_err(|known| OpenError::NoDevice { wanted: wanted.to_owned(), known })
     }
 
     fn listed(&self, physical: vk::PhysicalDevice) -> Listed {

@@ -74,26 +74,6 @@ impl Bank {
         Ok(())
     }
 
-    /// Copies host bytes into a mapped bank.
-    ///
-    /// # Safety
-    /// The device does not use these bytes now.
-    pub(super) unsafe fn write(&self, at: u64, bytes: &[u8]) {
-        let to = self.host(at, bytes.len());
-        // SAFETY: `host` has checked the range; the caller keeps the device away; the source is a slice of the host's.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    }
-
-    /// Copies bytes of a mapped bank to the host.
-    ///
-    /// # Safety
-    /// The device does not write these bytes now, and what it wrote was made visible to the host.
-    pub(super) unsafe fn read(&self, at: u64, bytes: &mut [u8]) {
-        let from = self.host(at, bytes.len());
-        // SAFETY: as in `write`.
-        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-    }
-
     /// Where the host sees a range of the bank.
     pub(super) fn host(&self, at: u64, len: usize) -> *mut u8 {
         assert!(at + len as u64 <= self.bytes, "{at} + {len} of a bank of {}", self.bytes);

@@ -6,7 +6,6 @@
 //! Invariant: a device is driven by one thread. What goes wrong after opening is a [`Fault`]: the worker reports it
 //! and ends, whoever watches it decides. After a fault nothing more is asked of the driver: see [`Device`].
 
-mod call;
 mod codes;
 mod commands;
 mod device;
@@ -21,7 +20,6 @@ mod spirv;
 pub(crate) mod tests;
 
 pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
-pub use call::GpuCall;
 pub use codes::{FORMAT, print_all};
 pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]
@@ -31,6 +29,8 @@ pub use instance::{Instance, Kind, Listed, list};
 
 /// A Vulkan device's calendar, ready to run.
 pub type Replay = crate::replay::Replay<queue::Queue>;
+/// The kernels of one actor, on memory of their own.
+pub type GpuCall = crate::replay::Call<queue::Queue>;
 /// Why a calendar cannot be replayed on a Vulkan device.
 pub type ReplayError = crate::replay::ReplayError<Fault>;
 /// Why a period was not completed.

@@ -151,6 +151,15 @@ impl Device {
         }
     }
 
+    /// Makes the pipelines of kernels, for later.
+    pub(crate) fn warm<'k>(
+        &self,
+        kernels: impl IntoIterator<Item = &'k Kernel>,
+        program: &zbmd_ir::Program,
+    ) -> Result<(), Fault> {
+        self.pipelines(kernels, &Codes::of(program)).map(drop)
+    }
+
     /// The pipelines of kernels, in order; those not made before are made now, on all cores.
     pub(super) fn pipelines<'k>(
         &self,

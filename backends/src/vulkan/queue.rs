@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ash::vk;
-use zbmd_ir::{Calendar, DeviceId, Plan, Program};
+use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
 
 use super::codes::Codes;
 use super::commands::{Draft, Pool, Sets, Timeline, once};
@@ -12,9 +12,9 @@ use super::device::Device;
 use super::error::Fault;
 use super::hazards::Hazards;
 use super::memory::Bank;
-use super::{Replay, ReplayError};
-use crate::kernels::Caps;
+use super::{GpuCall, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
+use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
 use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Run};
 
@@ -53,6 +53,23 @@ impl Replay {
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device, Codes::of(program))?;
         Self::prepare(queue, registry, program, plan, calendar, regions)
+    }
+}
+
+impl GpuCall {
+    /// Memory for calls of `firings` (at least 1) firings, and the commands of `calls` of them in a row, on the same memory,
+    /// each time it runs: the difference of two numbers of calls is what one takes apart from its submission.
+    ///
+    /// # Errors
+    /// The driver's faults; [`ReplayError::TooLarge`] for a call that is too long for the device.
+    pub fn new(
+        device: &Arc<Device>,
+        actor: &Actor,
+        plan: &KernelPlan,
+        firings: usize,
+        calls: usize,
+    ) -> Result<Self, ReplayError> {
+        Self::prepare(Queue::new(device, Codes::default())?, actor, plan, firings, calls)
     }
 }
 

@@ -1,18 +1,15 @@
 //! Measures the kernels of one actor on a GPU: what a call adds to a calendar, which submits all of its calls at once.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
+use zbmd_backends::gpu::{Calls, Device, Fault};
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, Fault, GpuCall, Instance, Options};
 use zbmd_ir::{Actor, BlobId, TiSlice};
 
-use super::measure::{Limits, Measurement, Refusal, fit, median, port_bytes};
+use super::measure::{Limits, Measurement, Refusal, by_turns, port_bytes};
 use bytes::Bytes;
 
 /// Calls of the longer of two submissions, whose difference is what is measured.
 const CALLS: usize = 17;
-const MIN_SAMPLES: usize = 5;
+/// Samples after which more would not change the median.
 const MAX_SAMPLES: usize = 101;
 /// Ports of the longest call.
 const CALL_BYTES: u64 = 1 << 20;
@@ -20,53 +17,21 @@ const CALL_BYTES: u64 = 1 << 20;
 const LONG_NS: u64 = 20_000_000;
 const MAX_FIRINGS: u64 = 1 << 18;
 
-/// The GPUs of this computer that were asked for, opened once.
-#[derive(Default)]
-pub(crate) struct Opened {
-    instance: Option<Result<Arc<Instance>, String>>,
-    devices: BTreeMap<String, Result<Arc<Device>, String>>,
-}
-
-impl Opened {
-    /// The device of that name.
-    ///
-    /// # Errors
-    /// Why it cannot be opened, in a sentence.
-    pub(crate) fn device(&mut self, name: &str) -> Result<Arc<Device>, String> {
-        let load = || Instance::load(false).map_err(|e| e.to_string());
-        let instance = self.instance.get_or_insert_with(load).clone();
-        let open = || {
-            let instance = instance?;
-            let listed = instance.find(name).map_err(|e| e.to_string())?;
-            Device::open(&instance, &listed, &Options::default()).map_err(|e| e.to_string())
-        };
-        self.devices.entry(name.to_owned()).or_insert_with(open).clone()
-    }
-}
-
-/// What kind of device it is, for the cache: the device and its driver.
-pub(crate) fn kind(device: &Device) -> String {
-    let listed = device.listed();
-    format!("vulkan: {} {} {}", listed.uuid_text(), listed.title, listed.driver)
-}
-
 /// Submissions of one and of several calls of a number of firings.
 struct Size {
-    firings: u64,
-    one: GpuCall,
-    many: GpuCall,
-    /// Picoseconds of one call.
-    samples: Vec<f64>,
+    one: Box<dyn Calls>,
+    many: Box<dyn Calls>,
 }
 
 impl Size {
     /// Picoseconds that one call more takes; and nanoseconds of the longer submission.
     fn sample(&mut self, clock: &dyn Fn() -> u64) -> Result<(f64, u64), Fault> {
-        let time = |call: &mut GpuCall| {
+        let time = |call: &mut dyn Calls| {
             let start = clock();
-            call.run().map(|()| clock().saturating_sub(start))
+            call.submit()?;
+            call.wait().map(|()| clock().saturating_sub(start))
         };
-        let (one, many) = (time(&mut self.one)?, time(&mut self.many)?);
+        let (one, many) = (time(&mut *self.one)?, time(&mut *self.many)?);
         let ps = many.saturating_sub(one).max(1) as f64 * 1e3 / (CALLS - 1) as f64;
         Ok((ps, many))
     }
@@ -79,7 +44,7 @@ impl Size {
 pub(crate) fn measure(
     (registry, blobs): (&Registry, &TiSlice<BlobId, Bytes>),
     actor: &Actor,
-    device: &Arc<Device>,
+    device: &Device,
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Measurement, Refusal> {
@@ -87,46 +52,21 @@ pub(crate) fn measure(
     let plan = registry.lower(actor, blobs, device.caps());
     let plan = plan.ok_or_else(|| Refusal::Device("the device has no kernel for it".to_owned()))?;
     let start = clock();
+    let spent = || clock().saturating_sub(start) >= limits.budget_ns;
     let mut probed = Vec::new();
     let mut firings = 1;
     loop {
-        let call = |calls| GpuCall::repeated(device, actor, &plan, firings as usize, calls);
+        let call = |calls| device.calls(actor, &plan, firings as usize, calls);
         let (one, many) = (call(1).map_err(refuse)?, call(CALLS).map_err(refuse)?);
-        let mut size = Size { firings, one, many, samples: Vec::new() };
+        let mut size = Size { one, many };
         let (_, ns) = size.sample(clock).map_err(refuse)?;
-        probed.push(size);
+        probed.push((firings, size));
         firings *= 8;
         let bytes = port_bytes(actor, firings);
         let fits = firings <= MAX_FIRINGS && bytes <= CALL_BYTES.min(limits.memory_bytes);
-        let spent = clock().saturating_sub(start) >= limits.budget_ns;
-        if ns >= LONG_NS || !fits || spent {
+        if ns >= LONG_NS || !fits || spent() {
             break;
         }
     }
-    let (middle, last) = (probed.len() / 2, probed.len() - 1);
-    let chosen = probed.into_iter().enumerate();
-    let mut sizes: Vec<Size> =
-        chosen.filter(|(i, _)| [0, middle, last].contains(i)).map(|(_, size)| size).collect();
-    loop {
-        for size in &mut sizes {
-            let (ps, _) = size.sample(clock).map_err(refuse)?;
-            size.samples.push(ps);
-        }
-        let taken = sizes[0].samples.len();
-        let spent = clock().saturating_sub(start) >= limits.budget_ns;
-        if taken >= MAX_SAMPLES || (taken >= MIN_SAMPLES && spent) {
-            break;
-        }
-    }
-    let samples = sizes[0].samples.len() as u32;
-    let (mut points, mut spread) = (Vec::with_capacity(sizes.len()), 0.0f64);
-    for size in &mut sizes {
-        let middle = median(&mut size.samples);
-        let mut off: Vec<f64> = size.samples.iter().map(|s| (s - middle).abs()).collect();
-        points.push((size.firings as f64, middle));
-        spread = spread.max(100.0 * median(&mut off) / middle);
-    }
-    let (call_ps, firing_ps) = fit(&points);
-    let spread_percent = (spread * 10.0).round() / 10.0;
-    Ok(Measurement { call_ps, firing_ps, spread_percent, samples })
+    by_turns(probed, MAX_SAMPLES, spent, |size| Ok(size.sample(clock).map_err(refuse)?.0))
 }

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use zbmd_backends::team::Team;
-
 /// The processors of this computer, as the system describes them.
 pub(crate) struct Computer {
     cores: BTreeMap<u32, String>,
@@ -71,29 +69,6 @@ impl Computer {
 fn max_khz(core: u32) -> Option<u64> {
     let path = format!("/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq");
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// Keeps the calling thread on the first of these cores, and kernels' helpers on the others, while the team is kept.
-pub(crate) fn team(cores: &[u32]) -> Option<Team> {
-    let all = cores.to_vec();
-    pin_to(&cores[..cores.len().min(1)]);
-    let lead = || Team::lead(all.len(), move |number| pin_to(&all[number..=number])).ok();
-    (cores.len() > 1).then(lead).flatten()
-}
-
-/// Keeps the calling thread on these cores; without any, or where the system refuses, it stays free.
-fn pin_to(cores: &[u32]) {
-    #[cfg(target_os = "linux")]
-    if !cores.is_empty() {
-        let mut set = rustix::thread::CpuSet::new();
-        for &core in cores.iter().filter(|&&c| (c as usize) < rustix::thread::CpuSet::MAX_CPU) {
-            set.set(core as usize);
-        }
-        // A machine file may name cores that this process does not have: measured anywhere, they are still measured.
-        let _ = rustix::thread::sched_setaffinity(None, &set);
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = cores;
 }
 
 #[cfg(test)]

@@ -61,12 +61,9 @@ pub(crate) enum Refusal {
 
 /// Calls of one number of firings.
 struct Size {
-    firings: u64,
     call: Call,
     /// Calls in one sample.
     calls: u64,
-    /// Picoseconds of one call.
-    samples: Vec<f64>,
 }
 
 /// Measures a kernel. `clock` gives nanoseconds since any moment.
@@ -88,56 +85,64 @@ pub(crate) fn measure(
         return Err(Refusal::Memory { needed, limit });
     }
     let start = clock();
-    let mut sizes = sizes(task, needed, limit, clock)?;
-    loop {
+    let probed = probe(task, needed, limit, clock)?;
+    let spent = || clock().saturating_sub(start) >= limits.budget_ns;
+    by_turns(probed, MAX_SAMPLES, spent, |size| size.sample(task, clock))
+}
+
+/// Takes samples of calls of the first, the middle and the last number of firings, in picoseconds, until the time is
+/// `spent` or there are `most`; the line through their medians.
+pub(crate) fn by_turns<S>(
+    probed: Vec<(u64, S)>,
+    most: usize,
+    spent: impl Fn() -> bool,
+    sample: impl Fn(&mut S) -> Result<f64, Refusal>,
+) -> Result<Measurement, Refusal> {
+    let (middle, last) = (probed.len() / 2, probed.len() - 1);
+    let chosen = probed.into_iter().enumerate().filter(|(i, _)| [0, middle, last].contains(i));
+    let mut sizes: Vec<(u64, S, Vec<f64>)> =
+        chosen.map(|(_, (firings, size))| (firings, size, Vec::new())).collect();
+    let mut taken = 0;
+    while taken < most && (taken < MIN_SAMPLES || !spent()) {
         // Taking turns spreads what disturbs the computer for a while over all sizes.
-        for size in &mut sizes {
-            let ps = size.sample(task, clock)?;
-            size.samples.push(ps);
+        for (_, size, samples) in &mut sizes {
+            samples.push(sample(size)?);
         }
-        let taken = sizes[0].samples.len();
-        let spent = clock().saturating_sub(start) >= limits.budget_ns;
-        if taken >= MAX_SAMPLES || (taken >= MIN_SAMPLES && spent) {
-            break;
-        }
+        taken += 1;
     }
-    let samples = sizes[0].samples.len() as u32;
-    let mut points = Vec::with_capacity(sizes.len());
-    let mut spread = 0.0f64;
-    for size in &mut sizes {
-        let middle = median(&mut size.samples);
-        let mut off: Vec<f64> = size.samples.iter().map(|s| (s - middle).abs()).collect();
-        points.push((size.firings as f64, middle));
+    let (mut points, mut spread) = (Vec::with_capacity(sizes.len()), 0.0f64);
+    for (firings, _, samples) in &mut sizes {
+        let middle = median(samples);
+        let mut off: Vec<f64> = samples.iter().map(|s| (s - middle).abs()).collect();
+        points.push((*firings as f64, middle));
         spread = spread.max(100.0 * median(&mut off) / middle);
     }
     let (call_ps, firing_ps) = fit(&points);
     let spread_percent = (spread * 10.0).round() / 10.0;
-    Ok(Measurement { call_ps, firing_ps, spread_percent, samples })
+    Ok(Measurement { call_ps, firing_ps, spread_percent, samples: taken as u32 })
 }
 
-/// One firing, as many as fit the bounds on the longest call, and some between.
-fn sizes(
+/// Calls of one firing, of as many as fit the bounds on the longest call, and of some between.
+fn probe(
     task: &Task<'_>,
     firing_bytes: u64,
     memory_bytes: u64,
     clock: &dyn Fn() -> u64,
-) -> Result<Vec<Size>, Refusal> {
+) -> Result<Vec<(u64, Size)>, Refusal> {
     let most_bytes = CALL_BYTES.max(firing_bytes.saturating_mul(4)).min(memory_bytes);
     let mut probed = Vec::new();
     let mut firings = 1;
     loop {
         let mut size = Size::new(task, firings);
         let ns = size.warm_up(task, clock)?;
-        probed.push(size);
+        probed.push((firings, size));
         firings *= 4;
         let fits = firings <= MAX_FIRINGS && call_bytes(task, firings) <= most_bytes;
         if ns >= LONG_CALL_NS || !fits {
             break;
         }
     }
-    let (middle, last) = (probed.len() / 2, probed.len() - 1);
-    let chosen = probed.into_iter().enumerate();
-    Ok(chosen.filter(|(i, _)| [0, middle, last].contains(i)).map(|(_, size)| size).collect())
+    Ok(probed)
 }
 
 /// Bytes that a call of `firings` firings needs.
@@ -162,7 +167,7 @@ impl Size {
         for (index, (_, port)) in inputs.enumerate() {
             fill(call.input(index), port.token.dtype, index as u64 + 1);
         }
-        Self { firings, call, calls: 1, samples: Vec::new() }
+        Self { call, calls: 1 }
     }
 
     /// Finds how many calls make a sample; nanoseconds of one call.
@@ -195,14 +200,14 @@ impl Size {
 }
 
 /// The middle value; the upper one of two. Sorts.
-pub(crate) fn median(values: &mut [f64]) -> f64 {
+fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The line `call + n * firing` through points (n, time) with the least sum of squared relative errors, both parts
 /// non-negative and not both zero, in whole units of time. A single point is all firings.
-pub(crate) fn fit(points: &[(f64, f64)]) -> (u64, u64) {
+fn fit(points: &[(f64, f64)]) -> (u64, u64) {
     let sum = |term: fn(f64, f64) -> f64| points.iter().map(|&(n, t)| term(n, t)).sum::<f64>();
     let (one, slope) = (sum(|_, t| 1.0 / (t * t)), sum(|n, t| n / (t * t)));
     let (square, right_one, right_slope) =

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use zbmd_backends::TensorOp;
 use zbmd_ir::{BlobId, Params, Role, TokenType, Value};
 
+use super::catalogue::full_params;
 use super::graph::{Graph, Origin, ValueId};
-use super::import::full_params;
 use crate::net::{End, Net, NetActor};
 use crate::source::{Span, Spanned};
 use crate::values::{Files, TypeFact};

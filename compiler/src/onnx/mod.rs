@@ -4,6 +4,7 @@
 //! each operator holds, older opsets are brought to it. Nothing may depend on data: what cannot be static is refused
 //! by name, with the way round.
 
+mod catalogue;
 mod emit;
 mod error;
 mod graph;

@@ -11,11 +11,12 @@ mod others;
 
 use std::sync::Arc;
 
-use zbmd_backends::vulkan::{HostRegion, Replay, ReplayError};
-use zbmd_ir::{Calendar, DeviceId, Entry, Plan, Program, Slot, State};
+use zbmd_backends::gpu::{Fault, FaultKind, Replay};
+use zbmd_backends::replay::HostRegion;
+use zbmd_ir::{Calendar, Device, DeviceId, Entry, Plan, Program, Slot, State};
 
 use self::device::Lent;
-pub(crate) use self::device::{DeviceFault, FaultKind, Gpus};
+pub(crate) use self::device::{DeviceFault, Gpus};
 use self::others::Others;
 use crate::border;
 use crate::epoch::{Area, EpochMemory};
@@ -27,9 +28,6 @@ use crate::ring::Spin;
 use crate::session::Inner;
 use crate::trace::Recorder;
 use crate::worker::{Gate, Periods, thread_number};
-
-/// The backend of devices that are driven here, as machines call it.
-pub(crate) const BACKEND: &str = "vulkan";
 
 /// What [`Post::pc`](crate::epoch::Post::pc) says of a GPU's worker: it waits for other workers.
 const WAITS: u32 = 0;
@@ -68,7 +66,7 @@ fn busy_ns(calendar: &Calendar) -> u64 {
 /// A GPU with its calendar of an epoch, ready to run.
 pub(crate) struct Gpu {
     // First: it is given back before its device is.
-    replay: Replay,
+    replay: Box<dyn Replay>,
     lent: Lent,
     others: Others,
     /// The tokens at the border where the epoch begins, then where it ends.
@@ -94,7 +92,7 @@ impl Gpu {
         engine: &Inner,
         plan: &Plan,
         calendar: usize,
-        name: &str,
+        which: &Device,
         epoch: &Arc<EpochMemory>,
         gpus: &Arc<Gpus>,
     ) -> Result<Box<Self>, DeviceFault> {
@@ -102,24 +100,24 @@ impl Gpu {
         post.pc.store(PREPARES, Ordering::Relaxed);
         post.thread.store(thread_number(), Ordering::Release);
         let program: &Program = &engine.program;
-        let lent = gpus.lend(name)?;
+        let own = &plan.calendars[calendar];
+        let lent = gpus.lend(which)?;
         let regions = plan.calendars.iter().map(|c| {
             // SAFETY: the region lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever
             // touches it keeps to the protocol of rings.
             (c.device, unsafe { HostRegion::new(epoch.exchange(c.device), c.exchange_bytes) })
         });
-        let own = &plan.calendars[calendar];
         let registry = &engine.registry;
-        let wrong = |error| of_replay(name, error);
-        let made = Replay::new(lent.device(), registry, program, plan, own, &regions.collect());
+        let wrong = |fault| DeviceFault { device: which.name.clone(), fault };
+        let made = lent.device().replay(registry, program, plan, own, &regions.collect());
         let mut replay = made.map_err(wrong)?;
         let graph = &program.graph;
         let channels = border::read_area(epoch, graph, Area::Start);
         let state = State { channels, ..State::initial(graph) };
-        replay.load_state(&state).map_err(|fault| wrong(fault.into()))?;
+        replay.load_state(&state).map_err(wrong)?;
         if let Some(borders) = epoch.borders() {
             let keepers = border::keepers(graph, plan);
-            replay.save_borders(borders.every(), &keepers).map_err(|fault| wrong(fault.into()))?;
+            replay.save_borders(borders.every(), &keepers).map_err(wrong)?;
         }
         lent.keep_kernels();
         let others = Others::new(graph, plan, calendar, epoch);
@@ -139,11 +137,11 @@ impl Gpu {
         let blocks = self.periods(epoch, gate, spin, periods, period)?;
         self.sample = self.others.sample();
         let name = self.lent.name().to_owned();
-        let wrong = |error| Halt::Device(of_replay(&name, error));
-        self.replay.save_state(blocks, &mut self.state).map_err(|f| wrong(f.into()))?;
+        let wrong = |fault| Halt::Device(DeviceFault { device: name.clone(), fault });
+        self.replay.save_state(blocks, &mut self.state).map_err(wrong)?;
         self.others.export(&self.state);
         if let Some(text) = self.lent.complaints() {
-            return Err(Halt::Device(DeviceFault { device: name, kind: FaultKind::Failed, text }));
+            return Err(wrong(Fault { kind: FaultKind::Failed, text }));
         }
         Ok(blocks)
     }
@@ -242,14 +240,5 @@ impl Gpu {
     /// Memory taken on the device and for staging.
     pub(crate) fn bytes(&self) -> u64 {
         self.replay.summary().bytes
-    }
-}
-
-/// What a replay says, sorted by what can be done about it.
-fn of_replay(name: &str, error: ReplayError) -> DeviceFault {
-    let device = name.to_owned();
-    match error {
-        ReplayError::Fault(fault) => DeviceFault::of(name, &fault),
-        error => DeviceFault { device, kind: FaultKind::Unfit, text: error.to_string() },
     }
 }

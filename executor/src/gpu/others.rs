@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::vulkan::{self, Peers, Stopped};
+use zbmd_backends::gpu;
+use zbmd_backends::replay::{Peers, Stopped};
 use zbmd_ir::{ChannelId, Graph, Plan, RingId, State};
 
 use super::{DEPTH, DeviceFault, WAITS, WORKS};
@@ -182,12 +183,14 @@ impl Others {
     pub(super) fn outcome<T>(
         &mut self,
         name: &str,
-        result: Result<T, vulkan::Halt>,
+        result: Result<T, gpu::Halt>,
     ) -> Result<T, Halt> {
         result.map_err(|halt| match (halt, self.corrupt.take()) {
-            (vulkan::Halt::Fault(fault), _) => Halt::Device(DeviceFault::of(name, &fault)),
+            (gpu::Halt::Fault(fault), _) => {
+                Halt::Device(DeviceFault { device: name.to_owned(), fault })
+            }
             (_, Some((ring, sent, found))) => Halt::Corrupt { ring: ring.0, sent, found },
-            (vulkan::Halt::Stopped, None) => Halt::Stopped,
+            (gpu::Halt::Stopped, None) => Halt::Stopped,
         })
     }
 

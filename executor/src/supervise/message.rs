@@ -51,6 +51,8 @@ pub enum Cause {
     Hung { why: String },
     /// Its faults went on after retries.
     Fault { text: String },
+    /// Its device is damaged or gone: a person is to see to it.
+    Broken { text: String },
     /// What it sends goes on being wrong after retries.
     Corrupt { text: String },
     /// It gets no memory.
@@ -71,6 +73,7 @@ impl fmt::Display for Cause {
             }
             Self::Hung { why } => write!(f, "hung: {why}"),
             Self::Fault { text } => write!(f, "fault: {text}"),
+            Self::Broken { text } => write!(f, "its device is broken: {text}"),
             Self::Corrupt { text } => write!(f, "sends wrong tokens: {text}"),
             Self::OutOfMemory => f.write_str("out of memory"),
         }

@@ -151,6 +151,10 @@ impl<P: Plans> Supervisor<P> {
         let why = match spec.restart {
             Restart::Temporary => Some("temporary"),
             Restart::Transient if by_itself => Some("transient, and it ended by itself"),
+            // Where nothing runs without it there is nothing to lose by trying again.
+            _ if matches!(cause, Cause::Broken { .. }) && !needed => {
+                Some("its device is broken, and others do its work")
+            }
             _ => None,
         };
         if let Some(why) = why {

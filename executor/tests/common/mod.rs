@@ -1,7 +1,9 @@
-//! What the executor's tests share: ops that depend on every bit they may see, and running a session to its end.
+//! What the executor's tests share: ops that depend on every bit they may see, running a session to its end, and the
+//! command with these ops.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -160,7 +162,8 @@ pub(crate) fn three_to_two() -> Program {
 pub(crate) fn on_a_gpu(name: &str) -> Program {
     let mut program = three_to_two();
     let mut gpu = program.machine.devices[DeviceId(0)].clone();
-    (gpu.name, gpu.backend) = (name.to_owned(), "vulkan".to_owned());
+    let backend = name.split(':').next().unwrap_or(name);
+    (gpu.name, gpu.backend) = (name.to_owned(), backend.to_owned());
     program.machine.devices = vec![program.machine.devices[DeviceId(0)].clone(), gpu].into();
     let link = |from, to| Link { from, to, bytes_per_s: 1_000_000_000, latency_ns: 5 };
     let (here, there) = (DeviceId(0), DeviceId(1));
@@ -234,4 +237,16 @@ pub(crate) fn run(
 
 pub(crate) fn interpreter(program: &Program) -> Interpreter {
     Interpreter::new(&program.graph, &program.blobs, &registry()).expect("a valid graph")
+}
+
+/// The example `mix_run`, which cargo builds next to the tests.
+pub(crate) fn runner() -> PathBuf {
+    let here = std::env::current_exe().expect("a path");
+    let target = here.parent().and_then(Path::parent).expect("target/profile/deps/test");
+    target.join("examples").join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// What a command wrote.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

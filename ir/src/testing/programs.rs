@@ -170,14 +170,7 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
     };
     let blobs = TiVec::from(vec![Bytes::from_static(&[0, 0, 0, 63, 0, 0, 0, 63])]);
     let (machine, plans) = (machine(devices), vec![plan].into());
-    Program {
-        graph,
-        machine,
-        plans,
-        contingencies: Contingencies::default(),
-        blobs,
-        kernels: Vec::new(),
-    }
+    Program { graph, machine, plans, blobs, ..Program::default() }
 }
 
 /// A source, an upsampler by 2 with a weight tensor, a sink on one device; blocks of 4 iterations.

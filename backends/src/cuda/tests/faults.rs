@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use zbmd_ir::TiVec;
 
-use super::soft;
+use super::{real, soft};
 use crate::cuda::device::{Bank, Draft};
-use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, Site, Verdict};
+use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict};
 use crate::kernels::lang::{Builder, Kernel, Mem};
 use crate::kernels::{Operand, Step};
 use crate::op::Registry;
@@ -18,7 +18,11 @@ use crate::replay::Home;
 fn work(device: &Arc<Device>) -> Result<(), Fault> {
     let subject = subject("Tone", "freq: 1, rate: 8", "");
     let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-    let mut call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4)?;
+    let call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4, 1);
+    let mut call = call.map_err(|error| match error {
+        ReplayError::Fault(fault) => fault,
+        error => panic!("{error}"),
+    })?;
     call.set_state(0, &[0; 8])?;
     call.run()?;
     assert_eq!(call.output(0)?.len(), 32);
@@ -34,7 +38,7 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
     let whole = soft();
     work(&whole).expect("nothing is injected");
     // Not part of a call, or of opening a device.
-    let elsewhere = [Site::Context, Site::Stream, Site::Zero, Site::CopyNode, Site::ZeroNode];
+    let elsewhere = [Site::Context, Site::Stream, Site::CopyNode, Site::ZeroNode];
     for &site in Site::ALL.iter().filter(|s| !elsewhere.contains(s)) {
         for (code, lost, verdict) in [
             (700, true, Verdict::RestartWorker),
@@ -88,23 +92,60 @@ fn wrong(kind: &str) -> Kernel {
     k.finish()
 }
 
+/// What a call of a kernel that does wrong says.
+fn misdeed(device: &Arc<Device>, kernel: Kernel) -> Result<(), Fault> {
+    let subject = subject("Gain", "gain: 0.5", "f32");
+    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+    let mut plan = plan.expect("a kernel");
+    if let Step::Run(run) = &mut plan.steps[0] {
+        (run.kernel, run.operands) = (Arc::new(kernel), vec![Operand::Output(0)]);
+    }
+    GpuCall::new(device, &subject.actor, &plan, 1, 1).expect("a call").run()
+}
+
 #[test]
 fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
-    let subject = subject("Gain", "gain: 0.5", "f32");
     for (kind, code) in [("far", Some(700)), ("near", None)] {
         let device = soft();
-        let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-        let mut plan = plan.expect("a kernel");
-        if let Step::Run(run) = &mut plan.steps[0] {
-            (run.kernel, run.operands) = (Arc::new(wrong(kind)), vec![Operand::Output(0)]);
-        }
-        let mut call = GpuCall::new(&device, &subject.actor, &plan, 1).expect("a call");
-        let said = call.run().err().map(|fault| match fault {
+        let said = misdeed(&device, wrong(kind)).err().map(|fault| match fault {
             Fault::Lost { site: Site::Query | Site::Record, code } => code.0,
             other => panic!("{other}"),
         });
         assert_eq!((said, device.is_alive()), (code, code.is_none()), "{kind}");
     }
+}
+
+#[test]
+#[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
+fn an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only() {
+    let Some(device) = real() else { return };
+    let fault = misdeed(&device, wrong("far")).expect_err("nothing lies so far off");
+    assert!(matches!(fault, Fault::Lost { .. }), "{fault}");
+    assert_eq!((fault.verdict(), device.is_alive()), (Verdict::RestartWorker, false), "{fault}");
+}
+
+/// Turns until another thread writes, which none does.
+fn endless() -> Kernel {
+    let k = Builder::new("endless", 32);
+    let x = k.writes(Mem::U32);
+    let rounds = k.var(k.u32(1));
+    k.times(k.u32(u32::MAX), |i| {
+        k.times(k.u32(u32::MAX), |j| rounds.set(rounds.get() * k.u32(3) + (i ^ j)));
+    });
+    k.store(x, k.u32(0), rounds.get());
+    k.finish()
+}
+
+#[test]
+#[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
+fn a_kernel_on_a_gpu_that_does_not_end_is_a_hang() {
+    let Some(device) = real() else { return };
+    let fault = misdeed(&device, endless()).expect_err("it takes years");
+    assert!(matches!(fault, Fault::Hung { .. }), "{fault}");
+    assert!(!device.is_alive());
+    // As a worker does: the driver would wait for the kernel.
+    println!("... ok");
+    std::process::exit(0);
 }
 
 #[test]

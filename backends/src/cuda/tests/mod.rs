@@ -3,7 +3,6 @@
 
 mod faults;
 mod ptx;
-#[cfg(feature = "vulkan")]
 mod suite;
 
 use std::sync::Arc;

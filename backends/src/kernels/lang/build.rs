@@ -393,6 +393,31 @@ impl<'k> Shared<'k> {
         assert_eq!(self.ty, value.ty, "shared array of another type");
         self.k.push(Stmt::SetShared(self.index, index.reg, value.reg));
     }
+
+    /// What the values of a group's threads make together, the same for all of them. The array has one place for each
+    /// thread, and their number is a power of two.
+    pub(crate) fn join(self, value: Val<'k>, f: impl Fn(Val<'k>, Val<'k>) -> Val<'k>) -> Val<'k> {
+        let k = self.k;
+        let (threads, places) = {
+            let kernel = k.kernel.borrow();
+            (kernel.local, kernel.shared[self.index as usize].1)
+        };
+        assert!(places == threads && threads.is_power_of_two(), "{places} for {threads} threads");
+        let local = k.place(Place::Local);
+        self.set(local, value);
+        k.barrier();
+        let mut half = threads / 2;
+        while half > 0 {
+            k.if_(local.lt(k.u32(half)), || {
+                self.set(local, f(self.get(local), self.get(local + half)));
+            });
+            k.barrier();
+            half /= 2;
+        }
+        let all = self.get(k.u32(0));
+        k.barrier();
+        all
+    }
 }
 
 macro_rules! operators {

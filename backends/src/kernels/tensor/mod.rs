@@ -14,7 +14,7 @@ use std::cell::RefCell;
 
 use zbmd_ir::DType;
 
-use super::convert::{from_bfloat, from_half, to_bfloat, to_half};
+use super::convert::{from_bfloat, from_half, mem, to_bfloat, to_half};
 use super::lang::{Builder, Mem, Ty, Val};
 use super::plan::{Grid, KernelPlan, Operand};
 
@@ -42,19 +42,6 @@ pub(crate) fn computed(dtype: DType) -> Result<Ty, Why> {
         DType::I64 => Ty::I64,
         DType::C32 => return Err("complex tensors are not taken".to_owned()),
     })
-}
-
-fn memory(dtype: DType) -> Mem {
-    match dtype {
-        DType::F32 | DType::C32 => Mem::F32,
-        DType::F64 => Mem::F64,
-        DType::F16 | DType::Bf16 => Mem::U16,
-        DType::I8 => Mem::I8,
-        DType::U8 | DType::Bool => Mem::U8,
-        DType::I16 => Mem::I16,
-        DType::I32 => Mem::I32,
-        DType::I64 => Mem::I64,
-    }
 }
 
 /// A size as a word of a kernel.
@@ -88,7 +75,7 @@ impl Bench {
 
     fn tensor(&self, slot: Slot, writes: bool, index: bool) -> Result<Tensor<'_>, Why> {
         let wide = index && slot.dtype == DType::I64;
-        let mem = if wide { Mem::U32 } else { memory(slot.dtype) };
+        let mem = if wide { Mem::U32 } else { mem(slot.dtype) };
         let binding = if writes { self.k.writes(mem) } else { self.k.reads(mem) };
         self.operands.borrow_mut().push(slot.operand);
         let each = match slot.constant {

@@ -80,21 +80,10 @@ impl<'k> Team<'k> {
 
     /// What the team's values make together, the same for all of them.
     pub(crate) fn join(&self, value: Val<'k>, f: impl Fn(Val<'k>, Val<'k>) -> Val<'k>) -> Val<'k> {
-        let (k, Some(shared)) = (&self.bench.k, self.shared) else { return value };
-        let local = k.place(Place::Local);
-        shared.set(local, value);
-        k.barrier();
-        let mut half = GROUP / 2;
-        while half > 0 {
-            k.if_(local.lt(k.u32(half)), || {
-                shared.set(local, f(shared.get(local), shared.get(local + half)));
-            });
-            k.barrier();
-            half /= 2;
+        match self.shared {
+            Some(shared) => shared.join(value, f),
+            None => value,
         }
-        let all = shared.get(k.u32(0));
-        k.barrier();
-        all
     }
 
     /// By one thread of the team.

@@ -17,12 +17,14 @@ mod matmul;
 mod movement;
 mod norm;
 mod num;
+mod places;
 mod pool;
 mod quant;
 mod recurrent;
 mod reduce;
 mod signal;
 mod table;
+mod unary;
 mod vector;
 mod window;
 

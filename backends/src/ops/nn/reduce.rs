@@ -5,13 +5,14 @@ use zbmd_ir::DType;
 use super::cx::{Cx, FLOATS, FloatBody, Plan, Tensors, by_num, token, volume};
 use super::index::Walk;
 use super::num::{Float, Num};
+use crate::kernels::tensor::row::Fold;
 use crate::op::OpError;
 use crate::simd::{self, Isa, Loop};
 
 type Made = Result<Plan, OpError>;
 
 /// Axes of a reduction: those of operand 1, or all; none where an empty list is a no-op.
-fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
+pub(super) fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
     let given = cx.ints(1)?.unwrap_or_default();
     if given.is_empty() {
         let none = cx.flag("noop_with_empty_axes", false)?;
@@ -24,14 +25,14 @@ fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
 }
 
 /// How x is walked: kept dimensions outside, reduced ones inside.
-struct Fold {
+struct Walks {
     kept: Walk<1>,
     over: Walk<1>,
     count: usize,
     out: Vec<usize>,
 }
 
-impl Fold {
+impl Walks {
     fn new(dims: &[usize], axes: &[usize], keep: bool) -> Result<Self, OpError> {
         let own: Vec<isize> = super::index::strides(dims).into_iter().map(|s| s as isize).collect();
         let pick = |inside: bool| -> (Vec<usize>, Vec<isize>) {
@@ -54,100 +55,90 @@ impl Fold {
     }
 }
 
-/// What is done to the elements that meet in one.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    L1,
-    L2,
-    LogSum,
-    LogSumExp,
-    Max,
-    Mean,
-    Min,
-    Prod,
-    Sum,
-    SumSquare,
+/// What an operator of ONNX does to the elements that meet in one.
+pub(super) fn fold(op: &str) -> Fold {
+    match op {
+        "ReduceL1" => Fold::L1,
+        "ReduceL2" => Fold::L2,
+        "ReduceLogSum" => Fold::LogSum,
+        "ReduceLogSumExp" => Fold::LogSumExp,
+        "ReduceMax" => Fold::Max,
+        "ReduceMean" => Fold::Mean,
+        "ReduceMin" => Fold::Min,
+        "ReduceProd" => Fold::Prod,
+        "ReduceSum" => Fold::Sum,
+        _ => Fold::SumSquare,
+    }
 }
 
 /// The reductions of ONNX by name.
 pub(super) fn reduce(cx: &Cx<'_>, name: &str) -> Made {
-    let kind = match name {
-        "ReduceL1" => Kind::L1,
-        "ReduceL2" => Kind::L2,
-        "ReduceLogSum" => Kind::LogSum,
-        "ReduceLogSumExp" => Kind::LogSumExp,
-        "ReduceMax" => Kind::Max,
-        "ReduceMean" => Kind::Mean,
-        "ReduceMin" => Kind::Min,
-        "ReduceProd" => Kind::Prod,
-        "ReduceSum" => Kind::Sum,
-        _ => Kind::SumSquare,
-    };
+    let kind = fold(name);
     let dims = cx.dims(0)?;
     let dtype = cx.dtype(0)?;
-    let fold = Fold::new(&dims, &axes(cx, dims.len())?, cx.flag("keepdims", true)?)?;
-    let out = token(dtype, &fold.out);
+    let walks = Walks::new(&dims, &axes(cx, dims.len())?, cx.flag("keepdims", true)?)?;
+    let out = token(dtype, &walks.out);
     let flops = volume(&dims) as f64 * 2.0;
-    fn make<T: Num>(out: zbmd_ir::TokenType, fold: Fold, kind: Kind, truth: bool) -> Made {
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| run::<T>(t, &fold, kind, truth)))
+    fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Made {
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| run::<T>(t, &walks, kind, truth)))
     }
-    Ok(by_num!(dtype, make(out, fold, kind, dtype == DType::Bool))?.flops(flops))
+    Ok(by_num!(dtype, make(out, walks, kind, dtype == DType::Bool))?.flops(flops))
 }
 
-fn run<T: Num>(t: &mut Tensors<'_>, fold: &Fold, kind: Kind, truth: bool) {
+fn run<T: Num>(t: &mut Tensors<'_>, walks: &Walks, kind: Fold, truth: bool) {
     let (x, y) = (t.get::<T>(0), t.out::<T>(0));
-    fold.kept.each(|to, [from]| {
-        for i in 0..fold.kept.inner {
-            let at = from + i * fold.kept.step[0] as usize;
-            y[to + i] = fold_one(&x[at.min(x.len())..], fold, kind, truth);
+    walks.kept.each(|to, [from]| {
+        for i in 0..walks.kept.inner {
+            let at = from + i * walks.kept.step[0] as usize;
+            y[to + i] = fold_one(&x[at.min(x.len())..], walks, kind, truth);
         }
     });
 }
 
-fn fold_one<T: Num>(x: &[T], fold: &Fold, kind: Kind, truth: bool) -> T {
+fn fold_one<T: Num>(x: &[T], walks: &Walks, kind: Fold, truth: bool) -> T {
     match kind {
-        Kind::Max if truth => each(x, fold, T::ZERO, T::max),
-        Kind::Min if truth => each(x, fold, T::ONE, T::min),
-        Kind::Max => each(x, fold, T::LEAST, T::max),
-        Kind::Min => each(x, fold, T::GREATEST, T::min),
-        Kind::Prod => each(x, fold, T::ONE, T::mul),
-        Kind::Sum if !T::FLOAT => each(x, fold, T::ZERO, T::add),
-        Kind::SumSquare if !T::FLOAT => each(x, fold, T::ZERO, |s, v| s.add(v.mul(v))),
-        Kind::Sum => T::of(sum(x, fold, |v| v)),
-        Kind::Mean => {
-            let mean = sum(x, fold, |v| v) / fold.count as f64;
+        Fold::Max if truth => each(x, walks, T::ZERO, T::max),
+        Fold::Min if truth => each(x, walks, T::ONE, T::min),
+        Fold::Max => each(x, walks, T::LEAST, T::max),
+        Fold::Min => each(x, walks, T::GREATEST, T::min),
+        Fold::Prod => each(x, walks, T::ONE, T::mul),
+        Fold::Sum if !T::FLOAT => each(x, walks, T::ZERO, T::add),
+        Fold::SumSquare if !T::FLOAT => each(x, walks, T::ZERO, |s, v| s.add(v.mul(v))),
+        Fold::Sum => T::of(sum(x, walks, |v| v)),
+        Fold::Mean => {
+            let mean = sum(x, walks, |v| v) / walks.count as f64;
             T::of(if T::FLOAT { mean } else { mean.trunc() })
         }
-        Kind::SumSquare => T::of(sum(x, fold, |v| v * v)),
-        Kind::L1 => T::of(sum(x, fold, f64::abs)),
-        Kind::L2 => T::of(sum(x, fold, |v| v * v).sqrt()),
-        Kind::LogSum => T::of(sum(x, fold, |v| v).ln()),
-        Kind::LogSumExp => {
-            let top = each(x, fold, T::LEAST, T::max).f64();
+        Fold::SumSquare => T::of(sum(x, walks, |v| v * v)),
+        Fold::L1 => T::of(sum(x, walks, f64::abs)),
+        Fold::L2 => T::of(sum(x, walks, |v| v * v).sqrt()),
+        Fold::LogSum => T::of(sum(x, walks, |v| v).ln()),
+        Fold::LogSumExp => {
+            let top = each(x, walks, T::LEAST, T::max).f64();
             let top = if top.is_finite() { top } else { 0.0 };
-            T::of(sum(x, fold, |v| (v - top).exp()).ln() + top)
+            T::of(sum(x, walks, |v| (v - top).exp()).ln() + top)
         }
     }
 }
 
 /// One chain over all elements, in their order.
-fn each<T: Num>(x: &[T], fold: &Fold, start: T, join: impl Fn(T, T) -> T) -> T {
+fn each<T: Num>(x: &[T], walks: &Walks, start: T, join: impl Fn(T, T) -> T) -> T {
     let mut sum = start;
-    fold.over.each(|_, [from]| {
-        for i in 0..fold.over.inner {
-            sum = join(sum, x[from + i * fold.over.step[0] as usize]);
+    walks.over.each(|_, [from]| {
+        for i in 0..walks.over.inner {
+            sum = join(sum, x[from + i * walks.over.step[0] as usize]);
         }
     });
     sum
 }
 
 /// The sum in f64; runs that lie side by side in eight chains.
-fn sum<T: Num>(x: &[T], fold: &Fold, f: impl Fn(f64) -> f64) -> f64 {
+fn sum<T: Num>(x: &[T], walks: &Walks, f: impl Fn(f64) -> f64) -> f64 {
     let mut total = 0.0;
-    fold.over.each(|_, [from]| {
-        if fold.over.step[0] == 1 {
+    walks.over.each(|_, [from]| {
+        if walks.over.step[0] == 1 {
             let mut sums = [0.0; 8];
-            let (whole, rest) = x[from..from + fold.over.inner].as_chunks::<8>();
+            let (whole, rest) = x[from..from + walks.over.inner].as_chunks::<8>();
             for chunk in whole {
                 for (s, v) in sums.iter_mut().zip(chunk) {
                     *s += f(v.f64());
@@ -156,8 +147,8 @@ fn sum<T: Num>(x: &[T], fold: &Fold, f: impl Fn(f64) -> f64) -> f64 {
             sums.iter_mut().zip(rest).for_each(|(s, v)| *s += f(v.f64()));
             total += sums.iter().sum::<f64>();
         } else {
-            for i in 0..fold.over.inner {
-                total += f(x[from + i * fold.over.step[0] as usize].f64());
+            for i in 0..walks.over.inner {
+                total += f(x[from + i * walks.over.step[0] as usize].f64());
             }
         }
     });

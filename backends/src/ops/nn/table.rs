@@ -5,8 +5,8 @@
 
 use super::cx::{Cx, Plan};
 use super::{
-    attention, conv, elementwise, image, last, matmul, movement, norm, pool, quant, recurrent,
-    reduce, signal,
+    attention, conv, elementwise, image, last, matmul, movement, norm, places, pool, quant,
+    recurrent, reduce, signal, unary,
 };
 use crate::op::OpError;
 
@@ -60,17 +60,17 @@ macro_rules! rows {
 
 pub(super) const ROWS: &[Row] = rows! {
     "Abs" "x" -> "y" [""] true "absolute value" elementwise::arithmetic;
-    "Acos" "x" -> "y" [""] true "inverse cosine" elementwise::unary;
-    "Acosh" "x" -> "y" [""] true "inverse hyperbolic cosine" elementwise::unary;
+    "Acos" "x" -> "y" [""] true "inverse cosine" unary::unary;
+    "Acosh" "x" -> "y" [""] true "inverse hyperbolic cosine" unary::unary;
     "Add" "x y" -> "z" [""] true "sum of two tensors, broadcast" elementwise::binary;
     "AffineGrid" "theta size!" -> "y" ["align_corners"] true "places of an affine transformation of an image" |c, _| image::affine_grid(c);
     "And" "x y" -> "z" [""] true "both true" elementwise::bits;
     "ArgMax" "x" -> "y" ["axis keepdims select_last_index"] true "place of the greatest element along an axis" |c, _| reduce::arg(c, true);
     "ArgMin" "x" -> "y" ["axis keepdims select_last_index"] true "place of the least element along an axis" |c, _| reduce::arg(c, false);
-    "Asin" "x" -> "y" [""] true "inverse sine" elementwise::unary;
-    "Asinh" "x" -> "y" [""] true "inverse hyperbolic sine" elementwise::unary;
-    "Atan" "x" -> "y" [""] true "inverse tangent" elementwise::unary;
-    "Atanh" "x" -> "y" [""] true "inverse hyperbolic tangent" elementwise::unary;
+    "Asin" "x" -> "y" [""] true "inverse sine" unary::unary;
+    "Asinh" "x" -> "y" [""] true "inverse hyperbolic sine" unary::unary;
+    "Atan" "x" -> "y" [""] true "inverse tangent" unary::unary;
+    "Atanh" "x" -> "y" [""] true "inverse hyperbolic tangent" unary::unary;
     "Attention" "q k v mask? past_key? past_value? lengths?" -> "y present_key present_value qk" ["is_causal kv_num_heads left_window_size q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] true "scaled dot-product attention with masks, caches and shared heads" |c, _| attention::attention(c);
     "AveragePoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] false "mean of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, true);
     "AveragePool" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] true "mean of each window" |c, _| pool::mean_pool(c, false);
@@ -84,8 +84,8 @@ pub(super) const ROWS: &[Row] = rows! {
     "BlackmanWindow" "size!" -> "y" ["periodic dtype"] false "a Blackman window" signal::window;
     "Cast" "x" -> "y" ["to"] false "conversion to another dtype, truncating" |c, _| elementwise::cast(c);
     "CausalConvWithState" "x w b? past?" -> "y present" ["activation"] true "causal depthwise convolution that carries its past along" |c, _| conv::causal_conv(c);
-    "Ceil" "x" -> "y" [""] true "rounded up" elementwise::unary;
-    "Celu" "x" -> "y" ["alpha"] true "continuously differentiable exponential linear unit" elementwise::unary;
+    "Ceil" "x" -> "y" [""] true "rounded up" unary::unary;
+    "Celu" "x" -> "y" ["alpha"] true "continuously differentiable exponential linear unit" unary::unary;
     "CenterCropPad" "x shape!" -> "y" ["axes"] false "cut or padded to a shape around the middle" |c, _| movement::center_crop_pad(c);
     "Clip" "x min? max?" -> "y" [""] true "bounded by two numbers" |c, _| elementwise::clip(c);
     "Col2Im" "x image_shape! block_shape!" -> "y" ["dilations pads strides"] true "columns of windows summed into an image" |c, _| movement::col2im(c);
@@ -94,8 +94,8 @@ pub(super) const ROWS: &[Row] = rows! {
     "ConvChannelsLast" "x w! b~ added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
     "ConvInteger" "x w x_zero? w_zero?" -> "y" ["auto_pad dilations group kernel_shape pads strides"] false "convolution of bytes into 32-bit integers" |c, _| conv::conv_integer(c);
     "ConvTranspose" "x w b?" -> "y" ["auto_pad dilations group kernel_shape output_padding output_shape pads strides"] true "transposed convolution" |c, _| conv::conv_transpose(c);
-    "Cos" "x" -> "y" [""] true "cosine" elementwise::unary;
-    "Cosh" "x" -> "y" [""] true "hyperbolic cosine" elementwise::unary;
+    "Cos" "x" -> "y" [""] true "cosine" unary::unary;
+    "Cosh" "x" -> "y" [""] true "hyperbolic cosine" unary::unary;
     "CumProd" "x axis!" -> "y" ["exclusive reverse"] true "running product along an axis" |c, _| reduce::cumulative(c, true);
     "CumSum" "x axis!" -> "y" ["exclusive reverse"] true "running sum along an axis" |c, _| reduce::cumulative(c, false);
     "DFT" "x length~ axis~" -> "y" ["inverse onesided"] true "discrete Fourier transform along an axis" |c, _| signal::dft(c);
@@ -105,19 +105,19 @@ pub(super) const ROWS: &[Row] = rows! {
     "Div" "x y" -> "z" [""] true "quotient of two tensors, broadcast; of integers truncated" elementwise::binary;
     "DynamicQuantizeLinear" "x" -> "y scale zero" [""] false "bytes with the scale that the range asks for" |c, _| quant::dynamic(c);
     "Einsum" "x*" -> "y" ["equation"] true "sum of products in Einstein's notation" |c, _| matmul::einsum(c);
-    "Elu" "x" -> "y" ["alpha"] true "exponential linear unit" elementwise::unary;
+    "Elu" "x" -> "y" ["alpha"] true "exponential linear unit" unary::unary;
     "Equal" "x y" -> "z" [""] true "whether equal" elementwise::compare;
-    "Erf" "x" -> "y" [""] true "error function" elementwise::unary;
-    "Exp" "x" -> "y" [""] true "e to the power x" elementwise::unary;
+    "Erf" "x" -> "y" [""] true "error function" unary::unary;
+    "Exp" "x" -> "y" [""] true "e to the power x" unary::unary;
     "Expand" "x shape!" -> "y" [""] false "repeated to a broadcast shape" |c, _| movement::expand(c);
     "EyeLike" "x" -> "y" ["dtype k"] false "ones on a diagonal, zeros elsewhere" |c, _| movement::eye_like(c);
     "Flatten" "x" -> "y" ["axis"] false "as a matrix" |c, _| movement::flatten(c);
-    "Floor" "x" -> "y" [""] true "rounded down" elementwise::unary;
+    "Floor" "x" -> "y" [""] true "rounded down" unary::unary;
     "GRU" "x w r b? lengths? h? c? p?" -> "y last" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] true "gated recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnGRU");
-    "Gather" "x indices" -> "y" ["axis"] false "places along an axis" |c, _| movement::gather(c);
-    "GatherElements" "x indices" -> "y" ["axis"] false "an element for each index" |c, _| movement::gather_elements(c);
-    "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| movement::gather_nd(c);
-    "Gelu" "x" -> "y" ["approximate"] true "Gaussian error linear unit" elementwise::unary;
+    "Gather" "x indices" -> "y" ["axis"] false "places along an axis" |c, _| places::gather(c);
+    "GatherElements" "x indices" -> "y" ["axis"] false "an element for each index" |c, _| places::gather_elements(c);
+    "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| places::gather_nd(c);
+    "Gelu" "x" -> "y" ["approximate"] true "Gaussian error linear unit" unary::unary;
     "Gemm" "a b c?" -> "y" ["act act_max act_min alpha beta transA transB"] true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
     "GlobalAveragePoolChannelsLast" "x" -> "y" [""] false "mean of each channel of [n, h, w, c]; no ONNX operator" |c, _| last::global(c);
     "GlobalAveragePool" "x" -> "y" [""] true "mean of each channel" pool::global;
@@ -129,8 +129,8 @@ pub(super) const ROWS: &[Row] = rows! {
     "GroupNormalization" "x scale bias" -> "y" ["epsilon num_groups stash_type"] true "normalisation over groups of channels" |c, _| norm::group(c, false);
     "HammingWindow" "size!" -> "y" ["periodic dtype"] false "a Hamming window" signal::window;
     "HannWindow" "size!" -> "y" ["periodic dtype"] false "a Hann window" signal::window;
-    "HardSigmoid" "x" -> "y" ["alpha beta"] true "a line bounded by 0 and 1" elementwise::unary;
-    "HardSwish" "x" -> "y" [""] true "x times a hard sigmoid" elementwise::unary;
+    "HardSigmoid" "x" -> "y" ["alpha beta"] true "a line bounded by 0 and 1" unary::unary;
+    "HardSwish" "x" -> "y" [""] true "x times a hard sigmoid" unary::unary;
     "Hardmax" "x" -> "y" ["axis"] true "1 at the greatest element along an axis" reduce::softmax;
     "Identity" "x" -> "y" [""] false "a copy" |c, _| movement::identity(c);
     "InstanceNormalization" "x scale bias" -> "y" ["epsilon"] true "normalisation of each channel" |c, _| norm::group(c, true);
@@ -139,10 +139,10 @@ pub(super) const ROWS: &[Row] = rows! {
     "LRN" "x" -> "y" ["alpha beta bias size"] true "normalisation over neighbouring channels" |c, _| norm::lrn(c);
     "LSTM" "x w r b? lengths? h? c? p?" -> "y last cell" ["activation_alpha activation_beta activations clip direction hidden_size input_forget layout"] true "long short-term memory over a sequence" |c, _| recurrent::recurrent(c, "NnLSTM");
     "LayerNormalization" "x scale? bias?" -> "y mean deviation" ["axis epsilon stash_type"] true "normalisation over the last dimensions" |c, _| norm::layer(c, false);
-    "LeakyRelu" "x" -> "y" ["alpha"] true "x, scaled where it is negative" elementwise::unary;
+    "LeakyRelu" "x" -> "y" ["alpha"] true "x, scaled where it is negative" unary::unary;
     "Less" "x y" -> "z" [""] true "whether less" elementwise::compare;
     "LessOrEqual" "x y" -> "z" [""] true "whether not greater" elementwise::compare;
-    "Log" "x" -> "y" [""] true "natural logarithm" elementwise::unary;
+    "Log" "x" -> "y" [""] true "natural logarithm" unary::unary;
     "LogSoftmax" "x" -> "y" ["axis"] true "logarithm of the softmax along an axis" reduce::softmax;
     "LpNormalization" "x" -> "y" ["axis p"] true "divided by the norm along an axis" |c, _| norm::lp(c);
     "LpPool" "x" -> "y" ["auto_pad ceil_mode dilations kernel_shape p pads strides"] true "norm of each window" |c, _| pool::mean_pool(c, true);
@@ -156,13 +156,13 @@ pub(super) const ROWS: &[Row] = rows! {
     "MeanVarianceNormalization" "x" -> "y" ["axes"] true "mean taken off, deviation brought to 1" |c, _| norm::mean_variance(c);
     "MelWeightMatrix" "bands! length! rate! low! high!" -> "y" ["dtype"] false "triangles on the mel scale" |c, _| signal::mel(c);
     "Min" "x*" -> "y" [""] true "least of tensors, broadcast" elementwise::variadic;
-    "Mish" "x" -> "y" [""] true "x times the hyperbolic tangent of its softplus" elementwise::unary;
+    "Mish" "x" -> "y" [""] true "x times the hyperbolic tangent of its softplus" unary::unary;
     "Mod" "x y" -> "z" ["fmod"] true "remainder, with the sign of y or (`fmod`) of x" elementwise::binary;
     "Mul" "x y" -> "z" [""] true "product of two tensors, broadcast" elementwise::binary;
     "Neg" "x" -> "y" [""] true "negated" elementwise::arithmetic;
     "NegativeLogLikelihoodLoss" "x target weight?" -> "loss" ["ignore_index reduction"] true "loss of logarithms of probabilities" |c, _| signal::loss(c, false);
     "Not" "x" -> "y" [""] false "the other truth value" elementwise::test;
-    "OneHot" "indices depth! values" -> "y" ["axis"] false "one value at an index, another elsewhere" |c, _| movement::one_hot(c);
+    "OneHot" "indices depth! values" -> "y" ["axis"] false "one value at an index, another elsewhere" |c, _| places::one_hot(c);
     "Or" "x y" -> "z" [""] false "either true" elementwise::bits;
     "PRelu" "x slope" -> "y" [""] true "x, scaled where it is negative" |c, _| elementwise::prelu(c);
     "Pad" "x pads! value? axes~" -> "y" ["mode"] false "padded" |c, _| movement::pad(c);
@@ -173,7 +173,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "RMSNormalization" "x scale?" -> "y" ["axis epsilon stash_type"] true "divided by the root mean square of the last dimensions" |c, _| norm::layer(c, true);
     "RNN" "x w r b? lengths? h? c? p?" -> "y last" ["activation_alpha activation_beta activations clip direction hidden_size layout"] true "simple recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnRNN");
     "Range" "start! limit! delta!" -> "y" [""] false "numbers from a start to a limit" |c, _| signal::range(c);
-    "Reciprocal" "x" -> "y" [""] true "1 / x" elementwise::unary;
+    "Reciprocal" "x" -> "y" [""] true "1 / x" unary::unary;
     "ReduceL1" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "sum of absolute values" reduce::reduce;
     "ReduceL2" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "root of the sum of squares" reduce::reduce;
     "ReduceLogSum" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "logarithm of the sum" reduce::reduce;
@@ -187,35 +187,35 @@ pub(super) const ROWS: &[Row] = rows! {
     "Relu" "x" -> "y" [""] true "x where it is positive, else 0" elementwise::arithmetic;
     "Reshape" "x shape!" -> "y" ["allowzero"] false "the same elements under another shape" |c, _| movement::reshape(c);
     "Resize" "x roi~ scales~ sizes~" -> "y" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] true "resized by nearest, linear or cubic interpolation" |c, _| image::resize(c);
-    "ReverseSequence" "x lengths" -> "y" ["batch_axis time_axis"] false "the beginning of each sequence turned round" |c, _| movement::reverse_sequence(c);
+    "ReverseSequence" "x lengths" -> "y" ["batch_axis time_axis"] false "the beginning of each sequence turned round" |c, _| places::reverse_sequence(c);
     "RotaryEmbedding" "x cos sin positions?" -> "y" ["interleaved num_heads rotary_embedding_dim"] true "pairs of elements turned by the angle of their position" |c, _| attention::rotary(c);
-    "Round" "x" -> "y" [""] true "rounded, ties to even" elementwise::unary;
+    "Round" "x" -> "y" [""] true "rounded, ties to even" unary::unary;
     "STFT" "x step! window? length~" -> "y" ["onesided"] true "Fourier transforms of overlapping frames" |c, _| signal::stft(c);
-    "ScatterElements" "x indices updates" -> "y" ["axis reduction"] true "elements put where indices say" |c, _| movement::scatter_elements(c);
-    "ScatterND" "x indices updates" -> "y" ["reduction"] true "blocks put where lists of indices say" |c, _| movement::scatter_nd(c);
-    "Selu" "x" -> "y" ["alpha gamma"] true "scaled exponential linear unit" elementwise::unary;
-    "Shrink" "x" -> "y" ["bias lambd"] true "drawn towards 0" elementwise::unary;
-    "Sigmoid" "x" -> "y" [""] true "1 / (1 + e^−x)" elementwise::unary;
+    "ScatterElements" "x indices updates" -> "y" ["axis reduction"] true "elements put where indices say" |c, _| places::scatter_elements(c);
+    "ScatterND" "x indices updates" -> "y" ["reduction"] true "blocks put where lists of indices say" |c, _| places::scatter_nd(c);
+    "Selu" "x" -> "y" ["alpha gamma"] true "scaled exponential linear unit" unary::unary;
+    "Shrink" "x" -> "y" ["bias lambd"] true "drawn towards 0" unary::unary;
+    "Sigmoid" "x" -> "y" [""] true "1 / (1 + e^−x)" unary::unary;
     "Sign" "x" -> "y" [""] true "−1, 0 or 1" elementwise::arithmetic;
-    "Sin" "x" -> "y" [""] true "sine" elementwise::unary;
-    "Sinh" "x" -> "y" [""] true "hyperbolic sine" elementwise::unary;
+    "Sin" "x" -> "y" [""] true "sine" unary::unary;
+    "Sinh" "x" -> "y" [""] true "hyperbolic sine" unary::unary;
     "Slice" "x starts! ends! axes~ steps~" -> "y" [""] false "a part of each dimension" |c, _| movement::slice(c);
     "Softmax" "x" -> "y" ["axis"] true "softmax along an axis" reduce::softmax;
     "SoftmaxCrossEntropyLoss" "x target weight?" -> "loss log" ["ignore_index reduction"] true "loss of scores" |c, _| signal::loss(c, true);
-    "Softplus" "x" -> "y" [""] true "ln(1 + e^x)" elementwise::unary;
-    "Softsign" "x" -> "y" [""] true "x / (1 + |x|)" elementwise::unary;
+    "Softplus" "x" -> "y" [""] true "ln(1 + e^x)" unary::unary;
+    "Softsign" "x" -> "y" [""] true "x / (1 + |x|)" unary::unary;
     "SpaceToDepth" "x" -> "y" ["blocksize mode"] false "blocks of an image laid out as channels" |c, _| movement::depth_to_space(c, true);
     "Split" "x split~" -> "y*" ["axis num_outputs"] false "parts of an axis" |c, _| movement::split(c);
-    "Sqrt" "x" -> "y" [""] true "square root" elementwise::unary;
+    "Sqrt" "x" -> "y" [""] true "square root" unary::unary;
     "Squeeze" "x axes~" -> "y" [""] false "without dimensions that are 1 long" |c, _| movement::squeeze(c);
     "Sub" "x y" -> "z" [""] true "difference of two tensors, broadcast" elementwise::binary;
     "Sum" "x*" -> "y" [""] true "sum of tensors, broadcast" elementwise::variadic;
     "SwiGLU" "a b" -> "y" ["alpha"] true "a · sigmoid(alpha · a) · b" |c, _| elementwise::swiglu(c);
-    "Swish" "x" -> "y" ["alpha"] true "x · sigmoid(alpha · x)" elementwise::unary;
-    "Tan" "x" -> "y" [""] true "tangent" elementwise::unary;
-    "Tanh" "x" -> "y" [""] true "hyperbolic tangent" elementwise::unary;
-    "TensorScatter" "x update indices?" -> "y" ["axis mode"] false "an update written into a cache" |c, _| movement::tensor_scatter(c);
-    "ThresholdedRelu" "x" -> "y" ["alpha"] true "x where it is above a threshold, else 0" elementwise::unary;
+    "Swish" "x" -> "y" ["alpha"] true "x · sigmoid(alpha · x)" unary::unary;
+    "Tan" "x" -> "y" [""] true "tangent" unary::unary;
+    "Tanh" "x" -> "y" [""] true "hyperbolic tangent" unary::unary;
+    "TensorScatter" "x update indices?" -> "y" ["axis mode"] false "an update written into a cache" |c, _| places::tensor_scatter(c);
+    "ThresholdedRelu" "x" -> "y" ["alpha"] true "x where it is above a threshold, else 0" unary::unary;
     "Tile" "x repeats!" -> "y" [""] false "repeated along each dimension" |c, _| movement::tile(c);
     "TopK" "x k!" -> "y indices" ["axis largest sorted"] true "the k greatest or least elements along an axis" |c, _| reduce::top_k(c);
     "Transpose" "x" -> "y" ["perm"] false "dimensions in another order" |c, _| movement::transpose(c);

@@ -8,7 +8,7 @@ use zbmd_ir::TiVec;
 
 use super::super::device::{Device, Injected, Injection};
 use super::super::error::{Fault, Site};
-use super::super::{GpuCall, Options};
+use super::super::{GpuCall, Options, ReplayError};
 use super::{assert_valid, open};
 use crate::op::Registry;
 use crate::ops::conformance::subject;
@@ -17,10 +17,14 @@ use crate::ops::conformance::subject;
 fn work(device: &std::sync::Arc<Device>) -> Result<(), Fault> {
     let subject = subject("Tone", "freq: 1, rate: 8", "");
     let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-    let mut call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4)?;
-    call.set_state(0, &[0; 8]);
+    let call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4, 1);
+    let mut call = call.map_err(|error| match error {
+        ReplayError::Fault(fault) => fault,
+        error => panic!("{error}"),
+    })?;
+    call.set_state(0, &[0; 8])?;
     call.run()?;
-    assert_eq!(call.output(0).len(), 32);
+    assert_eq!(call.output(0)?.len(), 32);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! validation layers look on where they are installed, and must have nothing to say.
 
 mod faults;
-pub(crate) mod suite;
+mod suite;
 mod tensor;
 
 use std::sync::{Arc, OnceLock};

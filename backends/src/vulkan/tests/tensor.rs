@@ -3,11 +3,12 @@
 
 use zbmd_ir::{DType, TiVec};
 
-use super::suite::{Tolerance, compare, on_device, valid_modules};
+use super::suite::{on_device, valid_modules};
 use super::{assert_valid, device};
 use crate::kernels::Caps;
 use crate::op::Registry;
 use crate::ops::conformance::{Random, Subject, subject};
+use crate::ops::gpus::{Tolerance, agree};
 
 use Tolerance::{Each, Exact, Sum};
 
@@ -231,16 +232,11 @@ fn check(subject: &Subject, tolerance: Tolerance, random: &mut Random) -> Result
     }
     let plan = registry.lower(&subject.actor, &TiVec::new(), device.caps()).expect("no reason");
     for (firings, group) in [(1, 1), (5, 2)] {
-        let ports = subject.actor.inputs.iter();
-        let data: Vec<Vec<u8>> = ports
-            .map(|p| elements(random, p.token.dtype, firings * p.token.elements() as usize))
-            .collect();
+        let data = subject.inputs(firings, |dtype, count| elements(random, dtype, count));
         let want = subject.run(&data, firings, firings);
-        let got = on_device(subject, &plan, &data, firings, group);
-        for (i, port) in subject.stateless_outputs().iter().enumerate() {
-            compare(port.token.dtype, &got.0[i], &want.0[i], tolerance)
-                .map_err(|e| format!("output {i} of {firings} firings by {group}: {e}"))?;
-        }
+        let got = on_device(&device, subject, &plan, &data, (firings, group));
+        agree(subject, &got, &want, tolerance)
+            .map_err(|e| format!("{firings} firings by {group}: {e}"))?;
     }
     Ok(())
 }

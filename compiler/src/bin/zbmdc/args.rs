@@ -116,7 +116,7 @@ Examples:
 Example:
   zbmdc devices --ron > machine.ron                       a machine file to start from
   zbmdc devices --cores 4 --ron > machine.ron             with devices of four cores each
-  zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that Vulkan finds")]
+  zbmdc devices --gpus --ron > machine.ron                the same with the GPUs that are found")]
     Devices {
         /// Cores of each CPU device
         #[arg(long, value_name = "N", default_value_t = 1,

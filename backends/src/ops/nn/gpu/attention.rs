@@ -5,7 +5,7 @@ use zbmd_ir::DType;
 
 use super::super::index::strides;
 use super::{Gpu, Lowered, said};
-use crate::kernels::lang::{Place, Shared, Ty, Val};
+use crate::kernels::lang::{Place, Ty, Val};
 use crate::kernels::math::{exp, tanh};
 use crate::kernels::tensor::moves::{Ends, Strided, copy};
 use crate::kernels::tensor::{Bench, Slot, Tensor, Why, computed};
@@ -115,29 +115,6 @@ impl Sight {
         ];
         all.into_iter().flatten().reduce(|a, b| a | b)
     }
-}
-
-/// All threads of a group have the result of f over their values.
-fn join<'k>(
-    shared: Shared<'k>,
-    value: Val<'k>,
-    f: impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
-) -> Val<'k> {
-    let k = value.builder();
-    let local = k.place(Place::Local);
-    shared.set(local, value);
-    k.barrier();
-    let mut half = LOCAL / 2;
-    while half > 0 {
-        k.if_(local.lt(k.u32(half)), || {
-            shared.set(local, f(shared.get(local), shared.get(local + half)));
-        });
-        k.barrier();
-        half /= 2;
-    }
-    let all = shared.get(k.u32(0));
-    k.barrier();
-    all
 }
 
 /// Keys or values: what is there already, and what is new.
@@ -350,7 +327,7 @@ impl Gpu<'_> {
                     weights.set(jj, score);
                     most.set(most.get().max(score));
                 });
-                let here = join(meet, most.get(), |a, b| a.max(b));
+                let here = meet.join(most.get(), |a, b| a.max(b));
                 let next = top.get().max(here);
                 let none = next.eq(low);
                 let part = k.var(k.f32(0.0));
@@ -361,7 +338,7 @@ impl Gpu<'_> {
                     weights.set(jj, weight);
                     part.set(part.get() + weight);
                 });
-                let part = join(meet, part.get(), |a, b| a + b);
+                let part = meet.join(part.get(), |a, b| a + b);
                 let keep = k.select(none | top.get().eq(low), k.f32(0.0), exp(top.get() - next));
                 sum.set(sum.get() * keep + part);
                 top.set(next);

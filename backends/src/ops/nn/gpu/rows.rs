@@ -1,7 +1,7 @@
 //! Reductions, softmax and normalisations.
 
 use super::super::cx::volume;
-use super::super::reduce::around;
+use super::super::reduce::{self, around};
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::Ty;
 use crate::kernels::tensor::function::power;
@@ -15,30 +15,10 @@ use crate::kernels::{Amount, Grid, KernelPlan};
 impl Gpu<'_> {
     pub(super) fn reduce(&self) -> Lowered {
         let dims = self.dims(0)?;
-        let given = self.cx.ints(1).map_err(said)?.unwrap_or_default();
-        let none = self.cx.flag("noop_with_empty_axes", false).map_err(said)?;
-        let axes: Vec<usize> = match given.is_empty() {
-            true if none => Vec::new(),
-            true => (0..dims.len()).collect(),
-            false => {
-                let axes = given.iter().map(|&a| self.cx.axis(a, dims.len()).map_err(said));
-                axes.collect::<Result<_, Why>>()?
-            }
-        };
-        let kind = match self.op {
-            "ReduceL1" => Fold::L1,
-            "ReduceL2" => Fold::L2,
-            "ReduceLogSum" => Fold::LogSum,
-            "ReduceLogSumExp" => Fold::LogSumExp,
-            "ReduceMax" => Fold::Max,
-            "ReduceMean" => Fold::Mean,
-            "ReduceMin" => Fold::Min,
-            "ReduceProd" => Fold::Prod,
-            "ReduceSum" => Fold::Sum,
-            _ => Fold::SumSquare,
-        };
+        let axes = reduce::axes(self.cx, dims.len()).map_err(said)?;
         let rows = Rows::along(&dims, &axes);
-        fold(KernelPlan::default(), &rows, (self.slot(0)?, self.out(0)), kind)
+        let ends = (self.slot(0)?, self.out(0));
+        fold(KernelPlan::default(), &rows, ends, reduce::fold(self.op))
     }
 
     pub(super) fn global_pool(&self) -> Lowered {

@@ -1,5 +1,6 @@
 //! Whole runs on a CPU and a GPU at once: sessions with sources, sinks, supervision, workers as threads and as
-//! processes. The validation layers look on everywhere, and what they find would end the run.
+//! processes. With Vulkan on the driver at hand, where the validation layers look on, and what they find would end the
+//! run; with CUDA on a device in software, or on a GPU where `ZBMD_REQUIRE` names `cuda`.
 //!
 //! No test harness: this program is its own worker process, so `main` first asks whether it is one.
 
@@ -26,10 +27,12 @@ mod linux {
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
     use std::sync::Mutex;
-    use std::time::{Duration, Instant};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
 
+    use zbmd_backends::gpu::Device;
     use zbmd_backends::op::Registry;
-    use zbmd_backends::vulkan::{Device, Injected, Injection, Options, Site};
+    use zbmd_backends::{cuda, vulkan};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file, compile_str};
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, EngineError, Isolation, RunError, RunOptions};
@@ -37,8 +40,9 @@ mod linux {
     use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program};
     use zbmd_scheduler::Block;
     use zbmd_tests::data;
-    use zbmd_tests::gpu::{distance, machine, open, place, tame_inputs};
-    use zbmd_tests::losses::{Feed, HARDY, Told, live, live_seen, supervised};
+    use zbmd_tests::gpu::{distance, open, place_on, required, tame_inputs, with};
+    use zbmd_tests::harness::{self, Test};
+    use zbmd_tests::losses::{self, Feed, HARDY, Told, live, live_seen, options, supervised};
     use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
 
     use super::{decode, segments};
@@ -49,16 +53,32 @@ mod linux {
     /// How the first GPU that is opened while this names a file that is not there is to fail; see [`fail_as_told`].
     const FAIL: &str = "ZBMD_TEST_FAIL";
 
+    /// Whether the GPU is one of CUDA's now, and not of Vulkan's.
+    static CUDA: AtomicBool = AtomicBool::new(false);
+
+    fn is_cuda() -> bool {
+        CUDA.load(Ordering::Relaxed)
+    }
+
+    fn backend() -> &'static str {
+        if is_cuda() { "cuda" } else { "vulkan" }
+    }
+
+    /// A CPU and the GPU.
+    fn machine() -> Machine {
+        with(&[backend()])
+    }
+
+    /// A device in software takes its time.
+    fn share(n: u64) -> u64 {
+        if is_cuda() { n.div_ceil(10) } else { n }
+    }
+
     fn registry() -> Registry {
         let mut registry = Registry::standard();
         decode::register(&mut registry);
         segments::register(&mut registry);
         registry
-    }
-
-    fn options(isolation: Isolation) -> RunOptions {
-        // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-        RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
     }
 
     /// Every sink and the state at the end, beside the interpreter's.
@@ -99,28 +119,51 @@ mod linux {
         let every: fn(usize) -> bool = |_| true;
         let some: fn(usize) -> bool = |i| i % 2 == 0;
         for (model, block, on_gpu, tolerance) in [
-            ("cd2dat/model.ron", Block::Fixed(2), every, 1e-5),
-            ("cd2dat/model.ron", Block::Fixed(1), some, 1e-5),
-            ("fm/model.ron", Block::Fixed(40), every, 1e-5),
-            ("fm/model.ron", Block::Fixed(7), some, 1e-5),
-            ("adsb/model.ron", Block::Fixed(2), every, 1e-5),
-            ("agc/model.ron", Block::Fixed(16), every, 1e-5),
-            ("pll/model.ron", Block::Fixed(8), every, 1e-4),
+            ("cd2dat/model.ron", 2, every, 1e-5),
+            ("cd2dat/model.ron", 1, some, 1e-5),
+            ("fm/model.ron", 40, every, 1e-5),
+            ("fm/model.ron", 7, some, 1e-5),
+            ("adsb/model.ron", 2, every, 1e-5),
+            ("agc/model.ron", 16, every, 1e-5),
+            ("pll/model.ron", 8, every, 1e-4),
         ] {
-            let compiled = compile(model, 1, &registry());
-            let placed = || {
-                let (graph, blobs) = (&compiled.program.graph, &compiled.program.blobs);
-                place(graph, blobs, &registry(), block, on_gpu)
-            };
-            let program = placed();
-            assert!(program.plans[PlanId(0)].calendars.iter().any(|c| c.device == GPU), "{model}");
-            let engine = Engine::new(placed(), &registry()).expect("an engine");
-            // Not a whole number of blocks: the tail plan has something to do where there is one.
-            let block = program.plans[PlanId(0)].block;
-            let inputs = tame_inputs(&program, 6 * block + block / 2);
-            for isolation in [Isolation::Threads, GPUS] {
-                check(&program, &engine, model, isolation, &inputs, tolerance);
-            }
+            let home = |i| if on_gpu(i) { GPU } else { DeviceId(0) };
+            on_machine(&machine(), model, share(block), &home, tolerance);
+        }
+    }
+
+    /// Actors of one model in turns on a CPU, on a GPU by way of Vulkan, and on one by way of CUDA.
+    fn three() {
+        for (model, block, tolerance) in
+            [("cd2dat/model.ron", 1, 1e-5), ("fm/model.ron", 2, 1e-5), ("adsb/model.ron", 1, 1e-5)]
+        {
+            let home = |i| DeviceId(i as u32 % 3);
+            on_machine(&with(&["vulkan", "cuda"]), model, block, &home, tolerance);
+        }
+    }
+
+    /// A model beside the interpreter, with workers as threads and in processes. Every device has something to do.
+    fn on_machine(
+        machine: &Machine,
+        model: &str,
+        block: u64,
+        home: &dyn Fn(usize) -> DeviceId,
+        tolerance: f64,
+    ) {
+        let compiled = compile(model, 1, &registry());
+        let placed = || {
+            let (graph, blobs) = (&compiled.program.graph, &compiled.program.blobs);
+            place_on(machine.clone(), graph, blobs, &registry(), Block::Fixed(block), home)
+        };
+        let program = placed();
+        let plan = &program.plans[PlanId(0)];
+        let works = |device| plan.calendars.iter().any(|c| c.device == device);
+        assert!(machine.devices.keys().all(works), "{model}");
+        let engine = Engine::new(placed(), &registry()).expect("an engine");
+        // Not a whole number of blocks: the tail plan has something to do where there is one.
+        let inputs = tame_inputs(&program, 6 * plan.block + plan.block / 2);
+        for isolation in [Isolation::Threads, GPUS] {
+            check(&program, &engine, model, isolation, &inputs, tolerance);
         }
     }
 
@@ -148,7 +191,9 @@ mod linux {
             let compiled = compile_file(&model, &options).unwrap_or_else(|d| panic!("{d}"));
             let (graph, blobs) = (&compiled.program.graph, &compiled.program.blobs);
             for on_gpu in [|_| true, |i| i % 2 == 0] as [fn(usize) -> bool; 2] {
-                let placed = || place(graph, blobs, &registry(), Block::Fixed(1), on_gpu);
+                let home = |i| if on_gpu(i) { GPU } else { DeviceId(0) };
+                let placed =
+                    || place_on(machine(), graph, blobs, &registry(), Block::Fixed(1), &home);
                 let program = placed();
                 let mut inputs = tame_inputs(&program, iterations);
                 for (_, source) in program.graph.sources() {
@@ -213,7 +258,9 @@ mod linux {
     }
 
     /// Longer than some faults take to come about and to be mended.
-    const LIVE: Feed = Feed { seed: 11, iterations: 100_000, per_s: Some(50_000.0) };
+    fn live_feed() -> Feed {
+        Feed { seed: 11, iterations: 100_000, per_s: Some(50_000.0) }
+    }
 
     /// What the CPU alone makes of the feed.
     fn plain(feed: Feed) -> Told {
@@ -228,7 +275,7 @@ mod linux {
 
     /// Exact ops have the same bits wherever workers run, with checksums or without, supervised or not.
     fn anywhere() {
-        let feed = Feed { iterations: 40_000, per_s: None, ..LIVE };
+        let feed = Feed { iterations: 40_000, per_s: None, ..live_feed() };
         let plain = plain(feed);
         let engine = exact(&machine(), Losses::None);
         for isolation in [Isolation::Threads, PROCESSES, GPUS] {
@@ -241,7 +288,8 @@ mod linux {
                 assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
                 assert_eq!(outcome.state, plain.outcome.as_ref().expect("well").state);
                 let workers = &outcome.report.plans[0].workers;
-                let gpu = workers.iter().find(|w| w.device == "vulkan:0").expect("a GPU");
+                let name = format!("{}:0", backend());
+                let gpu = workers.iter().find(|w| w.device == name).expect("a GPU");
                 assert!(gpu.slots[0].samples > 0, "periods are measured");
             }
         }
@@ -251,7 +299,7 @@ mod linux {
     fn disturbed(losses: Losses, isolation: &Isolation, faults: Option<&str>, least: u64) -> Told {
         let engine = exact(&machine(), losses);
         let mut recoveries = 0;
-        let mut feed = LIVE;
+        let mut feed = live_feed();
         for _ in 0..5 {
             let mut options = options(isolation.clone());
             options.checksums = faults.is_some_and(|f| f.contains("corrupt"));
@@ -283,7 +331,7 @@ mod linux {
     /// A function that devices compute each in their own way: nothing is lost or doubled, and what comes after a loss is
     /// as near as what comes before it.
     fn approximate() {
-        let mut feed = LIVE;
+        let mut feed = live_feed();
         let mut cpu = machine();
         cpu.devices.truncate(1);
         cpu.links.clear();
@@ -303,7 +351,7 @@ mod linux {
             let mut options = options(GPUS);
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             let (got, recoveries) = run(&machine(), Losses::Single, feed, options);
-            let threads = self::options(Isolation::Threads);
+            let threads = losses::options(Isolation::Threads);
             let plain = Feed { per_s: None, ..feed };
             let (want, _) = run(&cpu, Losses::None, plain, threads);
             assert_eq!(got.len(), want.len(), "bytes of the sink");
@@ -333,7 +381,7 @@ mod linux {
             let kernel = p.kernels.iter().find(|k| k.key == key).expect("listed");
             (kernel.blob, p.blobs[kernel.blob].clone())
         };
-        let feed = Feed { iterations: 3000, per_s: None, ..LIVE };
+        let feed = Feed { iterations: 3000, per_s: None, ..live_feed() };
         let run = |program: Program| {
             let program = verify(program).expect("codes are no matter of the verifier");
             let engine = Engine::new(program, &registry()).expect("an engine");
@@ -401,26 +449,46 @@ mod linux {
         }
         let name = note.display().to_string();
         let how = name.rsplit('-').next().unwrap_or_default();
-        let (site, after, error) = match how {
-            "submit" => (Site::Submit, 200, Injected::Lost),
-            "wait" => (Site::Wait, 100, Injected::Lost),
-            "hang" => (Site::Wait, 100, Injected::Hang),
-            "memory" => (Site::AllocateMemory, 2, Injected::DeviceMemory),
-            other => panic!("no failure is called {other}"),
-        };
-        device.inject(Injection { site, after, error });
+        match device {
+            Device::Vulkan(device) => {
+                use vulkan::{Injected, Injection, Site};
+                let (site, after, error) = match how {
+                    "submit" => (Site::Submit, 200, Injected::Lost),
+                    "wait" => (Site::Wait, 100, Injected::Lost),
+                    "hang" => (Site::Wait, 100, Injected::Hang),
+                    "memory" => (Site::AllocateMemory, 2, Injected::DeviceMemory),
+                    other => panic!("no failure is called {other}"),
+                };
+                device.inject(Injection { site, after, error });
+            }
+            Device::Cuda(device) => {
+                use cuda::{Code, Injection, Site};
+                let (site, after, code) = match how {
+                    "submit" => (Site::Launch, 20, Some(Code(700))),
+                    "wait" => (Site::Query, 10, Some(Code(719))),
+                    "broken" => (Site::Query, 10, Some(Code(214))),
+                    "hang" => (Site::Query, 10, None),
+                    "memory" => (Site::Alloc, 2, Some(Code(2))),
+                    other => panic!("no failure is called {other}"),
+                };
+                let machine = device.instance().machine().expect("a device in software");
+                machine.inject(Some(Injection { site, after, code }));
+            }
+        }
     }
 
     /// A lost or hung device takes its worker along, and nothing else.
     fn lost() {
-        for (how, losses, isolation) in [
+        let broken = is_cuda().then_some(("broken", Losses::Single, GPUS));
+        let kinds = [
             ("submit", Losses::Single, GPUS),
             ("submit", Losses::None, GPUS),
             ("wait", Losses::Single, PROCESSES),
             ("hang", Losses::Single, GPUS),
             ("memory", Losses::Single, GPUS),
             ("submit", Losses::None, Isolation::Threads),
-        ] {
+        ];
+        for (how, losses, isolation) in kinds.into_iter().chain(broken) {
             let begun = Instant::now();
             let told = failing(how, || disturbed(losses, &isolation, None, 1));
             println!(
@@ -436,13 +504,21 @@ mod linux {
                     _ => None,
                 })
                 .collect();
-            let said = match how {
-                "submit" => "the device is lost, says vkQueueSubmit",
-                "wait" => "the device is lost, says vkWaitSemaphores",
-                "hang" => "the queue hangs",
+            let said = match (how, is_cuda()) {
+                ("submit", false) => "the device is lost, says vkQueueSubmit",
+                ("submit", true) => "the device is lost, says cuGraphLaunch: CUDA_ERROR_ILLEGAL",
+                ("wait", false) => "the device is lost, says vkWaitSemaphores",
+                ("wait", true) => "the device is lost, says cuEventQuery: CUDA_ERROR_LAUNCH_FAILED",
+                ("broken", _) => "its device is broken: device cuda:0: the device is lost",
+                ("hang", false) => "the queue hangs",
+                // The worker waits for it; whoever looks on says so before the worker gives up.
+                ("hang", true) => "hung: ",
                 _ => "out of memory",
             };
             assert!(causes.iter().any(|c| c.contains(said)), "{how}, {isolation:?}: {causes:?}");
+            let mut given_up =
+                told.events.iter().filter(|e| matches!(e.what, What::NotRestarted { .. }));
+            assert_eq!(given_up.next().is_some(), how == "broken", "{:?}", told.events);
         }
     }
 
@@ -450,34 +526,38 @@ mod linux {
     fn unsupervised() {
         let engine = exact(&machine(), Losses::None);
         for isolation in [Isolation::Threads, GPUS] {
-            let told = failing("submit", || live(&engine, LIVE, options(isolation.clone())));
+            let told = failing("submit", || live(&engine, live_feed(), options(isolation.clone())));
             let Err(error) = told.outcome else { panic!("a loss ends the run") };
             assert!(matches!(error, RunError::Device { .. }), "{error:?}");
             let said = error.to_string();
-            assert!(said.starts_with("device vulkan:0, block "), "{said}");
-            assert!(said.contains("the device is lost, says vkQueueSubmit"), "{said}");
+            let call = if is_cuda() { "cuGraphLaunch" } else { "vkQueueSubmit" };
+            assert!(said.starts_with(&format!("device {}:0, block ", backend())), "{said}");
+            assert!(said.contains(&format!("the device is lost, says {call}")), "{said}");
         }
     }
 
     /// A device that is not here: a sentence; supervised, the run goes on without it if it can.
     fn missing() {
         let mut elsewhere = machine();
-        elsewhere.devices[GPU].name = "vulkan:7".to_owned();
+        let absent = format!("{}:7", backend());
+        elsewhere.devices[GPU].name = absent.clone();
         let engine = exact(&elsewhere, Losses::Single);
         let refused = engine.start(options(Isolation::Threads)).map(drop);
         let Err(EngineError::Device { device, why }) = refused else {
             panic!("a device that is not here was used: {refused:?}")
         };
-        assert_eq!(device, "vulkan:7");
-        assert!(why.contains("there is no Vulkan device `vulkan:7` here: vulkan:0"), "{why}");
+        assert_eq!(device, absent);
+        let api = if is_cuda() { "CUDA" } else { "Vulkan" };
+        let said = format!("there is no {api} device `{absent}` here: {}:0", backend());
+        assert!(why.contains(&said), "{why}");
         assert!(why.contains("`zbmdc devices` lists what is here"), "{why}");
 
-        let feed = Feed { iterations: 20_000, per_s: None, ..LIVE };
+        let feed = Feed { iterations: 20_000, per_s: None, ..live_feed() };
         let told = live(&engine, feed, options(GPUS));
         let Err(RunError::Start(EngineError::Device { device, .. })) = told.outcome else {
             panic!("{:?}", told.outcome)
         };
-        assert_eq!(device, "vulkan:7");
+        assert_eq!(device, absent);
 
         let mut options = options(GPUS);
         options.supervised = Some(supervised(&engine, HARDY, None));
@@ -486,13 +566,38 @@ mod linux {
         assert_eq!(told.sinks, plain(feed).sinks);
     }
 
+    /// Runs a test with a GPU of CUDA's.
+    fn with_cuda(test: fn()) {
+        CUDA.store(true, Ordering::Relaxed);
+        test();
+        CUDA.store(false, Ordering::Relaxed);
+    }
+
     pub(super) fn main() {
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&registry());
         set("ZBMD_VULKAN_VALIDATE", Some("1".to_owned()));
-        let tests: [(&str, fn()); 11] = [
+        // On a GPU, faults that are brought about in software do not come about.
+        let on_gpu = required("cuda");
+        if !on_gpu {
+            set("ZBMD_CUDA", Some("software".to_owned()));
+        }
+        let cuda: [Test; 9] = [
+            ("cuda models", || with_cuda(models)),
+            ("cuda anywhere", || with_cuda(anywhere)),
+            ("cuda killed", || with_cuda(killed)),
+            ("cuda approximate", || with_cuda(approximate)),
+            ("cuda stopped", || with_cuda(stopped)),
+            ("cuda corrupted", || with_cuda(corrupted)),
+            ("cuda missing", || with_cuda(missing)),
+            ("cuda lost", || with_cuda(lost)),
+            ("cuda unsupervised", || with_cuda(unsupervised)),
+        ];
+        harness::run(&cuda[..if on_gpu { 7 } else { 9 }], || true);
+        let tests: [Test; 12] = [
             ("models", models),
             ("tensors", tensors),
+            ("three", three),
             ("anywhere", anywhere),
             ("kept", kept),
             ("killed", killed),
@@ -503,32 +608,6 @@ mod linux {
             ("unsupervised", unsupervised),
             ("missing", missing),
         ];
-        if std::env::args().any(|a| a == "--list") {
-            tests.iter().for_each(|(name, _)| println!("{name}: test"));
-            return;
-        }
-        if open(true, &Options::default()).is_none() {
-            return;
-        }
-        let wanted: Vec<String> =
-            std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-        let limit = Duration::from_secs(240);
-        for (name, test) in tests {
-            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-                continue;
-            }
-            let begun = Instant::now();
-            let watch = std::thread::spawn(move || {
-                std::thread::park_timeout(limit);
-                if begun.elapsed() >= limit {
-                    eprintln!("test {name} ... hangs");
-                    std::process::exit(101);
-                }
-            });
-            test();
-            watch.thread().unpark();
-            watch.join().expect("no panic");
-            println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
-        }
+        harness::run(&tests, || open(true, &vulkan::Options::default()).is_some());
     }
 }

@@ -1,0 +1,195 @@
+//! The command line: options, their texts, and what is written in them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::live::top::Top;
+
+/// Runs a bundle: tokens from files through its calendars into files.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zbmd-run",
+    version,
+    after_help = AFTER_HELP,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Other>,
+    /// The bundle, made by `zbmdc compile`.
+    #[arg(required = true)]
+    pub(super) bundle: Option<PathBuf>,
+    /// Read a source from a file; `-` is standard input. Without it, the source's parameter `file` says.
+    #[arg(short, long = "input", value_name = "NAME=FILE", value_parser = binding)]
+    pub(super) inputs: Vec<(String, PathBuf)>,
+    /// Write a sink to a file; `-` is standard output. Without it, the sink's parameter `file` says.
+    #[arg(short, long = "output", value_name = "NAME=FILE", value_parser = binding)]
+    pub(super) outputs: Vec<(String, PathBuf)>,
+    /// Stop after so many iterations of the graph.
+    #[arg(short = 'n', long)]
+    pub(super) iterations: Option<u64>,
+    /// Stop after so long: `500ms`, `5s`, `2m`, `1h`.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) duration: Option<Duration>,
+    /// Report what was measured, on standard error.
+    #[arg(long, value_name = "FORMAT")]
+    pub(super) report: Option<ReportFormat>,
+    /// Write the report to a file instead; JSON unless --report says otherwise.
+    #[arg(long, value_name = "FILE")]
+    pub(super) report_file: Option<PathBuf>,
+    /// Go on where a run that saved its state ended.
+    #[arg(long, value_name = "FILE")]
+    pub(super) load_state: Option<PathBuf>,
+    /// Save the state at the end, for a run that goes on.
+    #[arg(long, value_name = "FILE")]
+    pub(super) save_state: Option<PathBuf>,
+    /// Fill up an incomplete last iteration with zero tokens.
+    #[arg(long)]
+    pub(super) pad: bool,
+    /// Record what every worker really does to a file, for `zbmdc inspect BUNDLE --measured FILE`.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Report how long the calls of each actor took, beside what was planned.
+    #[arg(long)]
+    pub(super) profile: bool,
+    /// Where workers run: in threads of this process, or in a process of its own each GPU, or each device.
+    #[arg(long, value_name = "WHERE", default_value = "gpus")]
+    pub(super) isolation: Where,
+    /// Keep a second process ready to take the place of each worker that is one.
+    #[arg(long)]
+    pub(super) standby: bool,
+    /// Check that what arrives over rings is what was sent.
+    #[arg(long)]
+    pub(super) checksums: bool,
+    /// Go on when workers are lost: restart them, go over to the bundle's calendars for the devices that are left. With
+    /// a file, as it declares in RON. Implied by the options that need it.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub(super) supervise: Option<Option<PathBuf>>,
+    /// Write every decision of the supervisor to a file, one JSON object a line; `-` is standard error.
+    #[arg(long, value_name = "FILE")]
+    pub(super) events: Option<PathBuf>,
+    /// Write checkpoints to this folder, from which a run that was killed can go on.
+    #[arg(long, value_name = "DIR")]
+    pub(super) checkpoint: Option<PathBuf>,
+    /// How often: `500ms`, `5s`, `2m`.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1s", requires = "checkpoint")]
+    pub(super) checkpoint_every: Duration,
+    /// How many checkpoints to keep.
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "checkpoint")]
+    pub(super) checkpoint_keep: usize,
+    /// Go on at the newest checkpoint, or begin if there is none. Sources are read from where they were, files of sinks
+    /// are cut off where they were.
+    #[arg(long, requires = "checkpoint", conflicts_with = "load_state")]
+    pub(super) resume: bool,
+    /// Bring faults about, to see what becomes of them: a seed (kills a worker every 50 to 500 ms), or a file in RON.
+    #[arg(long, value_name = "SEED|FILE")]
+    pub(super) inject: Option<String>,
+    /// Say nothing but errors.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+/// What the command does besides running bundles.
+#[derive(Debug, Subcommand)]
+pub(super) enum Other {
+    /// Watch a run that is on: throughput, lateness, how full rings and queues are, what devices do.
+    #[command(after_help = TOP_HELP)]
+    Top(Top),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Where {
+    /// GPUs in processes, which a failing driver may take along, and CPU devices in threads.
+    Gpus,
+    /// In threads.
+    Threads,
+    /// In processes.
+    Processes,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --report text
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.npy --iterations 10   stops after ten iterations
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --trace run.trace --profile
+  zbmd-run model.zbmd -i in=in.f32 -o out=out.f32 --supervise --events events.jsonl
+  zbmd-run top                                            watches a run from another terminal
+
+Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
+
+Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,
+7 gave up after too many losses, 70 our bug, 130 interrupted.";
+
+const TOP_HELP: &str = "\
+Examples:
+  zbmd-run top                                            the only run that is on
+  zbmd-run top 4711                                       the run of that process
+  zbmd-run top 4711 --once --format json                  for programs
+
+Exit codes: 0 shown, or the run is over, 2 usage, 4 its page cannot be read, 8 no such run, or a dead one.";
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum ReportFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+fn binding(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => {
+            Ok((name.to_owned(), file.into()))
+        }
+        _ => Err("write it as NAME=FILE, such as iq=capture.cf32".to_owned()),
+    }
+}
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let found = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
+    let seconds = found.and_then(|(number, s)| Some(number.trim().parse::<f64>().ok()? * s));
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| "write a number and a unit: 500ms, 5s, 2m or 1h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        for (text, expect) in [
+            ("500ms", Some(500)),
+            ("5s", Some(5000)),
+            ("0.5s", Some(500)),
+            ("2m", Some(120_000)),
+            ("1h", Some(3_600_000)),
+            ("5", None),
+            ("s", None),
+            ("-1s", None),
+            ("infs", None),
+            ("5d", None),
+        ] {
+            assert_eq!(duration(text).ok().map(|d| d.as_millis()), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn bindings_have_a_name_and_a_file() {
+        assert_eq!(binding("iq=a=b.cf32"), Ok(("iq".into(), "a=b.cf32".into())));
+        for text in ["iq", "=x", "iq=", ""] {
+            assert!(binding(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,77 @@
+//! What the options say of supervision.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::args::Args;
+use super::{CliError, say};
+use crate::driver::Supervised;
+use crate::inject::Injector;
+use crate::io::{FileError, is_standard};
+use crate::supervise::Event;
+use crate::supervise::declare::Supervision;
+
+type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
+    let asked = args.supervise.is_some()
+        || args.events.is_some()
+        || args.inject.is_some()
+        || args.checkpoint.is_some();
+    if !asked {
+        return Ok(None);
+    }
+    let path = args.supervise.as_ref().and_then(Option::as_deref);
+    let failed = |text: String| CliError::Declaration {
+        path: path.unwrap_or(Path::new("--supervise")).to_owned(),
+        text,
+    };
+    let declaration = match path {
+        Some(path) => Supervision::parse(&read(path)?).map_err(|e| failed(e.to_string()))?,
+        None => Supervision::default(),
+    };
+    let resolved = declaration.resolve(names.iter().copied()).map_err(|e| failed(e.to_string()))?;
+    for warning in resolved.warnings.iter().filter(|_| !args.quiet) {
+        say(format_args!("zbmd-run: note: {warning}"));
+    }
+    Ok(Some(Supervised {
+        settings: resolved.settings,
+        tree: resolved.tree,
+        listener: args.events.as_deref().map(listener).transpose()?,
+        states: None,
+        inject: args.inject.as_deref().map(injector).transpose()?,
+        save_every: None,
+    }))
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    Ok(std::fs::read_to_string(path).map_err(failed)?)
+}
+
+fn listener(path: &Path) -> Result<Listener, CliError> {
+    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    let out: Box<dyn Write + Send> = if is_standard(path) {
+        Box::new(io::stderr())
+    } else {
+        Box::new(io::LineWriter::new(File::create(path).map_err(failed)?))
+    };
+    let out = Mutex::new(out);
+    Ok(Arc::new(move |event: &Event| {
+        let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // A full disk must not end the run that the events are about.
+        let _ = writeln!(out, "{}", event.line());
+    }))
+}
+
+fn injector(text: &str) -> Result<Injector, CliError> {
+    let path = PathBuf::from(text);
+    let declaration = match text.parse::<u64>() {
+        Ok(_) => Injector::parse(text),
+        Err(_) => Injector::parse(&read(&path)?),
+    };
+    let declaration = declaration.map_err(|text| CliError::Declaration { path, text })?;
+    Ok(Injector::new(declaration))
+}
