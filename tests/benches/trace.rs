@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench -p zbmd-tests --bench trace                 20 rounds of each model
-//! cargo bench -p zbmd-tests --bench trace -- 60 fm        60 rounds of one
+//! cargo bench -p zbmd-tests --bench trace -- 60 fm 1.0    60 rounds of one, in runs of a second
 //! ```
 //!
 //! Each column is the time with it against the time without, the median over the rounds, then the fastest against the
@@ -30,7 +30,7 @@ use zbmd_tests::losses::{Feed, engine_on, live, live_with};
 /// The last one needs `ZBMD_DATA`.
 const MODELS: [&str; 4] = ["cd2dat/model.ron", "fm/model.ron", "adsb/model.ron", "vad/model.ron"];
 const WAYS: [&str; 5] = ["again", "traced", "profiled", "both", "watched"];
-/// Length of one run.
+/// Length of one run, unless told otherwise.
 const SECONDS: f64 = 0.25;
 
 fn registry() -> Registry {
@@ -44,6 +44,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     let rounds: u64 = args.first().and_then(|text| text.parse().ok()).unwrap_or(20);
     let only = args.get(1).map_or("", String::as_str);
+    let seconds: f64 = args.get(2).and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
     println!(
         "time against a run that nobody records or watches, {rounds} rounds: median (fastest)"
     );
@@ -56,24 +57,26 @@ fn main() {
             continue;
         }
         for devices in [1, 2] {
-            compare(model, devices, rounds);
+            compare(model, devices, rounds, seconds);
         }
     }
 }
 
-fn compare(model: &str, devices: usize, rounds: u64) {
+fn compare(model: &str, devices: usize, rounds: u64, seconds: f64) {
     let engine = engine_on(devices, model, &registry(), Losses::None);
     let folder = tempfile::tempdir().expect("a folder");
-    let iterations = (pace(&engine) * SECONDS) as u64 + 1;
+    let iterations = (pace(&engine) * seconds) as u64 + 1;
     let mut dropped = 0;
     let mut plains = Vec::new();
     let mut times: [Vec<f64>; 5] = Default::default();
-    for _ in 0..rounds {
-        plains.push(run(&engine, iterations, "again", folder.path()).elapsed_ns as f64);
-        for (way, times) in WAYS.iter().zip(&mut times) {
+    for round in 0..rounds as usize {
+        // Each way is the first as often as the others.
+        let ways = 0..=WAYS.len();
+        for at in ways.map(|at| (at + round) % (WAYS.len() + 1)) {
+            let way = WAYS.get(at).copied().unwrap_or("again");
             let report = run(&engine, iterations, way, folder.path());
             dropped += report.trace.as_ref().map_or(0, |t| t.dropped_periods);
-            times.push(report.elapsed_ns as f64);
+            times.get_mut(at).unwrap_or(&mut plains).push(report.elapsed_ns as f64);
         }
     }
     print!("{model:<17}{devices} {:>7.2} us", slot_us(&engine));

@@ -1,8 +1,9 @@
 //! A run beside its plans: the trace that `zbmd-run --trace` wrote, summed up for every format.
 //!
-//! A measured period is laid over the planned one at the moment at which the first of its devices began it. So a slot
-//! is *late* by the time from the planned to the measured end, both counted from the beginning of the period: what
-//! came of slots that took longer and of waits for other devices, but not of a source that gives its tokens slowly.
+//! A measured period of a device is laid over the planned one at the moment at which the device began it; where it first
+//! had to wait for another device's tokens, such that this wait ends as planned. So a slot is *late* by the time from
+//! the planned to the measured end, both counted from there: what came of slots that took longer and of waits within the
+//! period, but not of a device that runs behind another one, as pipelining has it.
 
 use std::collections::BTreeMap;
 
@@ -141,8 +142,7 @@ fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> M
     let mut calls: BTreeMap<u32, Calls> = BTreeMap::new();
     for (c, calendar) in calendars.iter().enumerate() {
         let Some(lane) = lane_of(plan, calendars, c) else { continue };
-        let told: Vec<(&Lane, &BTreeMap<u64, u64>)> =
-            epochs.iter().map(|e| &e.lanes[c]).zip(&starts).collect();
+        let told: Vec<&Lane> = epochs.iter().map(|e| &e.lanes[c]).collect();
         count_calls(calendar, &told, &mut calls);
         let (periods, measured) = typical(plan, lane, &told);
         out.periods = out.periods.max(periods);
@@ -153,7 +153,7 @@ fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> M
 }
 
 /// When the first device began each period.
-pub(super) fn starts(epoch: &TraceEpoch) -> BTreeMap<u64, u64> {
+fn starts(epoch: &TraceEpoch) -> BTreeMap<u64, u64> {
     let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
     for period in epoch.lanes.iter().flat_map(|l| &l.periods) {
         let start = starts.entry(period.number).or_insert(period.start_ns);
@@ -167,6 +167,17 @@ pub(super) fn lane_of(plan: &PlanView, calendars: &[Calendar], calendar: usize) 
     let first: usize = calendars[..calendar].iter().map(|c| c.lanes.len()).sum();
     let lanes = first..first + calendars[calendar].lanes.len();
     lanes.clone().find(|&l| !plan.lanes[l].slots.is_empty()).or_else(|| lanes.clone().next())
+}
+
+/// From when on a device's period is counted; `first` is its first planned execution, with its number in traces.
+pub(super) fn began(period: &Period, first: Option<(&SlotView, u32)>) -> u64 {
+    let record = period.records.iter().find(|r| r.slot != OTHER);
+    match (record, first) {
+        (Some(record), Some((slot, number))) if slot.act == Act::Recv && record.slot == number => {
+            record.end_ns.saturating_sub(slot.end_ns()).max(period.start_ns)
+        }
+        _ => period.start_ns,
+    }
 }
 
 /// How late something is that ended so long after the beginning of a period.
@@ -189,19 +200,20 @@ impl Times {
 }
 
 /// The slots of a typical period, from those in which all are at work, and how many these are.
-fn typical(
-    plan: &PlanView,
-    lane: usize,
-    told: &[(&Lane, &BTreeMap<u64, u64>)],
-) -> (u64, Option<MeasuredLane>) {
+fn typical(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<MeasuredLane>) {
     let view = &plan.lanes[lane];
-    let is_whole = told.iter().any(|(lane, _)| lane.is_whole());
+    let is_whole = told.iter().any(|lane| lane.is_whole());
     let executions = if is_whole { 1 } else { view.executions };
     let slots = |p: &Period| p.records.iter().filter(|r| r.slot != OTHER).count() as u64;
+    let first = view.slots.first().filter(|_| !is_whole);
     let full: Vec<(&Period, u64)> = told
         .iter()
-        .flat_map(|(lane, starts)| lane.periods.iter().map(|p| (p, starts[&p.number])))
-        .filter(|(p, _)| slots(p) == executions)
+        .flat_map(|lane| &lane.periods)
+        .filter(|p| slots(p) == executions)
+        .map(|p| {
+            let number = p.records.iter().map(|r| r.slot).find(|slot| *slot != OTHER);
+            (p, began(p, first.zip(number)))
+        })
         .collect();
     if full.is_empty() || executions == 0 {
         return (0, None);
@@ -273,11 +285,7 @@ impl Calls {
     }
 }
 
-fn count_calls(
-    calendar: &Calendar,
-    told: &[(&Lane, &BTreeMap<u64, u64>)],
-    calls: &mut BTreeMap<u32, Calls>,
-) {
+fn count_calls(calendar: &Calendar, told: &[&Lane], calls: &mut BTreeMap<u32, Calls>) {
     // Slots are numbered through all lanes, loops entered once.
     let mut slots: Vec<(Option<u32>, u64)> = Vec::new();
     for lane in &calendar.lanes {
@@ -286,7 +294,7 @@ fn count_calls(
             slots.push(((act == Act::Fire).then_some(id), v.slot.duration_ns));
         });
     }
-    let records = told.iter().flat_map(|(lane, _)| &lane.periods).flat_map(|p| &p.records);
+    let records = told.iter().flat_map(|lane| &lane.periods).flat_map(|p| &p.records);
     for &Record { slot, start_ns, end_ns } in records.filter(|r| r.slot < WHOLE) {
         let Some(&(Some(actor), planned_ns)) = slots.get(slot as usize) else { continue };
         let calls = calls.entry(actor).or_insert_with(Calls::new);

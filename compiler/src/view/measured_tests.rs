@@ -114,6 +114,21 @@ fn what_took_as_long_as_planned_is_drawn_as_planned() {
 }
 
 #[test]
+fn who_waits_for_another_device_first_is_not_late() {
+    let program = verified(programs::two_devices());
+    let period_ns = program.plans[PlanId(0)].period_ns;
+    // What the second device receives comes late, and what it does with it takes as long as planned.
+    let trace =
+        read(&program, &ran(&program, 20, |c, n| if (c, n) == (1, 0) { period_ns } else { 0 }));
+    let view = measured(&program, &trace);
+    let plan = &view.plans[0];
+    let lanes = &plan.measured.as_ref().expect("it was run").lanes;
+    assert_eq!(plan.lanes[lanes[1].lane as usize].slots[0].act, Act::Recv);
+    assert!(lanes[1].slots[0].duration_ns >= period_ns);
+    assert!(lanes[1].slots.iter().all(|s| !s.late && s.late_ns <= 0), "{:?}", lanes[1].slots);
+}
+
+#[test]
 fn what_takes_longer_is_late_and_so_is_what_follows() {
     let program = verified(programs::two_devices());
     let period_ns = program.plans[PlanId(0)].period_ns;

@@ -23,8 +23,11 @@ use crate::report::{ProfileReport, TraceReport};
 use crate::session::Inner;
 use crate::supervise::Event;
 
-/// Rings are looked at so often, and more often while one of them is fuller than a quarter.
+/// Rings are first looked at after so long; then less often as long as all of them are emptier than a quarter, for a
+/// thread that wakes up costs the workers some microseconds on a machine with few cores; at last so often that a ring
+/// holds what comes between two looks, with slots of a microsecond.
 const PAUSE: Duration = Duration::from_millis(20);
+const MOST_PAUSE: Duration = Duration::from_millis(100);
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 const FULL: f64 = 0.25;
 
@@ -189,7 +192,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => {
                     let fill = self.sources.iter().map(|s| s.ring.fill()).fold(0.0, f64::max);
                     pause = if fill > FULL { pause / 2 } else { pause * 2 };
-                    pause = pause.clamp(LEAST_PAUSE, PAUSE);
+                    pause = pause.clamp(LEAST_PAUSE, MOST_PAUSE);
                     self.drain(|_| true);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,

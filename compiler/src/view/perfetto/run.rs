@@ -1,10 +1,10 @@
 //! A run as a trace for Perfetto: for each device a track of what was planned and one of what was measured, and tracks
 //! of epochs and of what the supervisor saw.
 //!
-//! Measured slices lie at the times of the run's monotonic clock. The planned slices of a period lie where the first
-//! device began it, or, where the run was quicker than the plan, after those of the period before: so that planned and
-//! measured can be compared slot by slot, however long the run. Each measured slice says by how much it was late, in
-//! nanoseconds, counted from the beginning of its period; those that are worth a look have the category `late`.
+//! Measured slices lie at the times of the run's monotonic clock. The planned slices of a period lie from where its
+//! lateness is counted (see `measured`) on, or, where the run was quicker than the plan, after those of the period
+//! before: so that planned and measured can be compared slot by slot, however long the run. Each measured slice says by
+//! how much it was late, in nanoseconds; those that are worth a look have the category `late`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use zbmd_ir::trace::{OTHER, Period, Trace, TraceEpoch, WHOLE};
 use zbmd_ir::{Calendar, Program};
 
 use super::super::expand::Expansion;
-use super::super::measured::{late, starts};
+use super::super::measured::{began, late};
 use super::super::protobuf::Message;
 use super::super::{Act, PlanView, SlotView, View};
 use super::{BEGIN, CLEARED, END, NEEDED, NOTES, SLICES, device_track, field, packet};
@@ -64,7 +64,6 @@ pub fn spans(view: &View, program: &Program, trace: &Trace, periods: Option<u64>
     for epoch in &trace.epochs {
         let plan = &view.plans[epoch.begin.plan.index()];
         let calendars = &program.plans[epoch.begin.plan].calendars;
-        let starts = starts(epoch);
         let limit = periods.unwrap_or_else(|| fitting(epoch, share));
         for (c, calendar) in calendars.iter().enumerate() {
             let device = epoch.begin.devices[c].0;
@@ -72,7 +71,8 @@ pub fn spans(view: &View, program: &Program, trace: &Trace, periods: Option<u64>
             let (slots, numbers) = drawing.slots(calendar, c);
             let all = epoch.lanes[c].periods.iter();
             for period in all.take_while(|p| p.number < limit) {
-                drawing.period(period, starts[&period.number], &slots, &numbers);
+                let first = slots.first().zip(numbers.first().copied());
+                drawing.period(period, began(period, first), &slots, &numbers);
             }
         }
     }
