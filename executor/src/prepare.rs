@@ -180,7 +180,7 @@ struct Lowering<'a> {
     states: BTreeMap<usize, Vec<(BufferId, u32)>>,
 }
 
-/// Lowers the calendar of one device of a verified plan that [`check`] accepted.
+/// Lowers the calendar of one device of a verified plan that [`check`](crate::unsupported::check) accepted.
 pub(crate) fn lower(
     known: &Known<'_>,
     plan: &Plan,
