@@ -1,9 +1,9 @@
 //! A run beside its plans: the trace that `zbmd-run --trace` wrote, summed up for every format.
 //!
-//! A measured period of a device is laid over the planned one at the moment at which the device began it; where it first
-//! had to wait for another device's tokens, such that this wait ends as planned. So a slot is *late* by the time from
-//! the planned to the measured end, both counted from there: what came of slots that took longer and of waits within the
-//! period, but not of a device that runs behind another one, as pipelining has it.
+//! A measured period of a device is laid over the planned one at the moment at which the device began it. A slot is *late*
+//! by the time from the planned to the measured end, both counted from there, or, where the device first had to wait for
+//! another one's tokens, from where this wait ends as planned: what came of slots that took longer and of waits within
+//! the period, but not of a device that runs behind another one, as pipelining has it.
 
 use std::collections::BTreeMap;
 
@@ -220,25 +220,26 @@ fn typical(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<Measure
     }
     let rows = if is_whole { 1 } else { view.slots.len() };
     let every = (full.len() * rows).div_ceil(TIMES);
-    let mut times: Vec<[Times; 3]> = (0..rows).map(|_| Default::default()).collect();
-    for (period, start_ns) in full.iter().step_by(every) {
+    let mut times: Vec<[Times; 4]> = (0..rows).map(|_| Default::default()).collect();
+    for (period, began_ns) in full.iter().step_by(every) {
         let mut records = period.records.iter().filter(|r| r.slot != OTHER);
-        for (row, [starts, ends, lengths]) in times.iter_mut().enumerate() {
+        for (row, [starts, ends, lengths, after]) in times.iter_mut().enumerate() {
             let covered = if is_whole { 1 } else { covers(&view.slots[row]) };
             let Some(first) = records.next() else { break };
             let last = records.by_ref().take(covered as usize - 1).last().unwrap_or(first);
-            starts.0.push(first.start_ns.saturating_sub(*start_ns));
-            ends.0.push(last.end_ns.saturating_sub(*start_ns));
+            starts.0.push(first.start_ns.saturating_sub(period.start_ns));
+            ends.0.push(last.end_ns.saturating_sub(period.start_ns));
+            after.0.push(last.end_ns.saturating_sub(*began_ns));
             lengths.0.push(last.end_ns.saturating_sub(first.start_ns));
         }
     }
-    let slot = |(row, [starts, ends, lengths]): (usize, &mut [Times; 3])| {
+    let slot = |(row, [starts, ends, lengths, after]): (usize, &mut [Times; 4])| {
         let (start_ns, end_ns) = (starts.at(50), ends.at(50));
         let planned_end_ns = match is_whole {
             true => view.slots.last().map_or(0, SlotView::end_ns),
             false => view.slots[row].end_ns(),
         };
-        let (late_ns, late) = late(end_ns, planned_end_ns, plan.period_ns);
+        let (late_ns, late) = late(after.at(50), planned_end_ns, plan.period_ns);
         MeasuredSlot {
             slot: (!is_whole).then_some(row as u32),
             start_ns,

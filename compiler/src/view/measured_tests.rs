@@ -124,7 +124,7 @@ fn who_waits_for_another_device_first_is_not_late() {
     let plan = &view.plans[0];
     let lanes = &plan.measured.as_ref().expect("it was run").lanes;
     assert_eq!(plan.lanes[lanes[1].lane as usize].slots[0].act, Act::Recv);
-    assert!(lanes[1].slots[0].duration_ns >= period_ns);
+    assert!(lanes[1].slots[0].duration_ns >= period_ns, "{:?}", lanes[1].slots);
     assert!(lanes[1].slots.iter().all(|s| !s.late && s.late_ns <= 0), "{:?}", lanes[1].slots);
 }
 
