@@ -260,6 +260,8 @@ impl Drivers {
     /// # Errors
     /// In words, with a mend.
     pub fn open(&mut self, backend: &str, name: &str, options: &Options) -> Result<Device, Fault> {
+        #[cfg(not(feature = "vulkan"))]
+        let _ = options;
         match backend {
             #[cfg(feature = "vulkan")]
             "vulkan" => {

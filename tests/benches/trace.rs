@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each column is the time with it against the time without, the median over the rounds, then the fastest against the
-//! fastest. `again` is the plain run once more: what the ratio of equal runs looks like on this machine, now. In
+//! fastest; a second line has the same of the processor's time of all threads, which neighbours disturb less. `again` is the plain run once more: what the ratio of equal runs looks like on this machine, now. In
 //! `watched`, the run keeps its page, and somebody reads it five times as often as `zbmd-run top` does.
 
 #[path = "../../graphs/adsb/decode.rs"]
@@ -68,26 +68,42 @@ fn compare(model: &str, devices: usize, rounds: u64, seconds: f64) {
     let iterations = (pace(&engine) * seconds) as u64 + 1;
     let mut dropped = 0;
     let mut plains = Vec::new();
-    let mut times: [Vec<f64>; 5] = Default::default();
+    let mut times: [Vec<[f64; 2]>; 5] = Default::default();
     for round in 0..rounds as usize {
         // Each way is the first as often as the others.
         let ways = 0..=WAYS.len();
         for at in ways.map(|at| (at + round) % (WAYS.len() + 1)) {
             let way = WAYS.get(at).copied().unwrap_or("again");
+            let before_ns = processor_ns();
             let report = run(&engine, iterations, way, folder.path());
+            let cpu_ns = processor_ns() - before_ns;
             dropped += report.trace.as_ref().map_or(0, |t| t.dropped_periods);
-            times.get_mut(at).unwrap_or(&mut plains).push(report.elapsed_ns as f64);
+            let both = [report.elapsed_ns as f64, cpu_ns];
+            times.get_mut(at).unwrap_or(&mut plains).push(both);
         }
     }
-    print!("{model:<17}{devices} {:>7.2} us", slot_us(&engine));
-    let fastest = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
-    for times in &times {
-        let mut ratios: Vec<f64> = times.iter().zip(&plains).map(|(t, p)| t / p).collect();
-        ratios.sort_by(f64::total_cmp);
-        let median = ratios[ratios.len() / 2];
-        print!(" {:>15}", format!("{median:.3} ({:.3})", fastest(times) / fastest(&plains)));
+    for (which, unit) in ["", "processor"].into_iter().enumerate() {
+        match which {
+            0 => print!("{model:<17}{devices} {:>7.2} us", slot_us(&engine)),
+            _ => print!("{unit:>29}"),
+        }
+        let of = |all: &[[f64; 2]]| all.iter().map(|t| t[which]).collect::<Vec<f64>>();
+        let fastest = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
+        let plains = of(&plains);
+        for times in times.iter().map(|all| of(all)) {
+            let mut ratios: Vec<f64> = times.iter().zip(&plains).map(|(t, p)| t / p).collect();
+            ratios.sort_by(f64::total_cmp);
+            let median = ratios[ratios.len() / 2];
+            print!(" {:>15}", format!("{median:.3} ({:.3})", fastest(&times) / fastest(&plains)));
+        }
+        println!("  {}", if which == 0 { dropped.to_string() } else { String::new() });
     }
-    println!("  {dropped}");
+}
+
+/// What all threads of this process have used of the processor.
+fn processor_ns() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
 /// Planned duration of a slot of the first device, in the mean.

@@ -29,8 +29,8 @@ pub struct Device {
     driver: Arc<dyn Driver>,
     listed: Listed,
     options: Options,
-    /// Kernels by their code.
-    functions: Mutex<BTreeMap<String, Function>>,
+    /// Kernels by what their code is printed from.
+    functions: Mutex<BTreeMap<(u128, Vec<u32>), Function>>,
     /// A fatal fault was seen.
     dead: AtomicBool,
     // Last: the driver outlives its devices.
@@ -123,13 +123,15 @@ impl Device {
 
     /// A kernel made ready; each is compiled once.
     pub(super) fn function(&self, kernel: &Kernel) -> Result<Function, Fault> {
-        let (text, entry) = ptx::print(kernel);
+        // Sizes are in the code as numbers.
+        let key = (kernel.digest("ptx"), kernel.specs.clone());
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&text) {
+        if let Some(function) = functions.get(&key) {
             return Ok(*function);
         }
+        let (text, entry) = ptx::print(kernel);
         let function = self.call(|driver| driver.function(&text, &entry))?;
-        functions.insert(text, function);
+        functions.insert(key, function);
         Ok(function)
     }
 

@@ -74,6 +74,10 @@ pub(crate) enum Command {
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     /// Counts all runs of a calendar.
+    #[cfg_attr(
+        not(feature = "vulkan"),
+        expect(dead_code, reason = "only Vulkan binds beforehand")
+    )]
     pub(crate) number: u32,
     /// Number of the kernel among those that were loaded.
     pub(crate) kernel: u32,
