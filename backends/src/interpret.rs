@@ -233,6 +233,7 @@ impl Node {
             inputs: self.inputs.len() as u16,
             outputs: self.outputs.len() as u16,
             states: self.states.len() as u16,
+            over: None,
         }
     }
 }
@@ -648,6 +649,7 @@ mod tests {
             inputs: inputs.iter().enumerate().map(input).collect(),
             outputs: outputs.iter().enumerate().map(output).collect(),
             state: vec![],
+            in_place: vec![],
         }
     }
 
