@@ -68,7 +68,7 @@ fn models_need_less_memory_and_give_the_same_bits() {
 fn chains_of_expressions_and_new_shapes_are_one_block() {
     let model = r#"Model(
         name: "chain",
-        sources: { "in": Stream(dtype: "f32[2,600]") },
+        sources: { "in": Stream(dtype: f32, shape: [2, 600]) },
         actors: {
             "a": Expr("x * 2.0"),
             "b": NnReshape(shape: [3, 400]),
