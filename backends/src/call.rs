@@ -97,18 +97,44 @@ impl Call {
     /// # Errors
     /// What the kernel reports.
     pub fn run(&mut self, kernel: &dyn Kernel) -> Result<(), KernelFault> {
+        self.fire(kernel, None)
+    }
+
+    /// Fires with an output over an input, as plans do where an actor has [`Actor::in_place`]. The input is kept.
+    ///
+    /// # Errors
+    /// What the kernel reports.
+    ///
+    /// # Panics
+    /// If the two have different sizes.
+    pub fn run_over(
+        &mut self,
+        kernel: &dyn Kernel,
+        (input, output): (usize, usize),
+    ) -> Result<(), KernelFault> {
+        let (from, to) = (&self.inputs[input], &mut self.outputs[output]);
+        to.as_mut_slice().copy_from_slice(from.as_slice());
+        self.fire(kernel, Some((input as u16, output as u16)))
+    }
+
+    fn fire(&mut self, kernel: &dyn Kernel, over: Option<(u16, u16)>) -> Result<(), KernelFault> {
         let shape = Shape {
             firings: self.firings,
             inputs: self.inputs.len() as u16,
             outputs: self.outputs.len() as u16,
             states: self.states.len() as u16,
+            over,
         };
         let sides = [&mut self.inputs, &mut self.outputs, &mut self.states];
         self.ports.clear();
         self.ports.extend(sides.into_iter().flatten().map(Memory::port));
+        if let Some((input, output)) = over {
+            self.ports[usize::from(input)] = self.ports[self.inputs.len() + usize::from(output)];
+        }
         let scratch = Scratch(self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
         // SAFETY: every port is a vector of its own, initialised, aligned to 64 bytes, at least as long as `bytes`
-        // and, `self` being borrowed mutably, reachable in no other way until the kernel returns.
+        // and, `self` being borrowed mutably, reachable in no other way until the kernel returns, but for the two that
+        // the shape says to be one.
         let mut io = unsafe { Io::new(&shape, self.ports.as_ptr(), &scratch) };
         kernel.fire(&mut io)
     }
@@ -157,6 +183,7 @@ mod tests {
             inputs: vec![input("x", 2), input("s", 1)],
             outputs: vec![output("y", 1), output("s", 1)],
             state: vec![StatePort { input: 1, output: 1 }],
+            in_place: vec![],
         };
         let mut call = Call::new(&actor, Sum.scratch_bytes(), 3);
         let x: Vec<u8> = (1..=6u8).flat_map(|v| f32::from(v).to_ne_bytes()).collect();

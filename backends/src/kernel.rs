@@ -87,6 +87,8 @@ pub struct Shape {
     pub outputs: u16,
     /// State pairs.
     pub states: u16,
+    /// The input and the output, counted as above, that lie in the same bytes; see [`Io::over`].
+    pub over: Option<(u16, u16)>,
 }
 
 /// Scratch memory that a device lends to one call after the other: its first byte, aligned to 64, and its bytes.
@@ -115,7 +117,8 @@ impl<'a> Io<'a> {
     /// For `'a`, the row must be valid and unchanged, and every port's `bytes` bytes at `ptr` valid, initialised and
     /// aligned for its dtype; no byte of an output, a state or the scratch memory may be reachable in any other way
     /// (by another port of this call, another thread, or a reference); inputs may overlap each other but nobody may
-    /// write them. The scratch memory must be valid, initialised and aligned to 64 bytes.
+    /// write them. Only the two ports of `shape.over` are one memory: equal pointers and bytes. The scratch memory must
+    /// be valid, initialised and aligned to 64 bytes.
     #[inline(always)]
     pub unsafe fn new(shape: &'a Shape, ports: *const RawPort, scratch: &'a Scratch) -> Self {
         Self { shape, ports, scratch, taken: 0, memory: PhantomData }
@@ -136,10 +139,18 @@ impl<'a> Io<'a> {
         usize::from(self.shape.outputs)
     }
 
+    /// The input that output `index` is written over in this call, if there is one: the output then holds the input's
+    /// tokens until they are overwritten, and the input cannot be asked for. Happens to actors with
+    /// [`zbmd_ir::Actor::in_place`] only, whose kernels must do the same either way.
+    #[inline]
+    pub fn over(&self, index: usize) -> Option<usize> {
+        self.shape.over.filter(|over| usize::from(over.1) == index).map(|over| over.0.into())
+    }
+
     /// The elements of input `index`, all firings' windows together.
     ///
     /// # Panics
-    /// If there is no such input or its dtype is another.
+    /// If there is no such input, its dtype is another, or an output is written over it.
     pub fn input<T: Element>(&self, index: usize) -> &'a [T] {
         let port = self.input_port(index);
         check_dtype::<T>(port.dtype);
@@ -174,6 +185,9 @@ impl<'a> Io<'a> {
     }
 
     /// Input `index` as bytes, whatever its dtype.
+    ///
+    /// # Panics
+    /// If there is no such input, or an output is written over it.
     pub fn input_bytes(&self, index: usize) -> &'a [u8] {
         let port = self.input_port(index);
         // SAFETY: as in `input`; any initialised memory may be read as bytes.
@@ -213,6 +227,9 @@ impl<'a> Io<'a> {
 
     #[inline]
     fn input_port(&self, index: usize) -> RawPort {
+        // There may be a `&mut` to these bytes, or there may come one.
+        let over = self.shape.over.is_some_and(|over| usize::from(over.0) == index);
+        assert!(!over, "input {index} lies under an output");
         self.port(0, self.shape.inputs, index)
     }
 
@@ -266,7 +283,7 @@ mod tests {
             dtype: DType::F32,
         };
         let ports = [port(0, 6), port(2, 6), port(16, 4), port(32, 1)];
-        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 1 };
+        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 1, over: None };
         assert_eq!(shape.total(), ports.len());
         let scratch = Scratch(base.wrapping_add(4 * 48), 32);
         // SAFETY: all ports and the scratch lie in `memory`, which only this call touches; what is written is disjoint
@@ -302,6 +319,27 @@ mod tests {
             io.state_bytes(0).copy_from_slice(&7f32.to_ne_bytes());
         });
         assert_eq!((memory[16], memory[19], memory[32]), (0.0, 0.0, 7.0));
+    }
+
+    #[test]
+    fn an_input_under_an_output_is_seen_through_the_output_only() {
+        let mut memory = Memory(std::array::from_fn(|i| i as f32));
+        let ptr = memory.0.as_mut_ptr().cast::<u8>();
+        let port = RawPort { ptr, bytes: 16, dtype: DType::F32 };
+        let other = RawPort { ptr: ptr.wrapping_add(64), ..port };
+        let ports = [other, port, port];
+        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 0, over: Some((1, 0)) };
+        let scratch = Scratch(ptr, 0);
+        // SAFETY: all ports lie in `memory`, which only this call touches; the last two are one, as the shape says.
+        let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
+        assert_eq!((io.over(0), io.over(1)), (Some(1), None));
+        for input in [|io: &Io<'_>| _ = io.input::<f32>(1), |io: &Io<'_>| _ = io.input_bytes(1)] {
+            let asked = std::panic::AssertUnwindSafe(|| input(&io));
+            assert!(std::panic::catch_unwind(asked).is_err());
+        }
+        let (x, y) = (io.input::<f32>(0), io.output::<f32>(0));
+        y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
+        assert_eq!(memory.0[..5], [16.0, 18.0, 20.0, 22.0, 4.0]);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    Actor, ActorCost, BlobId, DType, Device, InPort, OutPort, Params, TiSlice, TokenType, Value,
+    Actor, ActorCost, BlobId, DType, Device, InPlace, InPort, OutPort, Params, TiSlice, TokenType,
+    Value,
 };
 
 use crate::kernel::Kernel;
@@ -190,6 +191,12 @@ pub trait Op: Send + Sync {
         None
     }
 
+    /// Outputs that its CPU kernel may write over inputs: see [`crate::kernel::Io::over`]. Ports are as for
+    /// [`Self::kernel`].
+    fn in_place(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        Vec::new()
+    }
+
     /// Work of one firing. By default the bytes of the ports and one operation an output element.
     fn work(&self, actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Work {
         default_work(actor)
@@ -216,6 +223,12 @@ pub trait CustomActor: Kernel {
     /// Work of one firing, if known.
     fn work(&self) -> Option<Work> {
         None
+    }
+
+    /// Outputs that the kernel may write over inputs, if a plan puts them there: a firing's tokens have the same bytes
+    /// at both, and the input has no window beyond its rate. Such a kernel asks [`crate::kernel::Io::over`] in every call.
+    fn in_place(&self) -> Vec<InPlace> {
+        Vec::new()
     }
 }
 
@@ -302,10 +315,38 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
         let op = self.op(&actor.op).ok_or_else(|| self.unknown_op(&actor.op))?;
+        self.check_in_place(actor, blobs)?;
         if op.name() == custom::NAME {
             return self.custom_for(actor, blobs).map(|made| made as Arc<dyn Kernel>);
         }
         op.kernel(actor, blobs)
+    }
+
+    /// Outputs that the actor's CPU kernel may write over inputs: what a compiler puts into [`Actor::in_place`].
+    pub fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        let Some(op) = self.op(&actor.op) else { return Vec::new() };
+        let mut pairs = match op.name() == custom::NAME {
+            true => self.custom_for(actor, blobs).map(|made| made.in_place()).unwrap_or_default(),
+            false => op.in_place(actor, blobs),
+        };
+        pairs.retain(|pair| fits(actor, pair));
+        pairs
+    }
+
+    /// Refuses an actor of whom more is expected than its kernel can do.
+    fn check_in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<(), OpError> {
+        if actor.in_place.is_empty() {
+            return Ok(());
+        }
+        let known = self.in_place(actor, blobs);
+        let Some(pair) = actor.in_place.iter().find(|p| !known.contains(p)) else { return Ok(()) };
+        Err(OpError::Other {
+            message: format!(
+                "actor `{}` is to write output {} over input {}, which op `{}` does not do",
+                actor.name, pair.output, pair.input, actor.op
+            ),
+            help: "the program was made by another version: compile the model again".to_owned(),
+        })
     }
 
     /// The kernels of an actor for a GPU that has `caps`; `None` where it cannot run there.
@@ -393,6 +434,19 @@ impl Registry {
             scratch_bytes: plan.scratch_bytes(),
         })
     }
+}
+
+/// Whether a firing writes just the bytes at the output that it reads at the input, neither being a state.
+fn fits(actor: &Actor, pair: &InPlace) -> bool {
+    let input = actor.inputs.get(pair.input as usize);
+    let output = actor.outputs.get(pair.output as usize);
+    let stateless =
+        actor.state_of_input(pair.input).is_none() && actor.state_of_output(pair.output).is_none();
+    input.zip(output).is_some_and(|(input, output)| {
+        let read = input.rate.saturating_mul(input.token.bytes());
+        let written = output.rate.saturating_mul(output.token.bytes());
+        stateless && input.window == input.rate && read == written
+    })
 }
 
 /// Picoseconds: the larger of arithmetic and memory traffic at the device's peaks.

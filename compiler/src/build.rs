@@ -112,6 +112,7 @@ impl<'a> Builder<'a> {
                 inputs: ports.0,
                 outputs: ports.1,
                 state,
+                in_place: Vec::new(),
             });
             self.origins.actors.push(actor.span);
             self.origins.ops.push(actor.op.span);
@@ -332,6 +333,7 @@ impl<'a> Builder<'a> {
                     inputs: signature.inputs,
                     outputs: signature.outputs,
                     state: Vec::new(),
+                    in_place: Vec::new(),
                 });
                 self.origins.actors.push(span);
                 Some(self.origins.ops.push_and_get_key(span))

@@ -23,6 +23,7 @@ use crate::contingency::{self, ImpossibleLoss};
 use crate::costs::MeasuredCosts;
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::expand::expand;
+use crate::in_place;
 use crate::infer::infer;
 use crate::kernels;
 use crate::machine;
@@ -523,6 +524,10 @@ impl<'a> Run<'a> {
             if !self.analyse(&mut graph, &origins) {
                 return None;
             }
+            let without = &self.options.onnx.without;
+            if !without.iter().any(|w| w == in_place::NAME) {
+                in_place::allow(&self.options.registry, &mut graph, &self.files.blobs);
+            }
             let planned = self.plan(graph, &machine, &measured, &origins)?;
             let Planned { mut graph, made, estimate, replication } = planned;
             let impossible =
@@ -530,7 +535,6 @@ impl<'a> Run<'a> {
             let Contingent { plans, contingencies, .. } = made;
             let mut blobs = std::mem::take(&mut self.files.blobs);
             let registry = &self.options.registry;
-            let without = &self.options.onnx.without;
             let packed = (!without.iter().any(|w| w == pack::NAME))
                 .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
             if packed != Some(0) {

@@ -16,6 +16,7 @@ pub mod diff;
 mod expand;
 mod explain;
 mod format;
+mod in_place;
 mod infer;
 mod kernels;
 pub mod machine;

@@ -357,7 +357,16 @@ fn actor(op: &str, params: &Params, signature: Signature) -> Actor {
         outputs.push(OutPort { name, token, rate: 1 });
     }
     let (name, op) = ("example".to_owned(), op.to_owned());
-    Actor { name, role: Role::Compute, op, params: params.clone(), inputs, outputs, state }
+    Actor {
+        name,
+        role: Role::Compute,
+        op,
+        params: params.clone(),
+        inputs,
+        outputs,
+        state,
+        in_place: Vec::new(),
+    }
 }
 
 fn ports(actor: &Actor) -> String {

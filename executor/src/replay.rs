@@ -370,7 +370,8 @@ fn call(
 ) -> Result<(), Halt> {
     // SAFETY: `prepare` made the counted ports in a row for this instruction, in a table or staging that nobody changes
     // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
-    // (or carried, or received and published) before this slot, outputs and states are live for this slot alone,
+    // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but for
+    // an output that begins where an input does, as `Shape::over` says,
     // scratch belongs to the device, whose one worker this is. Buffers are aligned to 64 bytes and tokens are whole
     // elements, so every port is aligned for its dtype; arenas are zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(shape, first, scratch) };
@@ -379,7 +380,8 @@ fn call(
 }
 
 /// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts only
-/// when it says so. Not if it has states, for those are updated in place: then only the last border is sound.
+/// when it says so. Not if it has states or writes over an input, which are updated in place: then only the last border is
+/// sound.
 #[cold]
 fn call_again(
     kernel: *const dyn Kernel,
@@ -390,7 +392,7 @@ fn call_again(
 ) -> Result<(), Halt> {
     let mut last = Err(halt);
     for _ in 0..code.retries {
-        if shape.states > 0 || last.is_ok() {
+        if shape.states > 0 || shape.over.is_some() || last.is_ok() {
             break;
         }
         last = call(kernel, shape, first, &code.scratch);

@@ -109,6 +109,16 @@ pub struct StatePort {
     pub output: u32,
 }
 
+/// An output that a kernel may write over an input: firing by firing, the tokens that it writes into the bytes of the
+/// tokens that it reads. What a plan makes of it is said in the crate's documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct InPlace {
+    /// Index into [`Actor::inputs`]: no state, and its window is its rate.
+    pub input: u32,
+    /// Index into [`Actor::outputs`]: no state, and a firing's tokens have as many bytes as those of the input.
+    pub output: u32,
+}
+
 /// A node of the graph: a pure function of its windows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Actor {
@@ -126,6 +136,8 @@ pub struct Actor {
     pub outputs: Vec<OutPort>,
     /// Port pairs that the kernel updates in place.
     pub state: Vec<StatePort>,
+    /// Outputs that the kernel may write over inputs; a plan makes use of it or not.
+    pub in_place: Vec<InPlace>,
 }
 
 impl Actor {

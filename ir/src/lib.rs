@@ -42,6 +42,11 @@
 //! place, no history and all its slots in one stage is live from its first write to its last read in the period;
 //! every other buffer is live always. Offsets count from the start of the device's region.
 //!
+//! One thing may lie over another: where an actor may write an output over an input ([`Actor::in_place`]), the output's
+//! buffer may begin at the input's offset, on a CPU, if both are live within the period only and no other port, send or
+//! actor reads the input after the actor's first firing of the period. A firing writes the very bytes that it alone
+//! reads, and the two count as one buffer, live from the first write of the input to the last read of the output.
+//!
 //! At the end of a run, block N's heads hold the last h tokens of every channel: the [`State`]. A run starts at
 //! block 0 in place 0 with the heads filled from a state. So any plan can go on where any other stopped.
 //!

@@ -2,9 +2,22 @@
 //!
 //! See the crate documentation for what a plan means; nothing here knows how one is made.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BufferId, ChannelId, DeviceId, RingId, TiVec};
+use crate::{ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, RingId, TiVec};
+
+/// An output that a plan has put over an input of the same actor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// The ports.
+    pub ports: InPlace,
+    /// The input's buffer.
+    pub below: BufferId,
+    /// The output's buffer, which begins at the same byte.
+    pub above: BufferId,
+}
 
 /// Calendars and memory for one set of devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +42,29 @@ pub struct Plan {
     pub buffers: TiVec<BufferId, Buffer>,
     /// Hand-overs between devices.
     pub rings: TiVec<RingId, Ring>,
+}
+
+impl Plan {
+    /// What each actor writes over its input: buffers that begin at the same byte, for ports that allow it. Nothing
+    /// where ids do not exist. O(actors + buffers log buffers).
+    pub fn over(&self, graph: &Graph) -> BTreeMap<ActorId, Over> {
+        let at: BTreeMap<_, _> =
+            self.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
+        let joined = graph.port_channels();
+        let place = |id: BufferId| (self.buffers[id].region, self.buffers[id].offset_bytes);
+        let over = |id: ActorId, ports: InPlace| {
+            let device = *self.placement.get(id)?;
+            let (read, _) = (*joined.inputs[id].get(ports.input as usize)?)?;
+            let written = (*joined.outputs[id].get(ports.output as usize)?)?;
+            let (below, above) = (*at.get(&(read, device))?, *at.get(&(written, device))?);
+            (below != above && place(below) == place(above)).then_some(Over { ports, below, above })
+        };
+        let actors = graph.actors.iter_enumerated();
+        let found = actors.filter_map(|(id, actor)| {
+            Some((id, actor.in_place.iter().find_map(|&ports| over(id, ports))?))
+        });
+        found.collect()
+    }
 }
 
 /// What one device does in one period.

@@ -1,4 +1,4 @@
-//! Offsets: every buffer's place in its region, from live ranges.
+//! Offsets: every buffer's place in its region, from live ranges, outputs over inputs where actors may write in place.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use zbmd_ir::{
 };
 
 use crate::ScheduleError;
-use crate::offsets::{self, Item, Limits, Verdict};
+use crate::in_place::{self, Below};
+use crate::offsets::{self, Alias, Item, Limits, Verdict};
 use crate::problem::Problem;
 
 /// First and last position in the lane at which a buffer is touched, and by which stages.
 #[derive(Clone, Copy, Debug)]
-struct Touch {
-    first: u32,
-    last: u32,
+pub(crate) struct Touch {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
     stage: u32,
     one_stage: bool,
 }
@@ -38,6 +39,7 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
             }
         }
     }
+    let below = in_place::find(problem, plan, &at, &touches);
     for index in 0..plan.calendars.len() {
         let device = plan.calendars[index].device;
         let mut always = Vec::new();
@@ -60,7 +62,7 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
             plan.buffers[id].offset_bytes = base;
             base = base.saturating_add(plan.buffers[id].size_bytes());
         }
-        let top = base.saturating_add(share(plan, base, transient));
+        let top = base.saturating_add(share(plan, base, transient, &below));
         let calendar = &mut plan.calendars[index];
         calendar.scratch_offset_bytes = top;
         calendar.scratch_bytes = calendar.scratch_bytes.next_multiple_of(limits::ALIGN_BYTES);
@@ -72,7 +74,7 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
             needed_bytes: excess.needed_bytes,
             limit_bytes: excess.limit_bytes,
             block: problem.block,
-            conflict: conflict(plan, calendar, &touches, excess.limit_bytes),
+            conflict: conflict(plan, calendar, &touches, &below, excess.limit_bytes),
         })?;
     }
     Ok(())
@@ -89,15 +91,18 @@ fn conflict(
     plan: &Plan,
     calendar: &Calendar,
     touches: &TiVec<BufferId, Option<Touch>>,
+    below: &Below,
     limit_bytes: u64,
 ) -> Vec<ChannelId> {
     let mine = || plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
-    let items: Vec<Item> = mine()
+    let mut items: Vec<Item> = mine()
         .map(|(id, buffer)| match touches[id].filter(|t| is_transient(buffer, *t)) {
             Some(t) => item(t.first, t.last, buffer.size_bytes()),
             None => item(0, u32::MAX, buffer.size_bytes()),
         })
         .collect();
+    let ids: Vec<BufferId> = mine().map(|(id, _)| id).collect();
+    tie(&mut items, &ids, below);
     let capacity = limit_bytes.saturating_sub(calendar.scratch_bytes);
     match offsets::conflict(&items, capacity, STEPS) {
         Ok(Verdict::Conflict { items, .. }) => {
@@ -108,8 +113,17 @@ fn conflict(
     }
 }
 
+/// Puts the items of buffers that are written over others where those are.
+fn tie(items: &mut [Item], ids: &[BufferId], below: &Below) {
+    let index: BTreeMap<BufferId, usize> = ids.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+    for (item, id) in items.iter_mut().zip(ids) {
+        let under = below.get(id).and_then(|under| index.get(under));
+        item.alias = under.map(|&item| Alias { item, offset: 0 });
+    }
+}
+
 /// Whether a buffer lives within one period only, so that it can share memory.
-fn is_transient(buffer: &Buffer, touch: Touch) -> bool {
+pub(crate) fn is_transient(buffer: &Buffer, touch: Touch) -> bool {
     buffer.region == Region::Arena
         && touch.one_stage
         && buffer.blocks == 1
@@ -183,11 +197,13 @@ const STEPS: u64 = 200_000;
 
 /// Lays out buffers that live within one period above `base`. Returns the bytes needed, all there are if they are
 /// beyond any address.
-fn share(plan: &mut Plan, base: u64, live: Vec<(u32, u32, BufferId)>) -> u64 {
-    let items: Vec<Item> = live
+fn share(plan: &mut Plan, base: u64, live: Vec<(u32, u32, BufferId)>, below: &Below) -> u64 {
+    let mut items: Vec<Item> = live
         .iter()
         .map(|&(first, last, id)| item(first, last, plan.buffers[id].size_bytes()))
         .collect();
+    let ids: Vec<BufferId> = live.iter().map(|&(_, _, id)| id).collect();
+    tie(&mut items, &ids, below);
     let Ok(layout) = offsets::solve(&items, &Limits { capacity: None, steps: STEPS }) else {
         return u64::MAX;
     };

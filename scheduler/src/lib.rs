@@ -11,6 +11,7 @@ mod block;
 pub mod buffers;
 mod cluster;
 mod contingency;
+mod in_place;
 mod layout;
 pub mod offsets;
 pub mod order;

@@ -18,6 +18,7 @@ pub(crate) fn graph(actors: usize, channels: &[Link5]) -> Graph {
             inputs: vec![],
             outputs: vec![],
             state: vec![],
+            in_place: vec![],
         });
     }
     for &(from, produced, to, consumed, delay) in channels {

@@ -128,6 +128,7 @@ pub fn program(
             inputs: if i == 0 { vec![] } else { vec![input] },
             outputs: if role == Role::Sink { vec![] } else { vec![output] },
             state: vec![],
+            in_place: vec![],
         });
     }
     for i in 0..=actors {

@@ -158,6 +158,7 @@ pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
             inputs: if i == 0 { vec![] } else { vec![port("x")] },
             outputs: if i > slots { vec![] } else { output() },
             state: vec![],
+            in_place: vec![],
         });
         if i > 0 {
             let end = |actor| Endpoint { actor: ActorId(actor), port: 0 };
@@ -251,6 +252,7 @@ pub fn tokens(
             inputs: vec![port],
             outputs: vec![],
             state: vec![],
+            in_place: vec![],
         };
         let to = Endpoint { actor: ActorId::from(graph.actors.len()), port: 0 };
         graph.actors.push(tap);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
-use zbmd_ir::{Actor, BlobId, TiSlice};
+use zbmd_ir::{Actor, BlobId, InPlace, TiSlice};
 
 /// The op. Its kernels take their ports from the actor; replicas of one actor have one hash.
 pub struct Mix;
@@ -55,10 +55,9 @@ impl Kernel for MixKernel {
         for firing in 0..firings {
             let mut hash = self.seed;
             for (i, &(step, window)) in self.inputs.iter().enumerate() {
-                hash = absorb(
-                    hash ^ i as u64,
-                    &io.input_bytes(i)[firing * step..firing * step + window],
-                );
+                let under = outputs.iter().enumerate().find(|(o, _)| io.over(*o) == Some(i));
+                let input = under.map_or_else(|| io.input_bytes(i), |(_, output)| output);
+                hash = absorb(hash ^ i as u64, &input[firing * step..firing * step + window]);
             }
             for state in &mut states {
                 hash = absorb(hash, state);
@@ -87,6 +86,14 @@ impl Op for Mix {
 
     fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
         Err(OpError::Other { message: "Mix is for built graphs".into(), help: String::new() })
+    }
+
+    /// All windows of a firing are read before anything is written: any output may lie over any input.
+    fn in_place(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        let inputs = 0..actor.inputs.len() as u32;
+        let outputs = 0..actor.outputs.len() as u32;
+        let over = |input| outputs.clone().map(move |output| InPlace { input, output });
+        inputs.flat_map(over).collect()
     }
 
     fn kernel(

@@ -73,6 +73,7 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
             inputs: vec![],
             outputs: vec![],
             state: vec![],
+            in_place: vec![],
         });
         let firings = numbers[b.rng.usize(..numbers.len())];
         b.q.push(firings);
@@ -82,7 +83,16 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
     if shape.cycles {
         b.loops_and_states();
     }
+    allow_in_place(&mut b.graph);
     b.graph
+}
+
+/// Lets every output be written over every input that has its size.
+pub fn allow_in_place(graph: &mut Graph) {
+    let registry = crate::mix::registry();
+    for actor in graph.actors.iter_mut().filter(|a| a.role == Role::Compute) {
+        actor.in_place = registry.in_place(actor, TiSlice::from_ref(&[]));
+    }
 }
 
 /// Adds channels at rate 1 between random actors, forward only, until the graph has `readers` readers.

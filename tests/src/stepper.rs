@@ -371,8 +371,11 @@ impl Machine<'_> {
             arena[start as usize..end as usize].fill(None);
         }
         let ports = graph.port_channels();
+        // Bytes of the arena that this call reads, with the input and the firing if it is one only.
+        let mut seen: BTreeMap<usize, Option<(u32, u64)>> = BTreeMap::new();
         for firing in first..first + count {
-            for (port, joined) in graph.actors[actor].inputs.iter().zip(&ports.inputs[actor]) {
+            let inputs = graph.actors[actor].inputs.iter().zip(&ports.inputs[actor]);
+            for (i, (port, joined)) in (0..).zip(inputs) {
                 let Some((channel, reader)) = *joined else {
                     return violation(format!("{actor} has an open input"));
                 };
@@ -395,12 +398,19 @@ impl Machine<'_> {
                         position,
                         self.token_number(&buffer, block, position),
                     )?;
+                    let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
+                    for byte in (start..end).filter(|_| region == Region::Arena) {
+                        let who = seen.entry(byte).or_insert(Some((i, firing)));
+                        *who = who.filter(|who| *who == (i, firing));
+                    }
                 }
             }
         }
-        // A call reads all its windows before it writes: nothing of its own output may be among them.
+        // A call reads all its windows before it writes. None of that may be among them, but for what a firing alone
+        // reads, by one input that the actor may write over.
         for firing in first..first + count {
-            for (port, joined) in graph.actors[actor].outputs.iter().zip(&ports.outputs[actor]) {
+            let outputs = graph.actors[actor].outputs.iter().zip(&ports.outputs[actor]);
+            for (o, (port, joined)) in (0..).zip(outputs) {
                 let Some(channel) = *joined else {
                     return violation(format!("{actor} has an open output"));
                 };
@@ -409,9 +419,19 @@ impl Machine<'_> {
                     self.write(&buffer, 0, 0, block * per_block + firing + 1)?;
                     continue;
                 }
+                let may = |who: Option<(u32, u64)>| {
+                    let pairs = &graph.actors[actor].in_place;
+                    who.is_some_and(|(input, at)| {
+                        at == firing && pairs.contains(&InPlace { input, output: o })
+                    })
+                };
                 for token in firing * port.rate..(firing + 1) * port.rate {
                     let position = buffer.head_tokens + token;
                     let number = self.token_number(&buffer, block, position);
+                    let (_, _, start, end) = self.bytes_at(&buffer, block, position)?;
+                    if let Some((byte, _)) = seen.range(start..end).find(|(_, who)| !may(**who)) {
+                        return violation(format!("{actor} overwrites byte {byte} of its input"));
+                    }
                     self.write(&buffer, block, position, number)?;
                 }
             }

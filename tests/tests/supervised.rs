@@ -33,24 +33,28 @@ mod linux {
     use zbmd_compiler::Losses;
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
-    use zbmd_ir::{DType, InPort, OutPort, PlanId, TokenType};
+    use zbmd_ir::{DType, InPlace, InPort, OutPort, PlanId, TokenType};
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, live_seen, options, supervised};
 
     use super::{decode, segments};
 
-    /// Adds 1, and fails its third call of all, once: a worker of its own then, or a retry, does better.
+    /// Adds 1, and fails its 101st call of all, once: a worker of its own then, or a retry, does better.
     struct Faulty {
         panics: bool,
+        in_place: bool,
     }
 
     static CALLS: AtomicU32 = AtomicU32::new(0);
 
     impl Kernel for Faulty {
         fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-            let from = io.input::<f32>(0);
-            for (y, x) in io.output::<f32>(0).iter_mut().zip(from) {
-                *y = x + 1.0;
+            match io.over(0) {
+                Some(_) => io.output::<f32>(0).iter_mut().for_each(|y| *y += 1.0),
+                None => {
+                    let from = io.input::<f32>(0);
+                    io.output::<f32>(0).iter_mut().zip(from).for_each(|(y, x)| *y = x + 1.0);
+                }
             }
             match (CALLS.fetch_add(1, Ordering::Relaxed) == 100, self.panics) {
                 (true, true) => panic!("a kernel's bug"),
@@ -66,6 +70,10 @@ mod linux {
             let inputs = vec![InPort { name, token: token.clone(), rate: 1, window: 1 }];
             let outputs = vec![OutPort { name: "y".to_owned(), token, rate: 1 }];
             Signature { inputs, outputs, states: Vec::new() }
+        }
+
+        fn in_place(&self) -> Vec<InPlace> {
+            self.in_place.then_some(InPlace { input: 0, output: 0 }).into_iter().collect()
         }
     }
 
@@ -94,7 +102,7 @@ mod linux {
 
     impl CustomActor for Spinning {
         fn ports(&self) -> Signature {
-            Faulty { panics: false }.ports()
+            Faulty { panics: false, in_place: false }.ports()
         }
     }
 
@@ -102,8 +110,9 @@ mod linux {
         let mut registry = Registry::standard();
         decode::register(&mut registry);
         segments::register(&mut registry);
-        registry.register("faulty", |_| Ok(Faulty { panics: false }));
-        registry.register("panicky", |_| Ok(Faulty { panics: true }));
+        registry.register("faulty", |_| Ok(Faulty { panics: false, in_place: false }));
+        registry.register("faulty_over", |_| Ok(Faulty { panics: false, in_place: true }));
+        registry.register("panicky", |_| Ok(Faulty { panics: true, in_place: false }));
         registry.register("spinning", |_| Ok(Spinning));
         registry
     }
@@ -334,10 +343,13 @@ mod linux {
         assert!(after_ns < 5_000_000 + 2 * bound_ns, "{why} after {after_ns} ns, bound {bound_ns}");
     }
 
-    /// A fault that a worker survives: the slot is done again, or the epoch.
+    /// A fault that a worker survives: the slot is done again, or the epoch, as where the slot's input is overwritten.
     fn faulty() {
-        for (op, recoveries) in [("faulty", 0), ("panicky", 1)] {
+        for (op, recoveries) in [("faulty", 0), ("panicky", 1), ("faulty_over", 1)] {
             let engine = with_actor(op);
+            let program = engine.program();
+            let over = program.plans.iter().any(|p| !p.over(&program.graph).is_empty());
+            assert_eq!(over, op == "faulty_over", "{op}");
             let feed = Feed { seed: 7, iterations: 3_000_000, per_s: None };
             CALLS.store(1000, Ordering::Relaxed);
             let plain = undisturbed(&engine, feed);

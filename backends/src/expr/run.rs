@@ -2,6 +2,9 @@
 //!
 //! [`Columns`] applies an instruction to a column of elements in scratch memory; [`Single`] to one element, for the
 //! single firings of feedback loops. Both inline the same functions of one element, so their bits are equal.
+//!
+//! Where the output is written over an input, that input's part of a column is copied first: no function sees an element
+//! that is written meanwhile, and what is copied stays in the first-level cache.
 
 use num_complex::Complex32;
 
@@ -60,9 +63,11 @@ impl Loop for Fire<'_, '_, '_> {
         let Self { kernel, io } = self;
         let total = io.firings() * kernel.elements;
         let scratch: &mut [u64] = io.scratch();
+        let over = io.over(0);
         let out = io.output_bytes(0);
         if total <= FEW {
-            let mut single = Single { io, program: &kernel.program, scratch, out, at: 0, token: 0 };
+            let program = &kernel.program;
+            let mut single = Single { io, program, scratch, out, over, at: 0, token: 0 };
             for at in 0..total {
                 single.at = at;
                 single.token = at / kernel.elements;
@@ -75,12 +80,17 @@ impl Loop for Fire<'_, '_, '_> {
             false => (1, total),
         };
         let chunk = kernel.chunk;
+        // The last instruction writes to the output: its column is free for what lies there.
+        let (scratch, copy) = scratch.split_at_mut((kernel.program.instrs.len() - 1) * chunk);
         let mut columns = Columns {
             isa,
             io,
             program: &kernel.program,
             scratch,
             chunk,
+            element: out.len() / total,
+            copy,
+            over,
             out,
             at: 0,
             len: 0,
@@ -92,6 +102,7 @@ impl Loop for Fire<'_, '_, '_> {
             while done < len {
                 columns.at = token * len + done;
                 columns.len = chunk.min(len - done);
+                columns.copy_over();
                 run_all::<FMA, _>(&mut columns, &kernel.program.instrs);
                 done += columns.len;
             }
@@ -136,6 +147,11 @@ struct Columns<'e, 'a, const FMA: bool> {
     program: &'e Program,
     scratch: &'e mut [u64],
     chunk: usize,
+    /// Bytes of an element of the output, and of the input that it is written over.
+    element: usize,
+    /// What lay in the output's part of this chunk, if it is written over an input.
+    copy: &'e mut [u64],
+    over: Option<usize>,
     out: &'e mut [u8],
     /// First element of the chunk, counted over the call.
     at: usize,
@@ -144,11 +160,21 @@ struct Columns<'e, 'a, const FMA: bool> {
 }
 
 impl<const FMA: bool> Columns<'_, '_, FMA> {
+    /// Takes the input that the output is written over out of its way.
+    fn copy_over(&mut self) {
+        if self.over.is_some() {
+            let (at, bytes) = (self.at * self.element, self.len * self.element);
+            bytemuck::cast_slice_mut::<u64, u8>(self.copy)[..bytes]
+                .copy_from_slice(&self.out[at..at + bytes]);
+        }
+    }
+
     /// Where the instruction's result goes, and the columns that it may read. Once for each type, not for each
     /// instruction: inlined into all of them, this and [`Reader::arg`] are most of the code of this file.
     #[inline(never)]
-    fn split<R: Lane>(&mut self, dst: u16) -> (&[u64], &mut [R]) {
-        let (read, write) = self.scratch.split_at_mut(usize::from(dst) * self.chunk);
+    fn split<R: Lane>(&mut self, dst: u16) -> (Read<'_>, &mut [R]) {
+        let (columns, write) = self.scratch.split_at_mut(usize::from(dst) * self.chunk);
+        let read = Read { columns, copy: self.copy };
         if self.program.is_last(dst) {
             let size = size_of::<R>();
             let bytes = &mut self.out[self.at * size..(self.at + self.len) * size];
@@ -159,10 +185,18 @@ impl<const FMA: bool> Columns<'_, '_, FMA> {
     }
 }
 
+/// Scratch memory that an instruction may read: the columns before its own, and the input under the output.
+#[derive(Clone, Copy)]
+struct Read<'s> {
+    columns: &'s [u64],
+    copy: &'s [u64],
+}
+
 /// Reads operands while the result's column is borrowed.
 struct Reader<'e, 'a> {
     io: &'e Io<'a>,
     consts: &'e [u64],
+    over: Option<usize>,
     chunk: usize,
     at: usize,
     len: usize,
@@ -171,11 +205,14 @@ struct Reader<'e, 'a> {
 
 impl Reader<'_, '_> {
     #[inline(never)]
-    fn arg<'s, T: Lane>(&'s self, columns: &'s [u64], src: Src) -> Arg<'s, T> {
+    fn arg<'s, T: Lane>(&'s self, read: Read<'s>, src: Src) -> Arg<'s, T> {
         match src {
             Src::Slot(slot) => {
-                let words = &columns[usize::from(slot) * self.chunk..][..self.chunk];
+                let words = &read.columns[usize::from(slot) * self.chunk..][..self.chunk];
                 Arg::Column(&bytemuck::cast_slice(words)[..self.len])
+            }
+            Src::Input(i) if self.over == Some(usize::from(i)) => {
+                Arg::Column(&bytemuck::cast_slice(read.copy)[..self.len])
             }
             Src::Input(i) => {
                 Arg::Column(&self.io.input::<T>(usize::from(i))[self.at..self.at + self.len])
@@ -187,16 +224,17 @@ impl Reader<'_, '_> {
 }
 
 macro_rules! operands {
-    ($self:ident, $instr:ident, $result:ty => $reader:ident, $columns:ident, $out:ident) => {
+    ($self:ident, $instr:ident, $result:ty => $reader:ident, $read:ident, $out:ident) => {
         let $reader = Reader {
             io: $self.io,
             consts: &$self.program.consts,
+            over: $self.over,
             chunk: $self.chunk,
             at: $self.at,
             len: $self.len,
             token: $self.token,
         };
-        let ($columns, $out) = $self.split::<$result>($instr.dst);
+        let ($read, $out) = $self.split::<$result>($instr.dst);
     };
 }
 
@@ -204,24 +242,24 @@ impl<const FMA: bool> Exec for Columns<'_, '_, FMA> {
     #[inline(always)]
     fn one<A: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A) -> R) {
         let isa = self.isa;
-        operands!(self, i, R => reader, columns, out);
-        isa.apart(One { a: reader.arg(columns, i.args[0]), out, f });
+        operands!(self, i, R => reader, read, out);
+        isa.apart(One { a: reader.arg(read, i.args[0]), out, f });
     }
 
     #[inline(always)]
     fn two<A: Lane, B: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A, B) -> R) {
         let isa = self.isa;
-        operands!(self, i, R => reader, columns, out);
-        let (a, b) = (reader.arg(columns, i.args[0]), reader.arg(columns, i.args[1]));
+        operands!(self, i, R => reader, read, out);
+        let (a, b) = (reader.arg(read, i.args[0]), reader.arg(read, i.args[1]));
         isa.apart(Two { a, b, out, f });
     }
 
     #[inline(always)]
     fn select<T: Lane>(&mut self, i: &Instr) {
         let isa = self.isa;
-        operands!(self, i, T => reader, columns, out);
-        let c = reader.arg(columns, i.args[0]);
-        let (a, b) = (reader.arg(columns, i.args[1]), reader.arg(columns, i.args[2]));
+        operands!(self, i, T => reader, read, out);
+        let c = reader.arg(read, i.args[0]);
+        let (a, b) = (reader.arg(read, i.args[1]), reader.arg(read, i.args[2]));
         isa.apart(Pick { c, a, b, out });
     }
 }
@@ -315,6 +353,7 @@ struct Single<'e, 'a> {
     /// One word a slot.
     scratch: &'e mut [u64],
     out: &'e mut [u8],
+    over: Option<usize>,
     at: usize,
     token: usize,
 }
@@ -324,6 +363,10 @@ impl Single<'_, '_> {
     fn arg<T: Lane>(&self, src: Src) -> T {
         match src {
             Src::Slot(slot) => T::from_word(self.scratch[usize::from(slot)]),
+            // Overwritten by the last instruction, which reads before it writes.
+            Src::Input(i) if self.over == Some(usize::from(i)) => {
+                bytemuck::cast_slice::<u8, T>(self.out)[self.at]
+            }
             Src::Input(i) => self.io.input::<T>(usize::from(i))[self.at],
             Src::Uniform(i) => self.io.input::<T>(usize::from(i))[self.token],
             Src::Const(i) => T::from_word(self.program.consts[usize::from(i)]),

@@ -82,6 +82,7 @@ fn actor(name: &str, inputs: Rates, outputs: Rates) -> Actor {
         inputs: inputs.iter().enumerate().map(input).collect(),
         outputs: outputs.iter().enumerate().map(output).collect(),
         state: vec![],
+        in_place: vec![],
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    Actor, BlobId, DType, InPort, OutPort, Params, Role, StatePort, TiSlice, TiVec, TokenType,
-    Value,
+    Actor, BlobId, DType, InPlace, InPort, OutPort, Params, Role, StatePort, TiSlice, TiVec,
+    TokenType, Value,
 };
 
 use super::entry::{in_port, out_port};
@@ -126,6 +126,7 @@ pub(crate) fn subject(op: &str, parameters: &str, inputs: &str) -> Subject {
         inputs: ins,
         outputs: outs,
         state,
+        in_place: Vec::new(),
     };
     let kernel = Registry::standard()
         .kernel(&actor, &TiVec::new())
@@ -415,6 +416,88 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
                 assert!(same(&subject, &whole, &parts), "{name}");
             }
         }
+    }
+}
+
+/// Tensor ops that may write in place, and the inputs that they may write over.
+const OVER: &[(&str, &str, &str, &[u32])] = &[
+    ("NnRelu", "", "x: f32[300]", &[0]),
+    ("NnNeg", "", "x: i64[7]", &[0]),
+    ("NnGelu", "", "x: f32[5,60]", &[0]),
+    ("NnErf", "", "x: f64[260]", &[0]),
+    ("NnErf", "", "x: f16[260]", &[]),
+    ("NnClip", "min: -0.5, max: 0.5", "x: f32[300]", &[0]),
+    ("NnNot", "", "x: bool[3]", &[0]),
+    ("NnIsNaN", "", "x: f32[3]", &[]),
+    ("NnAdd", "", "x: f32[2,300], y: f32[2,300]", &[0, 1]),
+    ("NnSub", "", "x: f32[2,300], y: f32[300]", &[0]),
+    ("NnSub", "", "x: f32[2,1], y: f32[2,300]", &[1]),
+    ("NnDiv", "", "x: f32[2,300], y: f32[2,1]", &[0]),
+    ("NnMul", "", "x: i32[2,1,5], y: i32[3,1]", &[]),
+    ("NnMul", "", "x: i32[4,1,5], y: i32[4,3,5]", &[1]),
+    ("NnLess", "", "x: u8[4,70], y: u8[4,1]", &[0]),
+    ("NnLess", "", "x: f32[4], y: f32[4]", &[]),
+    ("NnPRelu", "slope: 0.25", "x: f32[300]", &[0]),
+    ("NnAdd", "x: 0.25", "y: f32[300]", &[0]),
+    ("NnReshape", "shape: [3, 4]", "x: f32[12]", &[0]),
+    ("NnUnsqueeze", "axes: [0]", "x: i16[5]", &[0]),
+    ("NnIdentity", "", "x: f16[5]", &[0]),
+    ("NnBitCast", "to: i32", "x: f32[5]", &[0]),
+];
+
+#[test]
+fn outputs_over_inputs_have_the_same_bits() {
+    let mut random = Random(2);
+    let mut tried = 0;
+    let cases = CASES.iter().map(|&(op, parameters, inputs)| (op, parameters, inputs, None));
+    let tensors =
+        OVER.iter().map(|&(op, parameters, inputs, over)| (op, parameters, inputs, Some(over)));
+    for (op, parameters, inputs, expected) in cases.chain(tensors) {
+        let subject = subject(op, parameters, inputs);
+        let name = format!("{op}({parameters}) of ({inputs})");
+        let pairs = Registry::standard().in_place(&subject.actor, &TiVec::new());
+        if let Some(expected) = expected {
+            let inputs: Vec<u32> = pairs.iter().map(|p| p.input).collect();
+            assert_eq!(inputs, expected, "{name}");
+        }
+        for (pair, firings) in pairs.iter().flat_map(|p| [1, 2, 7, 533].map(|n| (p, n))) {
+            let mut call = subject.call(firings);
+            let ports =
+                &subject.actor.inputs[..subject.actor.inputs.len() - subject.actor.state.len()];
+            for (i, p) in ports.iter().enumerate() {
+                let tokens = (firings as u64 - 1) * p.rate + p.window;
+                let elements = tokens * p.token.elements();
+                call.input(i).copy_from_slice(&random.elements(p.token.dtype, elements as usize));
+            }
+            let mut run = |over: Option<&InPlace>| {
+                match over {
+                    None => call.run(&*subject.kernel).expect("no fault"),
+                    Some(p) => call
+                        .run_over(&*subject.kernel, (p.input as usize, p.output as usize))
+                        .expect("no fault"),
+                }
+                (vec![call.output(0).to_vec()], Vec::new())
+            };
+            let (apart, over) = (run(None), run(Some(pair)));
+            assert!(same(&subject, &apart, &over), "{name}: {firings} over input {}", pair.input);
+            tried += 1;
+        }
+    }
+    assert!(tried > 150, "only {tried} calls");
+}
+
+#[test]
+fn more_in_place_than_a_kernel_can_is_refused() {
+    let registry = Registry::standard();
+    for (op, parameters, inputs, pair) in [
+        ("Window", "kind: hann", "f32[16]", InPlace { input: 0, output: 0 }),
+        ("Sub", "", "x: f32[4], y: f32", InPlace { input: 1, output: 0 }),
+        ("Add", "", "x: f32, y: f32", InPlace { input: 0, output: 1 }),
+    ] {
+        let mut actor = subject(op, parameters, inputs).actor;
+        actor.in_place.push(pair);
+        let error = registry.kernel(&actor, &TiVec::new()).err().expect("refused");
+        assert!(error.to_string().contains("which op"), "{op}: {error}");
     }
 }
 

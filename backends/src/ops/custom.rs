@@ -336,6 +336,7 @@ mod tests {
             inputs,
             outputs,
             state: vec![StatePort { input: 1, output: 1 }],
+            in_place: vec![],
         }
     }
 

@@ -259,6 +259,7 @@ fn build(
     }
     let elements = TokenType::new(DType::F32, shape).elements() as usize;
     let mut types = Vec::new();
+    let mut along = Vec::new();
     for (i, (name, token)) in inputs.iter().enumerate() {
         let Some(ty) = Ty::of(token.dtype) else {
             let help = "it takes bool, i32, i64, f32, f64 or c32: put a `Convert` before it";
@@ -266,6 +267,7 @@ fn build(
         };
         types.push(ty);
         let repeated = token.shape.is_empty() && elements > 1;
+        along.extend((!repeated).then_some(i));
         meanings.insert(name.clone(), Meaning::Input(i as u16, ty, repeated));
     }
     let compile = || lower(&parse(text)?, &meanings, types);
@@ -275,7 +277,7 @@ fn build(
     let ports = inputs.iter().map(|(name, token)| in_port(name, token.clone(), 1, 1)).collect();
     let lowered = program.clone();
     let make = move || Ok(ExprKernel::new(program, elements));
-    let made = Made::new(ports, vec![out_port("y", y, 1)], make).flops(flops);
+    let made = Made::new(ports, vec![out_port("y", y, 1)], make).flops(flops).over(along);
     Ok(made.gpu(move || kernels::expr(&lowered, elements)))
 }
 

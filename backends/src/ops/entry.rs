@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, BlobId, InPort, OutPort, StatePort, TiSlice, TokenType, limits};
+use zbmd_ir::{Actor, BlobId, InPlace, InPort, OutPort, StatePort, TiSlice, TokenType, limits};
 
 use super::args::{Args, input_error};
 use crate::kernel::{Io, Kernel};
@@ -18,6 +18,8 @@ type Lower = Box<dyn FnOnce() -> Option<KernelPlan>>;
 /// An op for given arguments and input types.
 pub(crate) struct Made {
     pub(crate) signature: Signature,
+    /// Outputs that the kernel may write over inputs.
+    pub(crate) in_place: Vec<InPlace>,
     work: Option<Work>,
     kernel: MakeKernel,
     lower: Lower,
@@ -32,7 +34,13 @@ impl Made {
     ) -> Self {
         let signature = Signature { inputs, outputs, states: Vec::new() };
         let kernel = move || Ok(Arc::new(kernel()?) as Arc<dyn Kernel>);
-        Self { signature, work: None, kernel: Box::new(kernel), lower: Box::new(|| None) }
+        Self {
+            signature,
+            in_place: Vec::new(),
+            work: None,
+            kernel: Box::new(kernel),
+            lower: Box::new(|| None),
+        }
     }
 
     /// One token `x` in, one token `y` out.
@@ -47,6 +55,13 @@ impl Made {
     /// How to make the kernels for GPUs, if there are any.
     pub(crate) fn gpu(mut self, lower: impl FnOnce() -> Option<KernelPlan> + 'static) -> Self {
         self.lower = Box::new(lower);
+        self
+    }
+
+    /// Says that the kernel may write output 0 over any of these inputs.
+    pub(crate) fn over(mut self, inputs: impl IntoIterator<Item = usize>) -> Self {
+        let pairs = inputs.into_iter().map(|i| InPlace { input: i as u32, output: 0 });
+        self.in_place.extend(pairs);
         self
     }
 
@@ -145,6 +160,10 @@ impl Op for Entry {
         let made = self.made_for(actor, blobs).map_err(|e| e.to_string())?;
         check_ports(actor, &made.signature).map_err(|e| e.to_string())?;
         (made.lower)().ok_or_else(|| "it has none for these types or sizes".to_owned())
+    }
+
+    fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        self.made_for(actor, blobs).map(|made| made.in_place).unwrap_or_default()
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {

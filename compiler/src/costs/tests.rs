@@ -32,6 +32,7 @@ fn actor() -> Actor {
             OutPort { name: "s".into(), token: c32, rate: 1 },
         ],
         state: vec![StatePort { input: 1, output: 1 }],
+        in_place: vec![],
     }
 }
 

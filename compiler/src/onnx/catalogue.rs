@@ -69,6 +69,7 @@ pub(super) fn compute(
         inputs: signature.inputs,
         outputs: signature.outputs,
         state: Vec::new(),
+        in_place: Vec::new(),
     };
     let kernel = registry.kernel(&actor, &graph.blobs)?;
     if kernel.scratch_bytes() > MAX_SCRATCH {

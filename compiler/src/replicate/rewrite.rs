@@ -192,6 +192,7 @@ impl Pass<'_> {
             inputs: signature.inputs,
             outputs: signature.outputs,
             state: Vec::new(),
+            in_place: Vec::new(),
         }))
     }
 

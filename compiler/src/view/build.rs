@@ -133,7 +133,11 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
         }
     }
     let rings = rings(program, plan);
-    let buffers = plan.buffers.iter_enumerated().map(|(id, b)| sums.buffer(id, b)).collect();
+    let mut buffers: Vec<BufferView> =
+        plan.buffers.iter_enumerated().map(|(id, b)| sums.buffer(id, b)).collect();
+    for over in plan.over(&program.graph).into_values() {
+        buffers[over.above.index()].over = Some(plan.buffers[over.below].channel.0);
+    }
     PlanView {
         name: plan.name.clone(),
         block: plan.block,
@@ -290,6 +294,7 @@ impl<'a> Sums<'a> {
             places: b.blocks,
             head_tokens: b.head_tokens,
             block_tokens: b.block_tokens,
+            over: None,
             live_ns,
         }
     }

@@ -54,9 +54,11 @@ impl View {
     pub fn buffer_label(&self, buffer: &BufferView) -> String {
         let channel = self.channels.get(buffer.channel as usize);
         let token = channel.map_or("?", |c| &c.token);
+        let over = buffer.over.map(|below| format!(" over {}", self.channel_name(below)));
         format!(
-            "{}   {} x ({} + {}) {token}",
+            "{}{}   {} x ({} + {}) {token}",
             self.channel_name(buffer.channel),
+            over.unwrap_or_default(),
             buffer.places,
             buffer.head_tokens,
             buffer.block_tokens

@@ -2,8 +2,8 @@
 
 use crate::limits::ALIGN_BYTES;
 use crate::{
-    Action, BufferId, Calendar, ChannelId, Contingencies, DeviceId, Entry, Plan, PlanId, Program,
-    Region, RingId, Slot,
+    Action, BufferId, Calendar, ChannelId, Contingencies, DeviceId, Entry, InPlace, Plan, PlanId,
+    Program, Region, RingId, Slot,
 };
 
 /// A changed program.
@@ -104,7 +104,18 @@ fn change_graph(program: &mut Program, random: &mut Random) -> Change {
     let graph = &mut program.graph;
     let id = ChannelId::from(random.index(graph.channels.len())?);
     let channel = &mut graph.channels[id];
-    match random.below(4) {
+    match random.below(5) {
+        4 => {
+            let writer = &mut graph.actors[channel.from.actor];
+            if random.bits().is_multiple_of(2) {
+                let pair = random.index(writer.in_place.len())?;
+                writer.in_place.remove(pair);
+                return Some((format!("what {} may write in place", writer.name), false));
+            }
+            let input = random.index(writer.inputs.len())? as u32;
+            writer.in_place.push(InPlace { input, output: channel.from.port });
+            Some((format!("more that {} may write in place", writer.name), false))
+        }
         0 => {
             let reader = random.index(channel.readers.len())?;
             let before = channel.history();
@@ -208,8 +219,13 @@ fn change_plan(plan: &mut Plan, devices: usize, random: &mut Random) -> Change {
 
 fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
     let id = BufferId::from(random.index(plan.buffers.len())?);
+    let other = plan.buffers[BufferId::from(random.index(plan.buffers.len())?)].offset_bytes;
     let buffer = &mut plan.buffers[id];
-    let (what, must_fail) = match random.below(10) {
+    let (what, must_fail) = match random.below(12) {
+        10 | 11 => {
+            buffer.offset_bytes = other;
+            ("offset, now that of another,", false)
+        }
         0 => {
             buffer.head_tokens = random.step(buffer.head_tokens);
             ("head tokens", true)

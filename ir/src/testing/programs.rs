@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::limits::ALIGN_BYTES;
 use crate::{
     Action, Actor, ActorId, Buffer, BufferId, Calendar, Channel, ChannelId, Contingencies,
-    Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, InPort, KindId, Lane, LaneKind,
-    Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring, RingId, Role, Slot,
-    StatePort, TiVec, TokenType, Value,
+    Contingency, DType, Device, DeviceId, Endpoint, Entry, Graph, InPlace, InPort, KindId, Lane,
+    LaneKind, Link, Loss, Machine, OutPort, Plan, PlanId, Program, Reader, Region, Ring, RingId,
+    Role, Slot, StatePort, TiVec, TokenType, Value,
 };
 
 /// Nanoseconds of every slot here.
@@ -41,6 +41,7 @@ fn actor(name: &str, op: &str, inputs: Vec<InPort>, outputs: Vec<OutPort>) -> Ac
         inputs,
         outputs,
         state: vec![],
+        in_place: vec![],
     }
 }
 
@@ -194,6 +195,40 @@ pub fn chain() -> Program {
         scratch: 128,
     };
     build("chain", actors, channels, sketch)
+}
+
+/// A product of a source's tokens with what another actor makes of them, written over the former, half a block at a time
+/// in a loop with the sink; blocks of 4 iterations.
+pub fn over() -> Program {
+    let mut product =
+        actor("mul", "Mul", vec![input("x", 1, 1), input("y", 1, 1)], vec![output("z", 1)]);
+    product.in_place = vec![InPlace { input: 0, output: 0 }, InPlace { input: 1, output: 0 }];
+    let actors = vec![
+        actor("in", "Source", vec![], vec![output("y", 1)]),
+        actor("gain", "Gain", vec![input("x", 1, 1)], vec![output("y", 1)]),
+        product,
+        actor("out", "Sink", vec![input("x", 1, 1)], vec![]),
+    ];
+    let channels = vec![
+        channel((0, 0), &[(1, 0, 0), (2, 0, 0)]),
+        channel((1, 0), &[(2, 1, 0)]),
+        channel((2, 0), &[(3, 0, 0)]),
+    ];
+    let halves = Entry::Loop { count: 2, body: vec![fire(0, 2, 2), fire(0, 3, 2)] };
+    let sketch = Sketch {
+        block: 4,
+        stages: 1,
+        placement: vec![0; 4],
+        buffers: vec![(0, 0, 1, 0, 4), (1, 0, 1, 0, 4), (2, 0, 1, 0, 4)],
+        rings: vec![],
+        lanes: vec![vec![fire(0, 0, 4), fire(0, 1, 4), halves]],
+        scratch: 0,
+    };
+    let mut program = build("over", actors, channels, sketch);
+    let plan = &mut program.plans[PlanId(0)];
+    plan.buffers[BufferId(2)].offset_bytes = 0;
+    (plan.calendars[0].arena_bytes, plan.calendars[0].scratch_offset_bytes) = (128, 128);
+    program
 }
 
 /// A filter with a window of 3, whose history of 2 tokens is carried from block to block; one place.
@@ -452,5 +487,6 @@ pub fn long(firings: u64) -> Program {
 
 /// All that are small.
 pub fn all() -> Vec<Program> {
-    vec![chain(), window(), pipeline(), feedback(), state(), two_devices(), round_trip(), spare()]
+    let small = [chain(), over(), window(), pipeline(), feedback(), state(), two_devices()];
+    small.into_iter().chain([round_trip(), spare()]).collect()
 }

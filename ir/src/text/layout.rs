@@ -1,9 +1,11 @@
 //! Placement, schedule and memory layout as text.
 
+use std::collections::BTreeMap;
+
 use super::table::{Table, left, right};
 use super::units::{bytes, duration};
 use super::{actor_name, device_name, device_of, out_port, place};
-use crate::{Action, ActorId, Calendar, Entry, Plan, Program, Region, TiVec};
+use crate::{Action, ActorId, BufferId, Calendar, Entry, Plan, Program, Region, TiVec};
 
 fn head(what: &str, plan: &Plan) -> String {
     format!("{what} {}   block {}   stages {}\n", plan.name, plan.block, plan.stages)
@@ -102,15 +104,18 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         bytes(calendar.exchange_bytes)
     );
     let mut rows = Vec::new();
+    let under: BTreeMap<BufferId, BufferId> =
+        plan.over(&program.graph).into_values().map(|o| (o.above, o.below)).collect();
     for (buffer, b) in plan.buffers.iter_enumerated().filter(|(_, b)| b.device == id) {
         let channel = program.graph.channels.get(b.channel);
         let (token, from) = channel.map_or(("?".to_owned(), "?".to_owned()), |c| {
             (c.token.to_string(), out_port(&program.graph, c.from))
         });
+        let over = under.get(&buffer).map_or(String::new(), |under| format!(" over {under}"));
         let cells = vec![
             left(place(b.region, id, b.offset_bytes)),
             right(bytes(b.size_bytes())),
-            left(buffer.to_string()),
+            left(format!("{buffer}{over}")),
             left(format!("{} {from}", b.channel)),
             left(format!("{} x ({} + {}) {token}", b.blocks, b.head_tokens, b.block_tokens)),
             left(format!("stride {}", bytes(b.stride_bytes))),

@@ -145,6 +145,8 @@ errors! {
     "V0123" LivenessSteps { limit: u64 } "no proof within {limit} steps that an iteration can be completed";
     "V0124" UnknownCode { kernel: usize, blob: BlobId, blobs: usize } "the code of kernel {kernel} is {blob} of {blobs}";
     "V0125" CodeOrder { kernel: usize, format: String, key: u128 } "kernel {kernel} is `{format}` {key:032x}, which must come after the one before it";
+    "V0126" InPlacePort { actor: ActorId, port: Port, ports: usize } "{actor} may write in place at {port}, which is in a state or none of {ports}";
+    "V0127" InPlaceShape { actor: ActorId, input: u32, output: u32, read: u128, written: u128, window: u64, rate: u64 } "{actor} may write output {output} over input {input}: {written} bytes a firing over {read}, with a window of {window} at rate {rate}";
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{name}`";
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";
@@ -198,6 +200,8 @@ errors! {
     "V0507" ReadAfterRelease { plan: PlanId, access: Access, ring: RingId, read_stage: u32, release_stage: u32 } "{access} reads a block of {ring} of {plan} in stage {read_stage} after its release in stage {release_stage}";
     // Memory.
     "V0601" Overlap { plan: PlanId, device: DeviceId, region: Region, first: Memory, first_end: u64, second: Memory, second_start: u64 } "{first} ends at {first_end}, {second} starts at {second_start} in {region:?} on {device} of {plan} while both are live";
+    "V0602" InPlaceKept { plan: PlanId, actor: ActorId, above: BufferId, below: BufferId, kept: BufferId } "{actor} writes {above} of {plan} over {below}, but {kept} has history, several places or stages, or lives on";
+    "V0603" InPlaceRead { plan: PlanId, access: Access, buffer: BufferId, actor: ActorId } "{access} reads {buffer} of {plan} when {actor} has begun to write over it";
     // Rings.
     "V0701" RingId { plan: PlanId, ring: RingId, what: &'static str, id: u32, count: usize } "{ring} of {plan} names {what} {id} of {count}";
     "V0702" RingTwice { plan: PlanId, first: RingId, second: RingId } "{first} and {second} of {plan} bring the same channel to the same device";

@@ -102,6 +102,7 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
         }
     }
     check_state_ports(id, actor, errors);
+    check_in_place(id, actor, errors);
 }
 
 fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: &mut Errors) {
@@ -138,6 +139,38 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
             } else if !taken.insert(port) {
                 errors.push(VerifyError::StatePortTwice { actor: id, port });
             }
+        }
+    }
+}
+
+/// Outputs that may be written over inputs: a firing writes just the bytes that it alone reads.
+fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
+    for pair in &actor.in_place {
+        let (i, o) = (pair.input as usize, pair.output as usize);
+        let input = actor.inputs.get(i).filter(|_| actor.state_of_input(pair.input).is_none());
+        let output = actor.outputs.get(o).filter(|_| actor.state_of_output(pair.output).is_none());
+        let (Some(read), Some(written)) = (input, output) else {
+            let (port, ports) = match input {
+                None => (Port::In(pair.input), actor.inputs.len()),
+                Some(_) => (Port::Out(pair.output), actor.outputs.len()),
+            };
+            errors.push(VerifyError::InPlacePort { actor: id, port, ports });
+            continue;
+        };
+        let bytes = |rate: u64, token: &TokenType| u128::from(rate) * u128::from(token.bytes());
+        let (window, rate) = (read.window, read.rate);
+        let read = bytes(rate, &read.token);
+        let written = bytes(written.rate, &written.token);
+        if window != rate || read != written {
+            errors.push(VerifyError::InPlaceShape {
+                actor: id,
+                input: pair.input,
+                output: pair.output,
+                read,
+                written,
+                window,
+                rate,
+            });
         }
     }
 }

@@ -299,6 +299,8 @@ pub(crate) struct Plan {
     flops: f64,
     /// How it moves elements of operand 0, where it does nothing else.
     pub(crate) moves: Option<Moves>,
+    /// Operands that output 0 may be written over: see [`Plan::over`].
+    over: Vec<usize>,
     /// A constant operand that its body reads in another order only, and that order.
     pub(crate) packs: Option<(usize, MakeWeights)>,
 }
@@ -323,12 +325,19 @@ impl Plan {
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        Self { outs, make, flops, moves: None, packs: None }
+        Self { outs, make, flops, moves: None, over: Vec::new(), packs: None }
     }
 
     /// Says that it moves elements of operand 0 and nothing else.
     pub(crate) fn moves(mut self, moves: Moves) -> Self {
         self.moves = Some(moves);
+        self
+    }
+
+    /// Says that the body may write output 0 over any of these operands that has as many elements of the same size:
+    /// then it asks [`Tensors::over`] or reads them by [`Tensors::map`].
+    pub(crate) fn over(mut self, operands: impl IntoIterator<Item = usize>) -> Self {
+        self.over.extend(operands);
         self
     }
 
@@ -360,11 +369,14 @@ impl Plan {
     pub(crate) fn made(self, ins: Vec<Option<Operand>>, names: &[String]) -> Made {
         let mut ports: Vec<InPort> = Vec::new();
         let mut sources = Vec::new();
-        for operand in &ins {
+        let mut over = Vec::new();
+        for (i, operand) in ins.iter().enumerate() {
             let source = match operand {
                 None => Source::Missing,
                 Some(Operand { data: Some(data), ty, .. }) => Source::Const(data.clone(), ty.dtype),
-                Some(Operand { name, port, .. }) => {
+                Some(Operand { name, port, ty, .. }) => {
+                    let alike = self.outs.first().is_some_and(|out| is_alike(ty, out));
+                    over.extend((alike && self.over.contains(&i)).then_some(ports.len()));
                     ports.push(in_port(name, port.clone(), 1, 1));
                     Source::Port(ports.len() - 1, port.bytes() as usize)
                 }
@@ -377,8 +389,14 @@ impl Plan {
             self.outs.iter().map(|t| (t.bytes() as usize, t.dtype)).collect();
         let make = self.make;
         let flops = self.flops;
-        Made::new(ports, outs, move || Fire::new(make.body()?, sources, types)).flops(flops)
+        let made = Made::new(ports, outs, move || Fire::new(make.body()?, sources, types));
+        made.flops(flops).over(over)
     }
+}
+
+/// Whether tensors have as many elements of the same size.
+fn is_alike(a: &TokenType, b: &TokenType) -> bool {
+    a.elements() == b.elements() && a.dtype.size_bytes() == b.dtype.size_bytes()
 }
 
 /// Where an operand's bytes are.
@@ -474,6 +492,9 @@ impl Kernel for Fire {
         for (o, slot) in whole.iter_mut().enumerate().take(self.outs.len()) {
             *slot = io.output_bytes(o);
         }
+        let under =
+            |port| self.places.iter().position(|p| matches!(p, Place::Port(at, _) if *at == port));
+        let over = io.over(0).and_then(under);
         let scratch: &mut [u8] = match self.scratch_bytes() {
             0 => &mut [],
             n => &mut io.scratch::<u8>()[..n],
@@ -487,7 +508,7 @@ impl Kernel for Fire {
                 (outs[o], whole[o]) = (now, later);
             }
             let source = Inputs::Io { io, places: &self.places, call, each };
-            let mut tensors = Tensors { ins: source, outs, scratch: &mut scratch[..] };
+            let mut tensors = Tensors { ins: source, outs, over, scratch: &mut scratch[..] };
             self.body.run(&mut tensors);
         }
         Ok(())
@@ -507,10 +528,38 @@ enum Inputs<'a> {
 pub(crate) struct Tensors<'a> {
     ins: Inputs<'a>,
     outs: [&'a mut [u8]; Io::MAX_MUT_PORTS],
+    /// The operand that output 0 is written over in this run.
+    over: Option<usize>,
     scratch: &'a mut [u8],
 }
 
+/// Elements that are copied out of an output's way at a time: few enough to stay in the first-level cache.
+pub(crate) const STRETCH: usize = 256;
+
 impl<'a> Tensors<'a> {
+    /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`Plan::over`] names it.
+    pub(crate) fn over(&self) -> Option<usize> {
+        self.over
+    }
+
+    /// `f(x, y)` for all of operand `i` and output 0, in one go or, where they are one, in stretches of which `x` is a
+    /// copy.
+    pub(crate) fn map<A: bytemuck::Pod, B: bytemuck::Pod>(
+        &mut self,
+        i: usize,
+        f: impl Fn(&[A], &mut [B]),
+    ) {
+        if self.over != Some(i) {
+            return f(self.get(i), self.out(0));
+        }
+        let mut copy = [A::zeroed(); STRETCH];
+        for y in self.out::<B>(0).chunks_mut(STRETCH) {
+            let x = &mut copy[..y.len()];
+            copy_bytes(y, x);
+            f(x, y);
+        }
+    }
+
     /// The bytes of operand `i`; empty where it is missing.
     pub(crate) fn bytes(&self, i: usize) -> &'a [u8] {
         self.try_bytes(i).unwrap_or_default()
@@ -563,6 +612,11 @@ impl<'a> Tensors<'a> {
         let whole = bytes.len() / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice_mut(&mut bytes[..whole])
     }
+}
+
+/// Copies elements of one type to as many of another of the same size.
+pub(crate) fn copy_bytes<A: bytemuck::Pod, B: bytemuck::Pod>(from: &[A], to: &mut [B]) {
+    bytemuck::cast_slice_mut::<B, u8>(to).copy_from_slice(bytemuck::cast_slice(from));
 }
 
 /// The bytes of a parameter that stands for an operand: a tensor, a number or lists of numbers in `dtype`.

@@ -3,7 +3,9 @@
 use half::{bf16, f16};
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, FLOATS, Plan, Tensors, by_element, by_num, dims, token};
+use super::cx::{
+    Body, Cx, FLOATS, Plan, STRETCH, Tensors, by_element, by_num, copy_bytes, dims, token,
+};
 use super::index::{Walk, broadcast};
 use super::num::{Float, Num};
 use crate::op::OpError;
@@ -28,13 +30,15 @@ fn map_plan<A: Num, B: bytemuck::Pod>(
     f: impl Fn(A) -> B + Send + Sync + Copy + 'static,
 ) -> Plan {
     Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-        let (x, y) = (t.get::<A>(0), t.out::<B>(0));
-        if A::WIDE {
-            simd::map(x, y, f);
-        } else {
-            y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x));
-        }
+        t.map(0, |x: &[A], y: &mut [B]| {
+            if A::WIDE {
+                simd::map(x, y, f);
+            } else {
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x));
+            }
+        });
     })
+    .over([0])
 }
 
 /// Abs, Neg, Relu, Sign of any numbers.
@@ -151,18 +155,40 @@ where
     F: Fn(A, A) -> B + Copy + Send + Sync,
 {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (x, y, z) = (t.get::<A>(0), t.get::<A>(1), t.out::<B>(0));
-        let (inner, step) = (self.walk.inner, self.walk.step);
-        self.walk.each(|to, [a, b]| {
-            let (x, y, z) = (&x[a..], &y[b..], &mut z[to..to + inner]);
-            if A::WIDE {
-                simd::dispatch(Row { x, y, z, step, f: self.f });
-            } else {
-                for (i, z) in z.iter_mut().enumerate() {
-                    *z = (self.f)(x[i * step[0] as usize], y[i * step[1] as usize]);
+        let inner = self.walk.inner;
+        let Some(under) = t.over() else {
+            let (x, y, z) = (t.get::<A>(0), t.get::<A>(1), t.out::<B>(0));
+            self.walk.each(|to, [a, b]| {
+                self.row(&x[a..], &y[b..], &mut z[to..to + inner], self.walk.step);
+            });
+            return;
+        };
+        let (other, z) = (t.get::<A>(1 - under), t.out::<B>(0));
+        let by = self.walk.step[1 - under];
+        let mut copy = [A::zeroed(); STRETCH];
+        self.walk.each(|to, at| {
+            for (i, z) in z[to..to + inner].chunks_mut(STRETCH).enumerate() {
+                copy_bytes(z, &mut copy[..z.len()]);
+                let other = &other[at[1 - under] + i * STRETCH * by as usize..];
+                match under {
+                    0 => self.row(&copy, other, z, [1, by]),
+                    _ => self.row(other, &copy, z, [by, 1]),
                 }
             }
         });
+    }
+}
+
+impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
+    /// One row, its operands advancing by these steps.
+    fn row(&self, x: &[A], y: &[A], z: &mut [B], step: [isize; 2]) {
+        if A::WIDE {
+            simd::dispatch(Row { x, y, z, step, f: self.f });
+        } else {
+            for (i, z) in z.iter_mut().enumerate() {
+                *z = (self.f)(x[i * step[0] as usize], y[i * step[1] as usize]);
+            }
+        }
     }
 }
 
@@ -174,7 +200,8 @@ fn binary_plan<A: Num, B: bytemuck::Pod>(
     let (x, y) = (cx.dims(0)?, cx.dims(1)?);
     let out = broadcast(&[&x, &y])?;
     let walk = Walk::broadcasting(&out, [&x, &y])?;
-    Ok(Plan::new(vec![token(dtype, &out)], Binary { walk, f, types: std::marker::PhantomData }))
+    let body = Binary { walk, f, types: std::marker::PhantomData };
+    Ok(Plan::new(vec![token(dtype, &out)], body).over([0, 1]))
 }
 
 fn same_dtypes(cx: &Cx<'_>, n: usize) -> Result<DType, OpError> {
@@ -439,12 +466,14 @@ pub(super) fn clip(cx: &Cx<'_>) -> Made {
             let bound =
                 |i: usize, none: T| t.opt::<T>(i).and_then(|s| s.first().copied()).unwrap_or(none);
             let (low, high) = (bound(1, T::LEAST), bound(2, T::GREATEST));
-            let (x, y) = (t.get::<T>(0), t.out::<T>(0));
-            simd::map(x, y, |v: T| {
-                let v = if v < low { low } else { v };
-                if v > high { high } else { v }
+            t.map(0, |x, y| {
+                simd::map(x, y, |v: T| {
+                    let v = if v < low { low } else { v };
+                    if v > high { high } else { v }
+                });
             });
-        }))
+        })
+        .over([0]))
     }
     let dtype = same_dtypes(cx, 3)?;
     by_num!(dtype, make(cx.operand(0)?.ty.clone()))
@@ -507,9 +536,12 @@ pub(super) fn bitcast(cx: &Cx<'_>) -> Made {
         return Err(cx.refuse(0, format!("is {ty}, `{to}` has another size"), "use NnCast"));
     }
     Ok(Plan::new(vec![token(to, &dims(ty))], |t: &mut Tensors<'_>| {
-        let x = t.bytes(0);
-        t.out_bytes(0).copy_from_slice(x);
-    }))
+        if t.over().is_none() {
+            let x = t.bytes(0);
+            t.out_bytes(0).copy_from_slice(x);
+        }
+    })
+    .over([0]))
 }
 
 /// x where it is positive, slope · x elsewhere.

@@ -93,7 +93,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     if depthwise {
         return Ok(plan);
     }
-    Ok(plan.packs(1, move || {
+    Ok(plan.over([3]).packs(1, move || {
         packed_filters(&constant_f32(&own).unwrap_or_default(), groups_of, kernel)
     }))
 }

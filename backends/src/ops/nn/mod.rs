@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use zbmd_ir::{Actor, BlobId, DType, TiSlice, TokenType, Value};
+use zbmd_ir::{Actor, BlobId, DType, InPlace, TiSlice, TokenType, Value};
 
 use super::args::{Args, input_error};
 use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
@@ -498,6 +498,10 @@ impl Op for Nn {
             gpu::lower(&tensor, self.0.spec.operator, &plan.outs, plan.moves.as_ref())
         });
         lowered.map_err(|e| e.to_string())?
+    }
+
+    fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        self.made_for(actor, blobs).map(|made| made.in_place).unwrap_or_default()
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {

@@ -111,8 +111,7 @@ struct UnaryBody<U> {
 
 impl<U: Unary> Body for UnaryBody<U> {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-        simd::dispatch(UnaryLoop { x, y, a: self.a, b: self.b, f: self.f });
+        t.map(0, |x, y| simd::dispatch(UnaryLoop { x, y, a: self.a, b: self.b, f: self.f }));
     }
 
     fn batches(&self) -> bool {
@@ -129,10 +128,11 @@ struct WideUnary {
 
 impl Body for WideUnary {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (x, y) = (t.get::<f64>(0), t.out::<f64>(0));
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = (self.f)(x, self.a, self.b);
-        }
+        t.map(0, |x, y| {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = (self.f)(x, self.a, self.b);
+            }
+        });
     }
 
     fn batches(&self) -> bool {
@@ -152,7 +152,7 @@ fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Made {
         DType::F64 => Plan::new(vec![out], WideUnary { a, b, f: in_f64::<U> }),
         _ => Plan::new(vec![out], UnaryBody { a: a as f32, b: b as f32, f }),
     };
-    Ok(plan.flops(flops))
+    Ok(plan.flops(flops).over([0]))
 }
 
 /// Unary functions by the name of their operator.

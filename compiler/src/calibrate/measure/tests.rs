@@ -35,6 +35,7 @@ fn actor(window: u64, shape: u32) -> Actor {
         inputs: vec![InPort { name: "x".into(), token: token.clone(), rate: 1, window }],
         outputs: vec![OutPort { name: "y".into(), token, rate: 1 }],
         state: Vec::new(),
+        in_place: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@ mod calendar;
 mod cursor;
 mod deadlock;
 mod firings;
+mod in_place;
 mod memory;
 mod order;
 mod rings;
@@ -67,8 +68,9 @@ pub(super) fn check(
     if errors.len() > before {
         return;
     }
-    let live = order::check(&cx, &lanes, &stages, &buffer_of, errors);
-    memory::check(&cx, &live, errors);
+    let over = in_place::find(&cx, &buffer_of);
+    let live = order::check(&cx, &lanes, &stages, (&buffer_of, &over), errors);
+    memory::check(&cx, &live, &over, errors);
     deadlock::check(&cx, &lanes, &stages, &ring_of, errors);
 }
 

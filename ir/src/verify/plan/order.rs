@@ -7,8 +7,12 @@
 //! themselves; equal ones are decided by what has been done so far in the period, which one walk over the lane
 //! counts. Carries work alike: the head that a read of block b sees is written by the carry of block b − 1, and
 //! overwritten by the carry of block b − 1 + K.
+//!
+//! What an actor writes over its input destroys that for everybody else: no one may read it once the actor has begun.
+//! The actor itself reads just the bytes that it writes next, so that of each firing only the order counts.
 
 use super::buffers::BufferOf;
+use super::in_place::InPlace;
 use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Access, Errors, VerifyError};
 use crate::{Action, ActorId, BufferId, DeviceId, RingId, TiVec};
@@ -66,7 +70,7 @@ pub(super) fn check(
     cx: &Cx<'_>,
     lanes: &Lanes<'_>,
     stages: &Stages,
-    buffer_of: &BufferOf,
+    (buffer_of, over): (&BufferOf, &InPlace),
     errors: &mut Errors,
 ) -> TiVec<BufferId, Option<Live>> {
     let (Some(ports), Some(fed)) = (ports(cx, buffer_of), fed(cx, stages)) else {
@@ -83,6 +87,8 @@ pub(super) fn check(
         received: vec![0; rings].into(),
         released: vec![false; rings].into(),
         carried: vec![false; cx.plan.buffers.len()].into(),
+        over,
+        begun: vec![false; over.list.len()],
         errors,
     };
     for (_, flat) in &lanes.list {
@@ -155,6 +161,9 @@ struct Walk<'w> {
     received: TiVec<RingId, u64>,
     released: TiVec<RingId, bool>,
     carried: TiVec<BufferId, bool>,
+    over: &'w InPlace,
+    /// Whether an actor has begun to write over its input.
+    begun: Vec<bool>,
     errors: &'w mut Errors,
 }
 
@@ -163,6 +172,9 @@ impl Walk<'_> {
         match *action {
             Action::Fire { actor, count, .. } => {
                 let (ports, first) = (self.ports, self.fired[actor]);
+                if let Some(over) = self.over.by[actor] {
+                    self.begun[over] = true;
+                }
                 for input in &ports.inputs[actor] {
                     // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
                     let start = (first * input.rate) as i64 - input.delay as i64;
@@ -224,6 +236,7 @@ impl Walk<'_> {
         position: u64,
     ) {
         self.touch(buffer, stage, position);
+        self.read_below(buffer, access);
         let fed = self.fed[buffer];
         if end > 0 {
             self.read_block(buffer, &fed, access, stage, start, end);
@@ -243,6 +256,16 @@ impl Walk<'_> {
                 release_stage,
             };
             self.report(buffer, access, error);
+        }
+    }
+
+    /// Nobody but the actor itself may read what it has begun to write over, and it by one port only.
+    fn read_below(&mut self, buffer: BufferId, access: Access) {
+        let Some(over) = self.over.onto[buffer].filter(|&over| self.begun[over]) else { return };
+        let over = self.over.list[over];
+        if access != Access::Input(over.actor, over.input) {
+            let (plan, actor) = (self.cx.id, over.actor);
+            self.report(buffer, access, VerifyError::InPlaceRead { plan, access, buffer, actor });
         }
     }
 

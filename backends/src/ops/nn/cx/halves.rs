@@ -119,6 +119,7 @@ impl Body for Halves {
             let mut inner = Tensors {
                 ins: Inputs::Slices(&ins[..self.ins.len()]),
                 outs,
+                over: None,
                 scratch: bytemuck::cast_slice_mut(scratch),
             };
             self.body.run(&mut inner);

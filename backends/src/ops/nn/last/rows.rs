@@ -131,7 +131,9 @@ impl Rows {
 
 impl Body for Rows {
     fn run(&self, t: &mut Tensors<'_>) {
-        let (x, added, y) = (t.get::<f32>(0), t.opt::<f32>(3), t.out::<f32>(0));
+        let over = t.over().is_some();
+        let added = if over { None } else { t.opt::<f32>(3) };
+        let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
         let border = t.scratch::<f32>();
         let w = &self.image.window;
         let channels = self.image.channels;
@@ -147,10 +149,15 @@ impl Body for Rows {
                 }
                 None => x,
             };
-            let added = added.map(|a| &a[b * size..][..size]);
             let clamp = bounds(self.act);
             let (pixels, panels) = (0..self.spots.len(), 0..self.filters.div_ceil(PANEL));
             let (out, first) = (y.len(), y.as_mut_ptr());
+            let added = match added {
+                Some(added) => added[b * size..][..size].as_ptr(),
+                // Each tile reads what it adds before it writes there, and no other tile does either.
+                None if over => first.cast_const(),
+                None => std::ptr::null(),
+            };
             Job { rows: self, x, added, y: first, out, clamp, pixels, panels }.share();
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(y, self.act));
@@ -168,7 +175,8 @@ impl Body for Rows {
 struct Job<'a> {
     rows: &'a Rows,
     x: &'a [f32],
-    added: Option<&'a [f32]>,
+    /// First of as many elements as the result has, or null. It may be the result's own.
+    added: *const f32,
     /// First element of the result, and its elements.
     y: *mut f32,
     out: usize,
@@ -177,7 +185,7 @@ struct Job<'a> {
     panels: Range<usize>,
 }
 
-// SAFETY: all is read only but for the result, of which each core has pixels or panels of its own.
+// SAFETY: all is read only but for the result and what is added to it, of which each core has pixels or panels of its own.
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
@@ -212,10 +220,7 @@ impl Job<'_> {
         assert!(reach + last + r.run <= self.x.len(), "a window leaves the image");
         let size = r.spots.len() * r.groups * r.filters;
         let panels = r.filters.div_ceil(PANEL);
-        assert!(
-            self.out == size && self.added.is_none_or(|a| a.len() == size),
-            "the result has another size"
-        );
+        assert!(self.out == size, "the result has another size");
         assert!(
             r.packed.len() == r.groups * panels * r.runs.len() * r.run * PANEL
                 && r.bias.len() == r.groups * panels * PANEL,
@@ -271,9 +276,10 @@ impl Job<'_> {
                         weights: r.packed.as_ptr().add((g * panels + p) * k * PANEL),
                         bias: r.bias.as_ptr().add((g * panels + p) * PANEL),
                         panel: k * PANEL,
-                        added: self
-                            .added
-                            .map_or(std::ptr::null(), |a| a.as_ptr().wrapping_add(column)),
+                        added: match self.added.is_null() {
+                            true => self.added,
+                            false => self.added.wrapping_add(column),
+                        },
                         y: self.y.add(column),
                         width: (take * PANEL).min(r.filters - p * PANEL),
                     };

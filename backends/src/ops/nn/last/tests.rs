@@ -49,6 +49,7 @@ fn run(
         inputs: signature.inputs,
         outputs: signature.outputs,
         state: Vec::new(),
+        in_place: Vec::new(),
     };
     let kernel = registry.kernel(&actor, &blobs).unwrap();
     let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
@@ -56,7 +57,12 @@ fn run(
         call.input(i).copy_from_slice(&bytes(input.2));
     }
     call.run(&*kernel).unwrap();
-    let out = call.output(0).chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
+    let apart = call.output(0).to_vec();
+    for pair in registry.in_place(&actor, &blobs) {
+        call.run_over(&*kernel, (pair.input as usize, pair.output as usize)).unwrap();
+        assert!(call.output(0) == apart, "{op} over input {}", pair.input);
+    }
+    let out = apart.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
     (out.collect(), actor.outputs[0].token.shape.to_vec())
 }
 
