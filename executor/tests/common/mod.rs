@@ -13,8 +13,8 @@ use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
 use zbmd_executor::{Engine, Outcome, RunError, RunOptions, Session};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorCost, ActorId, BlobId, ChannelId, Contingencies, Costs, DeviceId, Link, Plan,
-    Program, TiSlice, TiVec,
+    Actor, ActorCost, ActorId, BlobId, ChannelId, Contingencies, Costs, DeviceId, InPlace, Link,
+    Plan, Program, TiSlice, TiVec,
 };
 use zbmd_scheduler::{Block, Options, schedule};
 
@@ -49,8 +49,13 @@ impl Mix {
 
 impl Kernel for Mix {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let windows: Vec<&[f32]> = (0..self.inputs.len()).map(|i| io.input(i)).collect();
         let mut outputs: Vec<&mut [f32]> = (0..self.outputs.len()).map(|o| io.output(o)).collect();
+        let covered = io.over(0).map(|input| (input, outputs[0].to_vec()));
+        let window = |i| match &covered {
+            Some((input, tokens)) if *input == i => tokens,
+            _ => io.input(i),
+        };
+        let windows: Vec<&[f32]> = (0..self.inputs.len()).map(window).collect();
         let mut states: Vec<&mut [f32]> = (0..self.states).map(|s| io.state(s)).collect();
         for firing in 0..io.firings() {
             let mut sum = 0.125;
@@ -100,12 +105,16 @@ impl Op for TestOp {
     ) -> Result<Arc<dyn Kernel>, OpError> {
         Ok((self.1)(actor))
     }
+
+    fn in_place(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        actor.in_place.clone()
+    }
 }
 
 /// All ops of the hand-built programs are [`Mix`].
 pub(crate) fn registry() -> Registry {
     let mut registry = Registry::empty();
-    for name in ["Up", "Fir", "Add", "Gain", "Acc"] {
+    for name in ["Up", "Fir", "Add", "Mul", "Gain", "Acc"] {
         registry.add(TestOp(name, Box::new(|actor| Arc::new(Mix::of(actor)))));
     }
     registry
