@@ -31,10 +31,10 @@ impl<Q: Queue> Call<Q> {
         calls: usize,
     ) -> Result<Self, ReplayError<Q::Fault>> {
         let n = firings as u64;
+        let mut zeros = Vec::new();
         let mut port = |bytes: u64| -> Result<Range, Q::Fault> {
             let bank = queue.bank(bytes, Home::Device)?;
-            let to = Range::new(bank, 0, queue.bank_bytes(bank));
-            queue.run_once(&[Command::Zero { to }], PATIENCE)?;
+            zeros.push(Command::Zero { to: Range::new(bank, 0, queue.bank_bytes(bank)) });
             Ok(Range::new(bank, 0, bytes))
         };
         let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
@@ -57,6 +57,7 @@ impl<Q: Queue> Call<Q> {
             let range = port(bytes.len() as u64)?;
             consts.push((range, &**bytes));
         }
+        queue.run_once(&zeros, PATIENCE)?;
         let some: Vec<_> = consts.iter().copied().filter(|(to, _)| to.len() > 0).collect();
         queue.upload(&some, PATIENCE)?;
         let place = |operand: Operand| match operand {

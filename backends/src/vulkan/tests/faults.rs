@@ -9,7 +9,7 @@ use zbmd_ir::TiVec;
 use super::super::device::{Device, Injected, Injection};
 use super::super::error::{Fault, Site};
 use super::super::{GpuCall, Options, ReplayError};
-use super::{assert_valid, open};
+use super::{assert_valid, open, turn};
 use crate::op::Registry;
 use crate::ops::conformance::subject;
 
@@ -30,6 +30,7 @@ fn work(device: &std::sync::Arc<Device>) -> Result<(), Fault> {
 
 #[test]
 fn every_error_at_every_call_is_a_fault_of_its_kind() {
+    let _turn = turn();
     let Some(first) = open() else { return };
     work(&first).expect("nothing is injected");
     let (instance, listed) = (first.instance().clone(), first.listed().clone());
@@ -75,6 +76,7 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
 
 #[test]
 fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
+    let _turn = turn();
     let Some(device) = open() else { return };
     let semaphore = device.timeline().expect("a semaphore");
     let fault = device.wait(semaphore, 7, 1_000_000).expect_err("nobody signals it");
@@ -91,6 +93,7 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
 
 #[test]
 fn barriers_left_out_are_found() {
+    let _turn = turn();
     let Some(device) = open() else { return };
     work(&device).expect("works");
     assert_valid(&device);
@@ -106,6 +109,7 @@ fn barriers_left_out_are_found() {
 
 #[test]
 fn compiled_kernels_are_kept_on_disk_and_damage_is_ignored() {
+    let _turn = turn();
     let Some(first) = open() else { return };
     let folder = std::env::temp_dir().join(format!("zbmd-vulkan-{}", std::process::id()));
     let (instance, listed) = (first.instance().clone(), first.listed().clone());

@@ -5,7 +5,7 @@ mod faults;
 mod suite;
 mod tensor;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Device, Instance, Options};
 
@@ -36,6 +36,13 @@ pub(crate) fn open() -> Option<Arc<Device>> {
 pub(crate) fn device() -> Option<Arc<Device>> {
     static SHARED: OnceLock<Option<Arc<Device>>> = OnceLock::new();
     SHARED.get_or_init(open).clone()
+}
+
+/// One test at a time: the validation layers crash now and then where one thread makes a device of an instance of its own
+/// while another records commands (layers 1.3.239, in `vkBeginCommandBuffer`).
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Fails if the validation layers found something.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use zbmd_ir::DType;
 
-use super::{assert_valid, device};
+use super::{assert_valid, device, turn};
 use crate::kernels::{Caps, KernelPlan, Step};
 use crate::ops::conformance::{CASES, Results, Subject, subject};
 use crate::ops::gpus::{Tolerance, check_all, compare, in_calls, lowered};
@@ -28,6 +28,7 @@ pub(super) fn on_device(
 
 #[test]
 fn every_op_agrees_with_its_cpu_kernel() {
+    let _turn = turn();
     let Some(device) = device() else { return };
     check_all(device.caps(), 83, &|subject, plan, inputs, calls| {
         on_device(&device, subject, plan, inputs, calls)
@@ -37,6 +38,7 @@ fn every_op_agrees_with_its_cpu_kernel() {
 
 #[test]
 fn functions_agree_on_values_of_every_kind() {
+    let _turn = turn();
     let Some(device) = device() else { return };
     let values = [
         0.0,

@@ -4,7 +4,7 @@
 use zbmd_ir::{DType, TiVec};
 
 use super::suite::{on_device, valid_modules};
-use super::{assert_valid, device};
+use super::{assert_valid, device, turn};
 use crate::kernels::Caps;
 use crate::op::Registry;
 use crate::ops::conformance::{Random, Subject, subject};
@@ -243,6 +243,7 @@ fn check(subject: &Subject, tolerance: Tolerance, random: &mut Random) -> Result
 
 #[test]
 fn every_tensor_op_agrees_with_its_cpu_kernel() {
+    let _turn = turn();
     let Some(device) = device() else { return };
     let only = std::env::var("ZBMD_CASE").ok();
     let mut random = Random(5);
