@@ -33,18 +33,18 @@ const RECORDS: usize = HOP / (PREAMBLE + 2 * SHORT_BITS);
 const POLYNOMIAL: u32 = 0xff_f409;
 
 /// The actor. `tilt` is the weight of the neighbouring bit in the two corrected attempts.
-pub(crate) struct Decode {
+pub struct Decode {
     tilt: f32,
 }
 
 /// Adds the actor to a registry.
-pub(crate) fn register(registry: &mut Registry) {
+pub fn register(registry: &mut Registry) {
     registry.register(NAME, Decode::new);
 }
 
 /// Silence to append to `bytes` of u8 I/Q: it pushes the last samples through the decoder's window and completes the
 /// last iteration.
-pub(crate) fn silence(bytes: usize) -> Vec<u8> {
+pub fn silence(bytes: usize) -> Vec<u8> {
     let samples = bytes / 2;
     let padded = (samples + LOOKAHEAD).next_multiple_of(HOP);
     // 127 and 128 by turns, because 127.5 is what stands for 0.
@@ -52,7 +52,7 @@ pub(crate) fn silence(bytes: usize) -> Vec<u8> {
 }
 
 /// The frames in a sink's records, in hex.
-pub(crate) fn frames(records: &[u8]) -> Vec<String> {
+pub fn frames(records: &[u8]) -> Vec<String> {
     let (records, rest) = records.as_chunks::<RECORD>();
     debug_assert!(rest.is_empty(), "sinks give whole tokens");
     let frame = |record: &[u8; RECORD]| {
@@ -67,7 +67,7 @@ impl Decode {
     ///
     /// # Errors
     /// [`OpError::Param`] where `tilt` is not a number of at least 1.
-    pub(crate) fn new(params: &Params) -> Result<Self, OpError> {
+    fn new(params: &Params) -> Result<Self, OpError> {
         match params.get("tilt").map_or(Some(1.5), Value::as_float) {
             Some(tilt) if (1.0..=4.0).contains(&tilt) => Ok(Self { tilt: tilt as f32 }),
             _ => Err(OpError::Param {

@@ -21,21 +21,21 @@ const FRAME_SECONDS: f64 = 0.032;
 const RECORD: usize = 32;
 
 /// The actor.
-pub(crate) struct Segment;
+pub struct Segment;
 
 /// Adds the actor to a registry.
-pub(crate) fn register(registry: &mut Registry) {
+pub fn register(registry: &mut Registry) {
     registry.register(NAME, |_| Ok(Segment));
 }
 
 /// The lines in a sink's records.
-pub(crate) fn lines(records: &[u8]) -> String {
+pub fn lines(records: &[u8]) -> String {
     records.iter().copied().filter(|&b| b != 0).map(char::from).collect()
 }
 
 /// Audio that ends the last segment: silence for one frame more than it takes, rounded up to whole frames of
 /// `hop` samples.
-pub(crate) fn silence(samples: usize, hop: usize) -> usize {
+pub fn silence(samples: usize, hop: usize) -> usize {
     samples.next_multiple_of(hop) - samples + (SILENCE as usize + 2) * hop
 }
 

@@ -17,16 +17,6 @@ fn main() {
 }
 
 #[cfg(target_os = "linux")]
-#[path = "../../graphs/adsb/decode.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod decode;
-
-#[cfg(target_os = "linux")]
-#[path = "../../graphs/vad/segments.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod segments;
-
-#[cfg(target_os = "linux")]
 fn main() {
     linux::main();
 }
@@ -37,23 +27,16 @@ mod linux {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    use zbmd_backends::op::Registry;
     use zbmd_compiler::Losses;
     use zbmd_executor::supervise::{Event, What};
     use zbmd_executor::{Engine, Isolation, RunOptions};
+    use zbmd_tests::actors::registry;
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, engine_on, live, supervised};
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
     /// The last one needs `ZBMD_DATA`.
     const MODELS: [&str; 5] =
         ["cd2dat/model.ron", "fm/model.ron", "agc/model.ron", "adsb/model.ron", "vad/model.ron"];
-
-    fn registry() -> Registry {
-        let mut registry = Registry::standard();
-        super::decode::register(&mut registry);
-        super::segments::register(&mut registry);
-        registry
-    }
 
     pub(super) fn main() {
         zbmd_executor::serve_if_worker(&registry());

@@ -9,22 +9,14 @@
 //! fastest; a second line has the same of the processor's time of all threads, which neighbours disturb less. `again` is the plain run once more: what the ratio of equal runs looks like on this machine, now. In
 //! `watched`, the run keeps its page, and somebody reads it five times as often as `zbmd-run top` does.
 
-#[path = "../../graphs/adsb/decode.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod decode;
-
-#[path = "../../graphs/vad/segments.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod segments;
-
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use zbmd_backends::op::Registry;
 use zbmd_compiler::Losses;
 use zbmd_executor::live::{Page, running};
 use zbmd_executor::{Engine, Report, RunOptions, Stopper};
+use zbmd_tests::actors::registry;
 use zbmd_tests::losses::{Feed, engine_on, live, live_with};
 
 /// The last one needs `ZBMD_DATA`.
@@ -32,13 +24,6 @@ const MODELS: [&str; 4] = ["cd2dat/model.ron", "fm/model.ron", "adsb/model.ron",
 const WAYS: [&str; 5] = ["again", "traced", "profiled", "both", "watched"];
 /// Length of one run, unless told otherwise.
 const SECONDS: f64 = 0.25;
-
-fn registry() -> Registry {
-    let mut registry = Registry::standard();
-    decode::register(&mut registry);
-    segments::register(&mut registry);
-    registry
-}
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();

@@ -1,5 +1,6 @@
 //! What the cross-crate tests and benches share: random graphs, an op that hashes its windows, machines, data files.
 
+pub mod actors;
 pub mod chain;
 pub mod data;
 pub mod dsa;

@@ -4,14 +4,6 @@
 //!
 //! No test harness: this program is its own worker process, so `main` first asks whether it is one.
 
-#[path = "../../graphs/adsb/decode.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod decode;
-
-#[path = "../../graphs/vad/segments.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod segments;
-
 #[cfg(not(target_os = "linux"))]
 fn main() {
     println!("skipped: workers in processes of their own need Linux");
@@ -31,7 +23,6 @@ mod linux {
     use std::time::Instant;
 
     use zbmd_backends::gpu::Device;
-    use zbmd_backends::op::Registry;
     use zbmd_backends::{cuda, vulkan};
     use zbmd_compiler::{CompileOptions, Losses, MachineChoice, compile_file, compile_str};
     use zbmd_executor::supervise::What;
@@ -39,13 +30,12 @@ mod linux {
     use zbmd_ir::verify::{Verified, verify};
     use zbmd_ir::{DType, DeviceId, Machine, PlanId, Program};
     use zbmd_scheduler::Block;
+    use zbmd_tests::actors::registry;
     use zbmd_tests::data;
     use zbmd_tests::gpu::{distance, open, place_on, required, tame_inputs, with};
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{self, Feed, HARDY, Told, live, live_seen, options, supervised};
     use zbmd_tests::run::{Streams, compile, drive, graph_file, interpret_program};
-
-    use super::{decode, segments};
 
     const GPU: DeviceId = DeviceId(1);
     const PROCESSES: Isolation = Isolation::Processes { program: None };
@@ -72,13 +62,6 @@ mod linux {
     /// A device in software takes its time.
     fn share(n: u64) -> u64 {
         if is_cuda() { n.div_ceil(10) } else { n }
-    }
-
-    fn registry() -> Registry {
-        let mut registry = Registry::standard();
-        decode::register(&mut registry);
-        segments::register(&mut registry);
-        registry
     }
 
     /// Every sink and the state at the end, beside the interpreter's.
@@ -580,7 +563,7 @@ mod linux {
         // On a GPU, faults that are brought about in software do not come about.
         let on_gpu = required("cuda");
         if !on_gpu {
-            set("ZBMD_CUDA", Some("software".to_owned()));
+            set("ZBMD_CUDA_DRIVER", Some("software".to_owned()));
         }
         let cuda: [Test; 9] = [
             ("cuda models", || with_cuda(models)),

@@ -1,21 +1,12 @@
 //! The Mode S receiver on a real recording and on a made one: every frame, the same on any machine.
 
-#[path = "../../graphs/adsb/decode.rs"]
-mod decode;
-
 use std::collections::BTreeSet;
 
-use zbmd_backends::op::Registry;
 use zbmd_ir::PlanId;
+use zbmd_tests::actors::{decode, registry};
 use zbmd_tests::run::{Streams, compile, interpret, replay, run, streams};
 
 const MODEL: &str = "adsb/model.ron";
-
-fn registry() -> Registry {
-    let mut registry = Registry::standard();
-    decode::register(&mut registry);
-    registry
-}
 
 /// The recording with silence behind it, and the frames known to be in it.
 fn recording() -> Option<(Streams, BTreeSet<String>)> {

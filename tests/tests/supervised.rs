@@ -2,16 +2,6 @@
 //!
 //! No test harness: this program is its own worker process, so `main` first asks whether it is one.
 
-#[cfg(target_os = "linux")]
-#[path = "../../graphs/adsb/decode.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod decode;
-
-#[cfg(target_os = "linux")]
-#[path = "../../graphs/vad/segments.rs"]
-#[expect(dead_code, reason = "only its actor is used here")]
-mod segments;
-
 #[cfg(not(target_os = "linux"))]
 fn main() {
     println!("skipped: workers in processes of their own need Linux");
@@ -34,10 +24,9 @@ mod linux {
     use zbmd_executor::supervise::What;
     use zbmd_executor::{Engine, Isolation, RunError, RunOptions};
     use zbmd_ir::{DType, InPlace, InPort, OutPort, PlanId, TokenType};
+    use zbmd_tests::actors;
     use zbmd_tests::harness::{self, Test};
     use zbmd_tests::losses::{Feed, HARDY, Told, engine, live, live_seen, options, supervised};
-
-    use super::{decode, segments};
 
     /// Adds 1, and fails its 101st call of all, once: a worker of its own then, or a retry, does better.
     struct Faulty {
@@ -107,9 +96,7 @@ mod linux {
     }
 
     fn registry() -> Registry {
-        let mut registry = Registry::standard();
-        decode::register(&mut registry);
-        segments::register(&mut registry);
+        let mut registry = actors::registry();
         registry.register("faulty", |_| Ok(Faulty { panics: false, in_place: false }));
         registry.register("faulty_over", |_| Ok(Faulty { panics: false, in_place: true }));
         registry.register("panicky", |_| Ok(Faulty { panics: true, in_place: false }));

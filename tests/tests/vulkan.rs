@@ -1,10 +1,6 @@
 //! Calendars of Vulkan devices beside the interpreter: whole graphs, with the other devices played by hand. The
 //! validation layers, synchronization included, must have nothing to say.
 
-#[path = "../../graphs/adsb/decode.rs"]
-#[expect(dead_code, reason = "only the actor is wanted, not what prints its frames")]
-mod decode;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,6 +10,7 @@ use zbmd_backends::vulkan::{
 };
 use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
+use zbmd_tests::actors;
 use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place_model, tame_inputs, tokens};
 use zbmd_tests::run::Streams;
 
@@ -101,8 +98,7 @@ impl Case<'_> {
 #[test]
 fn models_run_on_the_gpu_as_in_the_interpreter() {
     let Some(device) = device(&Options::default()) else { return };
-    let mut registry = Registry::standard();
-    decode::register(&mut registry);
+    let registry = actors::registry();
     let every: fn(usize) -> bool = |_| true;
     let some: fn(usize) -> bool = |i| i % 2 == 0;
     for (model, block, on_gpu, blocks, tolerance) in [

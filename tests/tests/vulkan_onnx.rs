@@ -1,10 +1,6 @@
 //! ONNX operators and whole models on Vulkan: every actor that has a kernel there runs there, the rest is played by the
 //! interpreter's tokens. The validation layers must have nothing to say.
 
-#[path = "../../graphs/vad/segments.rs"]
-#[expect(dead_code, reason = "only the actor is wanted, not what prints its lines")]
-mod segments;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,6 +13,7 @@ use zbmd_backends::vulkan::{Device, Options, Replay};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, graph_of_file, read_npy};
 use zbmd_ir::{BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Role, State, TiVec};
 use zbmd_scheduler::Block;
+use zbmd_tests::actors;
 use zbmd_tests::data;
 use zbmd_tests::gpu::{Player, open, place, tokens};
 use zbmd_tests::onnx::{
@@ -249,8 +246,7 @@ fn silero_vad_runs_on_the_gpu() {
         return;
     };
     let Some(device) = open(true, &Options::default()) else { return };
-    let mut registry = Registry::standard();
-    segments::register(&mut registry);
+    let registry = actors::registry();
     let detector = std::path::absolute(detector).expect("a path").display().to_string();
     let mut options = CompileOptions {
         registry: registry.clone(),

@@ -16,7 +16,7 @@ const MIN_ARCH: (u32, u32) = (7, 0);
 
 /// Set to `software` in the environment of tests to have [`Instance::software`] loaded.
 #[cfg(any(test, feature = "testing"))]
-const SOFTWARE: &str = "ZBMD_CUDA";
+const SOFTWARE: &str = "ZBMD_CUDA_DRIVER";
 
 /// The driver of this machine. Kept while any device of it is open.
 pub struct Instance {

@@ -124,7 +124,7 @@ fn an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only() {
     assert_eq!((fault.verdict(), device.is_alive()), (Verdict::RestartWorker, false), "{fault}");
 }
 
-/// Turns until another thread writes, which none does.
+/// Turns 2^64 times: for centuries.
 fn endless() -> Kernel {
     let k = Builder::new("endless", 32);
     let x = k.writes(Mem::U32);

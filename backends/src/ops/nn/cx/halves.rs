@@ -1,5 +1,6 @@
 //! Ops that compute in another type than they store.
 
+use bytemuck::Pod;
 use half::{bf16, f16};
 use zbmd_ir::DType;
 
@@ -51,35 +52,30 @@ impl Halves {
     }
 }
 
+/// Converts elements of one type into those of another.
+fn convert<F: Pod, T: Pod>(from: &[u8], to: &mut [u8], f: impl Fn(F) -> T) {
+    let from: &[F] = bytemuck::cast_slice(from);
+    let to: &mut [T] = bytemuck::cast_slice_mut(to);
+    to.iter_mut().zip(from).for_each(|(t, &v)| *t = f(v));
+}
+
 fn widen(from: &[u8], dtype: DType, to: &mut [f32]) {
-    macro_rules! each {
-        ($from:ty, $to:ty, $f:expr) => {{
-            let from: &[$from] = bytemuck::cast_slice(from);
-            let to: &mut [$to] = bytemuck::cast_slice_mut(to);
-            to.iter_mut().zip(from).for_each(|(t, f)| *t = $f(*f));
-        }};
-    }
+    let to = bytemuck::cast_slice_mut(to);
     match dtype {
-        DType::F16 => each!(f16, f32, f16::to_f32),
-        DType::Bf16 => each!(bf16, f32, bf16::to_f32),
-        DType::I16 => each!(i16, i32, i32::from),
-        _ => each!(i8, i32, i32::from),
+        DType::F16 => convert(from, to, f16::to_f32),
+        DType::Bf16 => convert(from, to, bf16::to_f32),
+        DType::I16 => convert::<i16, i32>(from, to, i32::from),
+        _ => convert::<i8, i32>(from, to, i32::from),
     }
 }
 
 fn narrow(from: &[f32], dtype: DType, to: &mut [u8]) {
-    macro_rules! each {
-        ($from:ty, $to:ty, $f:expr) => {{
-            let from: &[$from] = bytemuck::cast_slice(from);
-            let to: &mut [$to] = bytemuck::cast_slice_mut(to);
-            to.iter_mut().zip(from).for_each(|(t, f)| *t = $f(*f));
-        }};
-    }
+    let from = bytemuck::cast_slice(from);
     match dtype {
-        DType::F16 => each!(f32, f16, f16::from_f32),
-        DType::Bf16 => each!(f32, bf16, bf16::from_f32),
-        DType::I16 => each!(i32, i16, |v| v as i16),
-        _ => each!(i32, i8, |v| v as i8),
+        DType::F16 => convert(from, to, f16::from_f32),
+        DType::Bf16 => convert(from, to, bf16::from_f32),
+        DType::I16 => convert(from, to, |v: i32| v as i16),
+        _ => convert(from, to, |v: i32| v as i8),
     }
 }
 
