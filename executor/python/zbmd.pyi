@@ -54,6 +54,8 @@ class _Options(TypedDict, total=False):
     """Where workers run: in threads, in processes, or GPUs in processes and CPU devices in threads."""
     worker: _Path | None
     """What a worker's process is, such as ``zbmd-run`` of this very build; this interpreter if left out."""
+    standby: bool
+    """Of each worker that is a process, keep a second one ready to take its place."""
     supervision: str | None
     """Go on when workers are lost, as this text in RON declares; an empty one leaves all by default."""
     checksums: bool

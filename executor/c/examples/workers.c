@@ -34,6 +34,7 @@ int main(int argc, char **argv) {
     zbmd_run_options_init(&options);
     options.isolation = "processes";
     options.supervision = "";
+    options.standby = true;
     options.iterations = strtoull(argv[3], NULL, 10);
     options.pin = false;
     options.lock_memory = false;

@@ -98,6 +98,8 @@ typedef struct zbmd_run_options {
     bool lock_memory;
     // Check that what arrives over rings is what was sent.
     bool checksums;
+    // Of each worker that is a process, keep a second one ready to take its place.
+    bool standby;
 } zbmd_run_options;
 
 // A source or a sink of a bundle. Its texts and its shape are valid until the bundle is closed.

@@ -55,6 +55,8 @@ pub struct zbmd_run_options {
     pub lock_memory: bool,
     /// Check that what arrives over rings is what was sent.
     pub checksums: bool,
+    /// Of each worker that is a process, keep a second one ready to take its place.
+    pub standby: bool,
 }
 
 /// Sets options to what is right for most. Null is allowed, and does nothing.
@@ -80,7 +82,8 @@ pub unsafe extern "C" fn zbmd_compile_options_init(options: *mut zbmd_compile_op
 /// `options` is null, or a `zbmd_run_options` can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zbmd_run_options_init(options: *mut zbmd_run_options) {
-    let RunOptions { queue_bytes, pad, pin, lock_memory, checksums, .. } = RunOptions::default();
+    let RunOptions { queue_bytes, pad, pin, lock_memory, checksums, standby, .. } =
+        RunOptions::default();
     let initial = zbmd_run_options {
         struct_size: size_of::<zbmd_run_options>(),
         iterations: 0,
@@ -92,6 +95,7 @@ pub unsafe extern "C" fn zbmd_run_options_init(options: *mut zbmd_run_options) {
         pin,
         lock_memory,
         checksums,
+        standby,
     };
     // SAFETY: the caller's promise.
     unsafe { put(options, initial) };
@@ -196,6 +200,7 @@ pub(crate) unsafe fn to_run(
         pin: given.pin,
         lock_memory: given.lock_memory,
         checksums: given.checksums,
+        standby: given.standby,
         ..RunOptions::default()
     })
 }

@@ -39,6 +39,7 @@ impl Options {
                     run.supervised =
                         declared.transpose().map_err(|e| FileError::new_err(e.to_string()))?;
                 }
+                "standby" => run.standby = value.extract()?,
                 "checksums" => run.checksums = value.extract()?,
                 "pin" => run.pin = value.extract()?,
                 "lock_memory" => run.lock_memory = value.extract()?,

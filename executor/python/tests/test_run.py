@@ -183,7 +183,8 @@ def test_errors_of_models_are_drawn_on_their_text() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="workers in processes are for Linux")
 def test_workers_run_in_processes() -> None:
     bundle = zbmd.compile(COUNT, devices=1)
-    out = bundle.run(iterations=1000, isolation="processes", supervision="", **QUIET)["out"]
+    how = {"isolation": "processes", "supervision": "", "standby": True}
+    out = bundle.run(iterations=1000, **how, **QUIET)["out"]
     assert np.array_equal(out, np.arange(1, 1001))
 
 
