@@ -466,9 +466,22 @@ impl Op for Nn {
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
+        self.kernel_in(actor, blobs, 0)
+    }
+
+    fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
+        self.made_for(actor, blobs).map(|made| made.variants).unwrap_or_default()
+    }
+
+    fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: usize,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         let made = self.made_for(actor, blobs)?;
         check_ports(actor, &made.signature)?;
-        made.kernel()
+        made.kernel(variant)
     }
 
     fn pack(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
