@@ -211,7 +211,7 @@ compile_graph(graph, TiVec::new(), &CompileOptions::default())
         r#"Machine(
     devices: [Device(name: "cpu:0", backend: cpu)],
     costs: [Costs(devices: ["cpu:0"], entries: [
-        Cost(op: "Gain", key: "KEY", call_ps: 1000, firing_ps: 500, variant: "13x33"),
+        Cost(op: "Gain", key: "b1daea422ed55c12c1c734931f878d06", call_ps: 1000, firing_ps: 500, variant: "13x33"),
     ])],
 )
 "#,
