@@ -16,7 +16,7 @@ use crate::team;
 pub(super) enum Reuse {
     /// They are read again for each tap.
     Read,
-    /// Those of four windows side by side are read once, where windows are so narrow that they fit into registers.
+    /// Those of seven windows side by side are read once, where windows are so narrow that they fit into registers.
     Slide,
 }
 
@@ -98,16 +98,25 @@ impl Wide for Channels<'_> {
             while ox < ow {
                 let xs = within(w, 2, ox);
                 // Pixels whose whole windows lie within the image meet the same weights.
-                let four = xs.len() == w.kernel[2]
-                    && ox + 4 <= ow
-                    && within(w, 2, ox + 3).len() == w.kernel[2];
+                let whole = |pixels: usize| {
+                    xs.len() == w.kernel[2]
+                        && ox + pixels <= ow
+                        && within(w, 2, ox + pixels - 1).len() == w.kernel[2]
+                };
                 let (n, near) = (oy * ow + ox, (&ys, &xs));
                 // SAFETY: `check` has seen that images and weights have these sizes; these pixels exist.
                 unsafe {
-                    ox += if four && V::MANY {
-                        self.four::<V, FMA>(n, [oy, ox], near)
-                    } else {
-                        self.pixels::<V, FMA, 1, 4, 0, 0>(n, [oy, ox], near)
+                    ox += match (V::MANY, self.d.reuse) {
+                        (true, Reuse::Slide) if whole(7) => {
+                            self.slide::<V, FMA, 7>(n, [oy, ox], near)
+                        }
+                        (true, Reuse::Slide) if whole(4) => {
+                            self.slide::<V, FMA, 4>(n, [oy, ox], near)
+                        }
+                        (true, Reuse::Read) if whole(4) => {
+                            self.pixels::<V, FMA, 4, 2, 0, 0>(n, [oy, ox], near)
+                        }
+                        _ => self.pixels::<V, FMA, 1, 4, 0, 0>(n, [oy, ox], near),
                     };
                 }
             }
@@ -116,27 +125,26 @@ impl Wide for Channels<'_> {
 }
 
 impl Channels<'_> {
-    /// Four pixels side by side whose windows lie within the image.
+    /// X pixels side by side whose windows lie within the image, of a size that [`Reuse::of`] knows.
     ///
     /// # Safety
     /// See [`Self::pixels`].
     #[inline(always)]
-    unsafe fn four<V: Vector, const FMA: bool>(
+    unsafe fn slide<V: Vector, const FMA: bool, const X: usize>(
         &self,
         n: usize,
         o: [usize; 2],
         near: Near<'_>,
     ) -> usize {
         let w = &self.d.image.window;
-        let slides = self.d.reuse == Reuse::Slide;
         // SAFETY: the caller's promise.
         unsafe {
-            match (slides, w.kernel[2], w.stride[2]) {
-                (true, 3, 1) => self.pixels::<V, FMA, 4, 2, 3, 1>(n, o, near),
-                (true, 3, 2) => self.pixels::<V, FMA, 4, 2, 3, 2>(n, o, near),
-                (true, 5, 1) => self.pixels::<V, FMA, 4, 2, 5, 1>(n, o, near),
-                (true, 5, 2) => self.pixels::<V, FMA, 4, 2, 5, 2>(n, o, near),
-                _ => self.pixels::<V, FMA, 4, 2, 0, 0>(n, o, near),
+            match (w.kernel[2], w.stride[2]) {
+                (3, 1) => self.pixels::<V, FMA, X, 1, 3, 1>(n, o, near),
+                (3, 2) => self.pixels::<V, FMA, X, 1, 3, 2>(n, o, near),
+                (5, 1) => self.pixels::<V, FMA, X, 1, 5, 1>(n, o, near),
+                (5, 2) => self.pixels::<V, FMA, X, 1, 5, 2>(n, o, near),
+                _ => self.pixels::<V, FMA, X, 1, 0, 0>(n, o, near),
             }
         }
     }
@@ -206,7 +214,7 @@ impl Channels<'_> {
 }
 
 /// Most pixels of a row under windows that slide.
-const COLUMNS: usize = 11;
+const COLUMNS: usize = 17;
 
 /// P vectors of channels of X pixels side by side; for K and S see [`Channels::pixels`].
 ///
