@@ -217,21 +217,18 @@ struct Run<'a, const X: bool, const H: bool> {
 /// same sum either way.
 #[derive(Clone, Copy)]
 enum Group {
-    Two,
     Four,
     Six,
 }
 
 /// The variants.
-const GROUPS: [(&str, Group); 3] =
-    [("4-firings", Group::Four), ("6-firings", Group::Six), ("2-firings", Group::Two)];
+const GROUPS: [(&str, Group); 2] = [("4-firings", Group::Four), ("6-firings", Group::Six)];
 
 impl<const X: bool, const H: bool> Loop for Run<'_, X, H> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(mut self, isa: Isa<FMA>) {
         let first = match self.fir.group {
-            Group::Two => self.groups::<FMA, 2>(isa, 0),
             Group::Four => self.groups::<FMA, 4>(isa, 0),
             Group::Six => self.groups::<FMA, 6>(isa, 0),
         };
