@@ -14,6 +14,7 @@ use super::entry::{in_port, out_port};
 use crate::call::Call;
 use crate::kernel::Kernel;
 use crate::op::{OpError, Registry, ResolveCx, Signature};
+use crate::ops::nn::narrow;
 use crate::team;
 
 /// A parameter value from a short text: RON-like, as far as the tests need it.
@@ -454,6 +455,15 @@ fn variants_have_the_same_bits() {
                 let kernel = registry.kernel_in(&subject.actor, &TiVec::new(), Some(name));
                 subject.kernel = kernel.unwrap_or_else(|e| panic!("{name_of}: {e}"));
                 assert_eq!(subject.kernel.scratch_bytes(), default.scratch_bytes(), "{name_of}");
+                for bits in [1, 256] {
+                    let run = |kernel: &Arc<dyn Kernel>, subject: &mut Subject| {
+                        subject.kernel = Arc::clone(kernel);
+                        narrow::with(bits, || subject.run(&data, firings, firings))
+                    };
+                    let own = Arc::clone(&subject.kernel);
+                    let (want, found) = (run(&default, &mut subject), run(&own, &mut subject));
+                    assert!(same(&subject, &want, &found), "{name_of}, vectors of {bits} bits");
+                }
                 for cores in [1, 2, 3] {
                     let _team = team::Team::lead(cores, |_| ()).expect("threads");
                     let found = subject.run(&data, firings, firings);

@@ -40,6 +40,8 @@ use crate::kernel::Kernel;
 use crate::kernels::KernelPlan;
 use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, Signature, Work};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
+#[cfg(test)]
+pub(crate) use vector::narrow;
 
 /// An operand of a tensor op.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use zbmd_ir::{Actor, Params, Role, TiVec, TokenType, Value};
 
+use super::super::narrow;
 use super::*;
 use crate::call::Call;
 use crate::op::{Registry, ResolveCx};
@@ -65,10 +66,17 @@ fn run(
     for name in registry.variants(&actor, &blobs) {
         let variant = registry.kernel_in(&actor, &blobs, Some(name)).unwrap();
         assert_eq!(variant.scratch_bytes(), kernel.scratch_bytes(), "{op} by {name}");
-        let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
-        ins.iter().enumerate().for_each(|(i, x)| call.input(i).copy_from_slice(&bytes(x.2)));
-        call.run(&*variant).unwrap();
-        assert!(call.output(0) == apart, "{op} by {name}");
+        let run = |kernel: &dyn crate::kernel::Kernel| {
+            let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
+            ins.iter().enumerate().for_each(|(i, x)| call.input(i).copy_from_slice(&bytes(x.2)));
+            call.run(kernel).unwrap();
+            call.output(0).to_vec()
+        };
+        assert!(run(&*variant) == apart, "{op} by {name}");
+        for bits in [1, 256].into_iter().filter(|_| crate::team::cores() == 1) {
+            let [want, found] = [&*kernel, &*variant].map(|k| narrow::with(bits, || run(k)));
+            assert!(want == found, "{op} by {name}, vectors of {bits} bits");
+        }
     }
     let out = apart.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
     (out.collect(), actor.outputs[0].token.shape.to_vec())
