@@ -176,6 +176,27 @@ pub trait Op: Send + Sync {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError>;
 
+    /// Names of the variants that the actor's CPU kernel can be had in, the default first; none where there is but one
+    /// way to do it. Variants differ in what they cost, and in nothing else: not a bit of what they write, and none needs
+    /// more scratch memory than the default. A name means the same in every version, or goes. Ports are as for
+    /// [`Self::kernel`].
+    fn variants(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Like [`Self::kernel`], in the variant of that place in [`Self::variants`].
+    ///
+    /// # Errors
+    /// See [`Self::kernel`].
+    fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        _variant: usize,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        self.kernel(actor, blobs)
+    }
+
     /// Makes the kernels for GPUs. Ports are as for [`Self::kernel`].
     ///
     /// # Errors
@@ -320,6 +341,40 @@ impl Registry {
             return self.custom_for(actor, blobs).map(|made| made as Arc<dyn Kernel>);
         }
         op.kernel(actor, blobs)
+    }
+
+    /// Names of the variants of the actor's CPU kernel, the default first; none where there is but one. All give the
+    /// same bits, so that calibration may choose.
+    pub fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
+        self.op(&actor.op).map(|op| op.variants(actor, blobs)).unwrap_or_default()
+    }
+
+    /// Like [`Self::kernel`], in the variant of that name; the default one without.
+    ///
+    /// # Errors
+    /// See [`Self::kernel`]; [`OpError::Other`] for a variant that the kernel does not have.
+    pub fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: Option<&str>,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
+        let Some(name) = variant else { return self.kernel(actor, blobs) };
+        let op = self.op(&actor.op).ok_or_else(|| self.unknown_op(&actor.op))?;
+        self.check_in_place(actor, blobs)?;
+        let known = op.variants(actor, blobs);
+        match known.iter().position(|known| *known == name) {
+            Some(variant) => op.kernel_in(actor, blobs, variant),
+            None => Err(OpError::Other {
+                message: format!(
+                    "actor `{}` is to run variant `{name}` of op `{}`, which has {}",
+                    actor.name,
+                    actor.op,
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                ),
+                help: "the program was made by another version: compile the model again".to_owned(),
+            }),
+        }
     }
 
     /// Outputs that the actor's CPU kernel may write over inputs: what a compiler puts into [`Actor::in_place`].

@@ -25,7 +25,7 @@ use crate::costs::{CostKey, MeasuredCost, MeasuredCosts, ports_text};
 use crate::diag::{Diagnostics, Sink};
 use crate::machine;
 use cache::Cache;
-use measure::{Limits, Task, measure};
+use measure::{Limits, Measurement, Task, measure};
 
 /// How to calibrate.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct CalibrateOptions {
     pub cache: Option<PathBuf>,
     /// Measures again what the cache has, and replaces it there.
     pub fresh: bool,
-    /// Time for each kernel on each kind of device. At least 5 samples are taken, however short it is.
+    /// Time for each variant of each kernel on each kind of device. At least 5 samples are taken, however short it is.
     pub budget_ns: u64,
 }
 
@@ -70,7 +70,7 @@ impl std::fmt::Display for CostSource {
     }
 }
 
-/// The cost of one kernel on one kind of device.
+/// The cost of one kernel on one kind of device: of the best of its variants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostRow {
     /// First actor that has the kernel.
@@ -83,6 +83,36 @@ pub struct CostRow {
     pub cost: MeasuredCost,
     /// Where it comes from.
     pub source: CostSource,
+    /// The costs of all variants, the default one first, where there are several and none is modelled.
+    pub variants: Vec<MeasuredCost>,
+}
+
+impl CostRow {
+    /// How much more than the default one the best variant takes, as a fraction: at most 0. `None` where it is the default.
+    pub fn gain(&self) -> Option<f64> {
+        self.cost.variant.as_ref()?;
+        self.variants.first().map(|default| relative(&self.cost, default) - 1.0)
+    }
+}
+
+/// How much of the default's time a variant must take at most to be chosen: measurements are no better than that.
+const WORTH: f64 = 0.97;
+
+/// What a variant takes as a fraction of what another takes: the mean of single firings and long calls.
+fn relative(cost: &MeasuredCost, other: &MeasuredCost) -> f64 {
+    const LONG: f64 = 64.0;
+    let ps = |c: &MeasuredCost, n: f64| c.call_ps as f64 + n * c.firing_ps as f64;
+    let fraction = |n: f64| ps(cost, n) / ps(other, n).max(1.0);
+    (fraction(1.0) + fraction(LONG)) / 2.0
+}
+
+/// The best of the costs of a kernel's variants, of which the first is the default one's: that, unless another is
+/// clearly better.
+fn best(costs: &[MeasuredCost]) -> Option<&MeasuredCost> {
+    let default = costs.first()?;
+    let of = |cost: &MeasuredCost| relative(cost, default);
+    let quickest = costs.iter().min_by(|a, b| of(a).total_cmp(&of(b)))?;
+    Some(if of(quickest) <= WORTH { quickest } else { default })
 }
 
 /// What a calibration found.
@@ -147,8 +177,10 @@ struct Found<'a> {
     first: ActorId,
     actor: &'a Actor,
     actors: usize,
-    /// The kernel, or why there is none to measure.
+    /// The default kernel, or why there is none to measure.
     kernel: Result<Arc<dyn Kernel>, String>,
+    /// The other variants of the kernel on CPUs.
+    variants: Vec<&'static str>,
 }
 
 impl Found<'_> {
@@ -159,7 +191,14 @@ impl Found<'_> {
 
     fn cost(&self, call_ps: u64, firing_ps: u64) -> MeasuredCost {
         let (op, ports) = (self.actor.op.clone(), ports_text(self.actor));
-        MeasuredCost { op, ports, call_ps, firing_ps, spread_percent: 0.0, samples: 0 }
+        let (spread_percent, samples, variant) = (0.0, 0, None);
+        MeasuredCost { op, ports, call_ps, firing_ps, spread_percent, samples, variant }
+    }
+
+    /// The variants on a kind of device, the default one first.
+    fn variants_on(&self, group: &Group) -> Vec<Option<&'static str>> {
+        let others = self.variants.iter().filter(|_| group.gpu.is_none());
+        std::iter::once(None).chain(others.copied().map(Some)).collect()
     }
 }
 
@@ -190,14 +229,16 @@ pub(crate) fn run(
         cache.close(sink);
         let names: Vec<String> =
             group.devices.iter().map(|&d| model.machine.devices[d].name.clone()).collect();
-        for (found, (cost, source)) in kernels.iter().zip(outcomes) {
+        for (found, (variants, source)) in kernels.iter().zip(outcomes) {
+            let Some(cost) = best(&variants).cloned() else { continue };
             if !matches!(source, CostSource::Model(_)) {
                 for name in &names {
                     costs.insert(name, found.key, cost.clone());
                 }
             }
             let (actor, actors) = (found.actor.name.clone(), found.actors);
-            rows.push(CostRow { actor, actors, devices: names.clone(), cost, source });
+            let variants = if variants.len() > 1 { variants } else { Vec::new() };
+            rows.push(CostRow { actor, actors, devices: names.clone(), cost, source, variants });
         }
     }
     (costs, rows)
@@ -217,7 +258,10 @@ fn kernels<'a>(graph: &'a Graph, model: &Model<'_>) -> Vec<Found<'a>> {
         }
         at.insert(key, kernels.len());
         let kernel = model.registry.kernel(actor, model.blobs).map_err(|e| e.to_string());
-        kernels.push(Found { key, first, actor, actors: 1, kernel });
+        let known =
+            if kernel.is_ok() { model.registry.variants(actor, model.blobs) } else { vec![] };
+        let variants = known.into_iter().skip(1).collect();
+        kernels.push(Found { key, first, actor, actors: 1, kernel, variants });
     }
     kernels
 }
@@ -248,6 +292,9 @@ fn gpu_groups(machine: &Machine) -> Vec<Group> {
     gpus.map(group).collect()
 }
 
+/// Costs of a kernel's variants, the default one first; the model's word is for that one alone.
+type Outcome = (Vec<MeasuredCost>, CostSource);
+
 /// Costs of the kernels on one kind of device, in their order.
 fn on_kind(
     graph: &Graph,
@@ -257,13 +304,17 @@ fn on_kind(
     cache: &mut Cache,
     how: &CalibrateOptions,
     progress: &mut (dyn FnMut(Progress<'_>) + Send),
-) -> Vec<(MeasuredCost, CostSource)> {
+) -> Vec<Outcome> {
     let device = &model.machine.devices[group.devices[0]];
-    let known: Vec<Option<MeasuredCost>> = kernels
+    let known: Vec<Option<Vec<MeasuredCost>>> = kernels
         .iter()
         .map(|found| {
             let wanted = !how.fresh && found.kernel.is_ok() && found.may_be_cached();
-            if wanted { cache.get(found.key).cloned() } else { None }
+            let variants = found.variants_on(group).into_iter().filter(|_| wanted);
+            let costs: Option<Vec<_>> =
+                variants.map(|v| cache.get(found.key, v).cloned()).collect();
+            // Variants are measured together, by turns: all or none.
+            costs.filter(|costs| !costs.is_empty())
         })
         .collect();
     let total = kernels.iter().zip(&known).filter(|(f, k)| f.kernel.is_ok() && k.is_none()).count();
@@ -276,8 +327,8 @@ fn on_kind(
         let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut outcomes = Vec::with_capacity(kernels.len());
         for (found, known) in kernels.iter().zip(known) {
-            if let Some(cost) = known {
-                outcomes.push((cost, CostSource::Cache));
+            if let Some(costs) = known {
+                outcomes.push((costs, CostSource::Cache));
                 continue;
             }
             if found.kernel.is_ok() {
@@ -285,9 +336,9 @@ fn on_kind(
                 progress(Progress { done, total, actor, op, device: &device.name });
                 done += 1;
             }
-            let outcome = one(graph, model, found, (device, &group.gpu), how, &clock);
+            let outcome = one(graph, model, found, group, how, &clock);
             if outcome.1 == CostSource::Measured && found.may_be_cached() {
-                cache.insert(found.key, outcome.0.clone());
+                outcome.0.iter().for_each(|cost| cache.insert(found.key, cost.clone()));
             }
             outcomes.push(outcome);
         }
@@ -299,24 +350,19 @@ fn on_kind(
     })
 }
 
-/// Measures one kernel, or takes the model's word.
+/// Measures the variants of one kernel, or takes the model's word.
 fn one(
     graph: &Graph,
     model: &Model<'_>,
     found: &Found<'_>,
-    (device, gpu): (&Device, &Option<Result<Gpu, String>>),
+    group: &Group,
     how: &CalibrateOptions,
     clock: &dyn Fn() -> u64,
-) -> (MeasuredCost, CostSource) {
+) -> Outcome {
+    let device = &model.machine.devices[group.devices[0]];
     let limits = Limits { budget_ns: how.budget_ns, memory_bytes: device.memory_bytes };
-    let on_cpu = || {
-        let kernel = found.kernel.as_ref().map_err(Clone::clone)?;
-        let states = initial_states(graph, found.first);
-        let task = Task { actor: found.actor, kernel: kernel.as_ref(), states: &states };
-        measure(&task, &limits, clock).map_err(|refusal| refusal.to_string())
-    };
-    let measured = match gpu {
-        None => on_cpu(),
+    let measured = match &group.gpu {
+        None => on_cpu(graph, model, found, &limits, clock),
         Some(Err(why)) => Err(why.clone()),
         Some(Ok(gpu)) => {
             let given = (model.registry, model.blobs);
@@ -324,17 +370,42 @@ fn one(
         }
     };
     match measured {
-        Ok(m) => {
-            let (spread_percent, samples) = (m.spread_percent, m.samples);
-            let cost = found.cost(m.call_ps, m.firing_ps);
-            (MeasuredCost { spread_percent, samples, ..cost }, CostSource::Measured)
+        Ok(all) => {
+            let cost = |(m, variant): (Measurement, Option<&str>)| {
+                let (spread_percent, samples) = (m.spread_percent, m.samples);
+                let cost = found.cost(m.call_ps, m.firing_ps);
+                let variant = variant.map(str::to_owned);
+                MeasuredCost { spread_percent, samples, variant, ..cost }
+            };
+            let costs = all.into_iter().zip(found.variants_on(group)).map(cost);
+            (costs.collect(), CostSource::Measured)
         }
         Err(reason) => {
             let modelled = model.registry.cost(found.actor, device, model.blobs);
             let (call_ps, firing_ps) = modelled.map_or((0, 0), |c| (c.call_ps, c.firing_ps));
-            (found.cost(call_ps, firing_ps), CostSource::Model(reason))
+            (vec![found.cost(call_ps, firing_ps)], CostSource::Model(reason))
         }
     }
+}
+
+/// Measures the variants of one kernel on this computer, the default one first.
+fn on_cpu(
+    graph: &Graph,
+    model: &Model<'_>,
+    found: &Found<'_>,
+    limits: &Limits,
+    clock: &dyn Fn() -> u64,
+) -> Result<Vec<Measurement>, String> {
+    let mut kernels = vec![found.kernel.clone()?];
+    for variant in &found.variants {
+        // Made here, one kernel's at a time: each may hold the weights in an order of its own.
+        let kernel = model.registry.kernel_in(found.actor, model.blobs, Some(variant));
+        kernels.push(kernel.map_err(|e| e.to_string())?);
+    }
+    let (actor, states) = (found.actor, initial_states(graph, found.first));
+    let kernels = kernels.iter().map(AsRef::as_ref);
+    let tasks: Vec<_> = kernels.map(|kernel| Task { actor, kernel, states: &states }).collect();
+    measure(&tasks, limits, clock).map_err(|refusal| refusal.to_string())
 }
 
 /// The tokens that the actor's states start from, in the order of its state pairs.

@@ -90,6 +90,7 @@ codes! {
     E0807 "an import option does not fit the ONNX model",
     W0201 "an output is never read",
     W0202 "a sub-model is never used",
+    W0501 "a measured variant of a kernel is unknown",
     W0701 "the cache of measured costs is ignored",
 }
 

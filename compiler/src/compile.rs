@@ -37,6 +37,7 @@ use crate::replicate::{self, Replicate, Replication};
 use crate::source::{SourceMap, Span, Spanned};
 use crate::target::names_gpus;
 use crate::values::Files;
+use crate::variants;
 
 /// What a program is compiled for.
 #[derive(Clone, Debug, Default)]
@@ -532,9 +533,12 @@ impl<'a> Run<'a> {
             let Planned { mut graph, made, estimate, replication } = planned;
             let impossible =
                 contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
-            let Contingent { plans, contingencies, .. } = made;
+            let Contingent { mut plans, contingencies, .. } = made;
             let mut blobs = std::mem::take(&mut self.files.blobs);
             let registry = &self.options.registry;
+            // Costs are of actors as the model has them: before their weights are packed.
+            let known = (registry, blobs.as_ref());
+            variants::choose(&graph, &machine, &measured, known, &mut plans, &mut self.sink);
             let packed = (!without.iter().any(|w| w == pack::NAME))
                 .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
             if packed != Some(0) {

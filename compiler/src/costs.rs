@@ -145,17 +145,26 @@ pub struct MeasuredCost {
     pub spread_percent: f64,
     /// Samples taken of each number of firings.
     pub samples: u32,
+    /// The variant of the kernel that was measured; `None` for the default one.
+    pub variant: Option<String>,
 }
 
 impl MeasuredCost {
-    /// Whether the numbers can be: bounded, and not nothing.
+    /// Whether the numbers can be: bounded, and not nothing; and whether the variant may be one.
     pub(crate) fn is_sane(&self) -> bool {
-        self.call_ps <= MAX_PS
+        self.variant.as_deref().is_none_or(is_variant)
+            && self.call_ps <= MAX_PS
             && self.firing_ps <= MAX_PS
             && (self.call_ps > 0 || self.firing_ps > 0)
             && (0.0..=MAX_SPREAD).contains(&self.spread_percent)
             && self.samples > 0
     }
+}
+
+/// Whether a variant of a kernel may have that name: what the verifier allows.
+fn is_variant(name: &str) -> bool {
+    let fits = (1..=zbmd_ir::limits::MAX_VARIANT_NAME).contains(&name.len());
+    fits && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 /// Measured costs by the names of devices: the `costs` of a `machine.ron`.
@@ -168,6 +177,11 @@ impl MeasuredCosts {
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.devices.values().all(BTreeMap::is_empty)
+    }
+
+    /// Whether any of them is of a variant other than the default.
+    pub(crate) fn has_variants(&self) -> bool {
+        self.devices.values().flat_map(BTreeMap::values).any(|cost| cost.variant.is_some())
     }
 
     /// What was measured on a device.
@@ -191,6 +205,9 @@ struct RonCost<'a> {
     firing_ps: u64,
     spread: f64,
     samples: u32,
+    /// Empty for the default one.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    variant: &'a str,
 }
 
 /// The value of the `costs` field, one line for each cost, devices in the machine's order and together where all
@@ -227,6 +244,7 @@ pub(crate) fn to_ron(
                 firing_ps: cost.firing_ps,
                 spread: cost.spread_percent,
                 samples: cost.samples,
+                variant: cost.variant.as_deref().unwrap_or_default(),
             };
             out +=
                 &format!("            {},\n", ron::ser::to_string_pretty(&line, config.clone())?);
@@ -322,12 +340,15 @@ fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sin
         read::count(n, "the number of samples", 1, u64::from(u32::MAX), sink)
             .map(|c| c.value as u32)
     });
+    let variant = fields.take("variant").map_or(Some(None), |n| read_variant(n, sink).map(Some));
     fields.done(sink);
     let (Some(op), Some(key), Some(call_ps), Some(firing_ps)) = (op, key, call_ps, firing_ps)
     else {
         return;
     };
-    let (Some(spread_percent), Some(samples)) = (spread, samples) else { return };
+    let (Some(spread_percent), Some(samples), Some(variant)) = (spread, samples, variant) else {
+        return;
+    };
     if call_ps == 0 && firing_ps == 0 {
         sink.push(
             Diagnostic::new(Code::E0507, format!("`{}` cannot cost nothing", op.value))
@@ -341,7 +362,8 @@ fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sin
         return;
     }
     let ports = ports.map_or(String::new(), |p| p.value);
-    let cost = MeasuredCost { op: op.value, ports, call_ps, firing_ps, spread_percent, samples };
+    let op = op.value;
+    let cost = MeasuredCost { op, ports, call_ps, firing_ps, spread_percent, samples, variant };
     own.insert(key.value, (key.span, cost));
 }
 
@@ -356,6 +378,19 @@ fn read_key(node: &Node, sink: &mut Sink) -> Option<Spanned<CostKey>> {
         );
     }
     key.map(|k| Spanned::new(k, text.span))
+}
+
+fn read_variant(node: &Node, sink: &mut Sink) -> Option<String> {
+    let name = read::string(node, "a variant in quotes", sink)?;
+    if is_variant(&name.value) {
+        return Some(name.value);
+    }
+    sink.push(
+        Diagnostic::new(Code::E0203, format!("`{}` is no variant of a kernel", name.value))
+            .primary(name.span, "should be of a-z, 0-9 and -")
+            .help("they are written by `zbmdc calibrate`; leave it out for the default one"),
+    );
+    None
 }
 
 fn read_spread(node: &Node, sink: &mut Sink) -> Option<f64> {

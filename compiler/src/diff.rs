@@ -36,6 +36,8 @@ pub enum Kind {
     Constants,
     /// An actor that runs on another device.
     Moved,
+    /// An actor whose kernel is another variant.
+    Variant,
     /// An actor that runs in another stage.
     Stage,
     /// Time of an actor in a period.

@@ -116,6 +116,7 @@ takes! {
     TIME: "duration, such as \"2us\"", not "\"1 parsec\"";
     KEY: "32 hexadecimal digits", not "\"none\"";
     PERCENT: "number, percent", not "-1.0";
+    VARIANT: "name of a-z, 0-9 and -", not "\"6 x 64\"";
 }
 
 group! { MODEL, "Model", "A model, or a sub-model: `Model` may be left out in a map of `models`.", r#"Model(
@@ -290,7 +291,7 @@ group! { COST_GROUP, "Costs", "What kernels cost on some devices; `zbmdc calibra
 group! { COST, "Cost", "The cost of one kernel for given parameters and port types.", r#"Machine(
     devices: [Device(name: "cpu:0", backend: cpu)],
     costs: [Costs(devices: ["cpu:0"], entries: [
-        Cost(op: "Gain", ports: "x: f32", key: "00112233445566778899aabbccddeeff", call_ps: 1000, firing_ps: 500, spread: 1.0, samples: 9),
+        Cost(op: "Gain", ports: "x: f32", key: "00112233445566778899aabbccddeeff", call_ps: 1000, firing_ps: 500, spread: 1.0, samples: 9, variant: "6x64"),
     ])],
 )"#:
     "op": "\"Gain\"", STRING, Refused, "The op, for people.";
@@ -300,6 +301,7 @@ group! { COST, "Cost", "The cost of one kernel for given parameters and port typ
     "firing_ps": "500", COUNT0, Refused, "Picoseconds of each firing in it.";
     "spread": "1.0", PERCENT, Is("0.0"), "How far the measurements lie apart.";
     "samples": "9", COUNT, Is("1"), "How many there were.";
+    "variant": "\"6x64\"", VARIANT, Means("the default one"), "The variant of the kernel that was the best.";
 }
 
 /// All groups, as a reader wants them.

@@ -36,6 +36,7 @@ mod source;
 mod target;
 pub mod units;
 mod values;
+mod variants;
 pub mod view;
 pub mod why;
 

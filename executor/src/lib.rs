@@ -16,6 +16,7 @@ mod gpu;
 mod host;
 pub mod inject;
 pub mod io;
+mod kernels;
 pub mod ledger;
 pub mod live;
 mod measure;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use zbmd_backends::kernel::{Kernel, Scratch, Shape};
+use zbmd_backends::kernel::{Scratch, Shape};
 use zbmd_ir::{
     Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, InPlace, Over,
-    Plan, PlanId, PortChannels, Region, RingId, Role, Slot, TiVec, trace::OTHER,
+    Plan, PlanId, PortChannels, Region, RingId, Role, Slot, trace::OTHER,
 };
 
 use crate::arena::{Arena, OutOfMemory};
@@ -14,6 +14,7 @@ use crate::border;
 use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
 use crate::gpu::steps;
+use crate::kernels::Kernels;
 use crate::replay::{Code, Instr, NO_COUNTER, PortSpec, Replay, RingSpec};
 use crate::session::Inner;
 
@@ -34,7 +35,7 @@ const SHORT_NS: u64 = 2_000;
 pub(crate) struct Known<'a> {
     pub graph: &'a Graph,
     pub joined: &'a PortChannels,
-    pub kernels: &'a TiVec<ActorId, Option<Arc<dyn Kernel>>>,
+    pub kernels: &'a Kernels,
 }
 
 /// The memory that one worker knows: its device's own arena, and what all workers of the epoch share.
@@ -255,7 +256,7 @@ impl Lowering<'_> {
             stages_total: self.plan.stages,
             retries: if self.memory.epoch.borders().is_some() { RETRIES } else { 0 },
             scratch: Scratch(scratch, calendar.scratch_bytes as usize),
-            _kernels: self.known.kernels.iter().flatten().cloned().collect(),
+            _kernels: self.known.kernels.all().cloned().collect(),
             _arenas: [Arc::clone(&self.memory.own), Arc::clone(self.memory.epoch.arena())],
         };
         Lowered {
@@ -481,7 +482,7 @@ impl Lowering<'_> {
             over: self.over(id),
         };
         let actor = &self.known.graph.actors[id];
-        match (&actor.role, &self.known.kernels[id]) {
+        match (&actor.role, self.known.kernels.of(self.plan, id)) {
             (Role::Compute, Some(kernel)) => {
                 let (kernel, ports) = (Arc::as_ptr(kernel), at);
                 if counter == NO_COUNTER {

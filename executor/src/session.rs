@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use zbmd_backends::kernel::Kernel;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
@@ -18,6 +17,7 @@ use crate::driver::Supervised;
 use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
+use crate::kernels::Kernels;
 use crate::live::Progress;
 use crate::primitive::{AtomicU32, Ordering};
 use crate::ring::{Spin, Stop};
@@ -97,7 +97,7 @@ pub(crate) struct Inner {
     pub program: Verified<Program>,
     pub repetition: TiVec<ActorId, u64>,
     pub joined: PortChannels,
-    pub kernels: TiVec<ActorId, Option<Arc<dyn Kernel>>>,
+    pub kernels: Kernels,
     /// What kernels for GPUs are made with.
     pub registry: Registry,
     /// The plan that runs whole blocks, and the one for what is left.
@@ -109,7 +109,7 @@ impl Engine {
     /// Makes the kernels of a verified program.
     ///
     /// # Errors
-    /// An op that the registry does not have, or a plan that this executor cannot run.
+    /// An op or a variant of a kernel that the registry does not have, or a plan that this executor cannot run.
     pub fn new(program: Verified<Program>, registry: &Registry) -> Result<Self, EngineError> {
         let main = PlanId(0);
         let tail = program.plan("tail").map(|(id, _)| id).filter(|id| *id != main);
@@ -117,17 +117,7 @@ impl Engine {
             unsupported::check(&program, &program.plans[plan])?;
         }
         let graph = &program.graph;
-        let mut kernels: TiVec<ActorId, Option<Arc<dyn Kernel>>> = TiVec::new();
-        for actor in &graph.actors {
-            kernels.push(match actor.role {
-                Role::Source | Role::Sink => None,
-                Role::Compute => {
-                    Some(registry.kernel(actor, &program.blobs).map_err(|source| {
-                        EngineError::Kernel { actor: actor.name.clone(), source }
-                    })?)
-                }
-            });
-        }
+        let kernels = Kernels::new(&program, registry)?;
         for plan in [Some(main), tail].into_iter().flatten() {
             check_scratch(&program, plan, &kernels)?;
         }
@@ -157,14 +147,10 @@ impl Engine {
     }
 }
 
-fn check_scratch(
-    program: &Program,
-    plan: PlanId,
-    kernels: &TiVec<ActorId, Option<Arc<dyn Kernel>>>,
-) -> Result<(), EngineError> {
+fn check_scratch(program: &Program, plan: PlanId, kernels: &Kernels) -> Result<(), EngineError> {
     let plan = &program.plans[plan];
-    for (actor, kernel) in kernels.iter_enumerated() {
-        let Some(kernel) = kernel else { continue };
+    for actor in program.graph.actors.keys() {
+        let Some(kernel) = kernels.of(plan, actor) else { continue };
         let device = plan.placement[actor];
         if program.machine.devices[device].backend != "cpu" {
             // What its kernels need there is asked when they are made.

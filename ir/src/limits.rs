@@ -24,6 +24,8 @@ pub const MAX_LIVENESS_STEPS: u64 = 1 << 27;
 pub const MAX_DEVICES: usize = 4096;
 /// Plans of a program.
 pub const MAX_PLANS: usize = 4096;
+/// Characters in the name of a kernel's variant.
+pub const MAX_VARIANT_NAME: usize = 32;
 /// Losses that a program has plans for.
 pub const MAX_CONTINGENCIES: usize = 4096;
 /// Executions of slots in one period of one device, loops counted out.

@@ -42,9 +42,17 @@ pub struct Plan {
     pub buffers: TiVec<BufferId, Buffer>,
     /// Hand-overs between devices.
     pub rings: TiVec<RingId, Ring>,
+    /// Variants of kernels by name, for actors on CPUs that do not run the default one of their op. All variants give
+    /// the same bits, so that nothing but times depends on them.
+    pub variants: BTreeMap<ActorId, String>,
 }
 
 impl Plan {
+    /// The variant of an actor's kernel, where it is not the default one.
+    pub fn variant(&self, actor: ActorId) -> Option<&str> {
+        self.variants.get(&actor).map(String::as_str)
+    }
+
     /// What each actor writes over its input: buffers that begin at the same byte, for ports that allow it. Nothing
     /// where ids do not exist. O(actors + buffers log buffers).
     pub fn over(&self, graph: &Graph) -> BTreeMap<ActorId, Over> {

@@ -374,6 +374,7 @@ impl Assembly<'_, '_> {
             calendars,
             buffers: self.buffers,
             rings: self.rings,
+            variants: BTreeMap::new(),
         };
         layout::lay_out(problem, &mut plan)?;
         Ok(plan)

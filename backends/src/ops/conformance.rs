@@ -14,6 +14,8 @@ use super::entry::{in_port, out_port};
 use crate::call::Call;
 use crate::kernel::Kernel;
 use crate::op::{OpError, Registry, ResolveCx, Signature};
+use crate::ops::nn::narrow;
+use crate::team;
 
 /// A parameter value from a short text: RON-like, as far as the tests need it.
 pub(crate) fn value(text: &str) -> Value {
@@ -416,6 +418,76 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
                 assert!(same(&subject, &whole, &parts), "{name}");
             }
         }
+    }
+}
+
+/// Products of matrices and convolutions in each of their forms: rows and columns that fill tiles, and some that do not.
+const TILED: &[(&str, &str, &str)] = &[
+    ("NnMatMul", "", "x: f32[1,70], y: f32[70,200]"),
+    ("NnMatMul", "", "x: f32[2,13,300], y: f32[300,130]"),
+    ("NnMatMul", "", "x: f32[3,29,40], y: f32[3,40,97]"),
+    ("NnMatMul", "", "x: f16[15,20], y: f16[20,110]"),
+    ("NnMatMul", "y: [[1, 2, 3], [4, 5, 6]]", "x: f32[1,2]"),
+    ("NnGemm", "transA: 1, alpha: 0.3", "a: f32[600,100], b: f32[600,99]"),
+    ("NnGemm", "transB: 1, beta: 0.5", "a: f32[31,40], b: f32[65,40], c: f32[65]"),
+    ("NnConv", "pads: [1, 1, 1, 1]", "x: f32[1,20,9,11], w: f32[33,20,3,3]"),
+    ("NnConv", "strides: [2], group: 2", "x: f32[2,6,40], w: f32[30,3,5]"),
+];
+
+#[test]
+fn variants_have_the_same_bits() {
+    let registry = Registry::standard();
+    let mut random = Random(3);
+    let mut tried = 0;
+    for &(op, parameters, inputs) in CASES.iter().chain(TILED) {
+        let mut subject = subject(op, parameters, inputs);
+        let names = registry.variants(&subject.actor, &TiVec::new());
+        let must = op.starts_with("Nn") || op == "Fir" || op == "Correlate";
+        assert_eq!(names.len() > 1, must, "{op}({parameters}) of ({inputs}): {names:?}");
+        let default = Arc::clone(&subject.kernel);
+        let most = if op.starts_with("Nn") { 3 } else { 100 };
+        for firings in [1, 2, most] {
+            let data = subject.inputs(firings, |dtype, count| random.elements(dtype, count));
+            subject.kernel = Arc::clone(&default);
+            let want = subject.run(&data, firings, firings);
+            for name in &names {
+                let name_of = format!("{op}({parameters}) of ({inputs}), {firings} by {name}");
+                let kernel = registry.kernel_in(&subject.actor, &TiVec::new(), Some(name));
+                subject.kernel = kernel.unwrap_or_else(|e| panic!("{name_of}: {e}"));
+                assert_eq!(subject.kernel.scratch_bytes(), default.scratch_bytes(), "{name_of}");
+                for bits in [1, 256] {
+                    let run = |kernel: &Arc<dyn Kernel>, subject: &mut Subject| {
+                        subject.kernel = Arc::clone(kernel);
+                        narrow::with(bits, || subject.run(&data, firings, firings))
+                    };
+                    let own = Arc::clone(&subject.kernel);
+                    let (want, found) = (run(&default, &mut subject), run(&own, &mut subject));
+                    assert!(same(&subject, &want, &found), "{name_of}, vectors of {bits} bits");
+                }
+                for cores in [1, 2, 3] {
+                    let _team = team::Team::lead(cores, |_| ()).expect("threads");
+                    let found = subject.run(&data, firings, firings);
+                    assert!(same(&subject, &want, &found), "{name_of} on {cores} cores");
+                    tried += 1;
+                }
+            }
+        }
+    }
+    assert!(tried > 300, "only {tried} runs");
+}
+
+#[test]
+fn unknown_variants_are_refused() {
+    let registry = Registry::standard();
+    for (op, parameters, inputs, known) in [
+        ("NnMatMul", "", "x: f32[2,3], y: f32[3,4]", "which has 12x32, "),
+        ("NnMatMul", "", "x: i32[2,3], y: i32[3,4]", "which has none"),
+        ("Gain", "gain: 2", "f32", "which has none"),
+    ] {
+        let actor = subject(op, parameters, inputs).actor;
+        let error = registry.kernel_in(&actor, &TiVec::new(), Some("13x33")).err();
+        let text = error.expect("refused").to_string();
+        assert!(text.contains("variant `13x33`") && text.contains(known), "{text}");
     }
 }
 

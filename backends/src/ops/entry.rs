@@ -12,7 +12,8 @@ use crate::kernel::{Io, Kernel};
 use crate::kernels::KernelPlan;
 use crate::op::{Op, OpDoc, OpError, ResolveCx, Signature, StateSpec, Work, default_work};
 
-type MakeKernel = Box<dyn FnOnce() -> Result<Arc<dyn Kernel>, OpError>>;
+/// Makes the kernel in the variant of a number.
+type MakeKernel = Box<dyn FnOnce(usize) -> Result<Arc<dyn Kernel>, OpError>>;
 type Lower = Box<dyn FnOnce() -> Option<KernelPlan>>;
 
 /// An op for given arguments and input types.
@@ -20,6 +21,8 @@ pub(crate) struct Made {
     pub(crate) signature: Signature,
     /// Outputs that the kernel may write over inputs.
     pub(crate) in_place: Vec<InPlace>,
+    /// Names of the kernel's variants, the default first; none where there is but one.
+    pub(crate) variants: Vec<&'static str>,
     work: Option<Work>,
     kernel: MakeKernel,
     lower: Lower,
@@ -32,11 +35,22 @@ impl Made {
         outputs: Vec<OutPort>,
         kernel: impl FnOnce() -> Result<K, OpError> + 'static,
     ) -> Self {
+        Self::in_variants(inputs, outputs, Vec::new(), move |_| kernel())
+    }
+
+    /// Ports, and how to make the kernel in the variant of a number.
+    pub(crate) fn in_variants<K: Kernel + 'static>(
+        inputs: Vec<InPort>,
+        outputs: Vec<OutPort>,
+        variants: Vec<&'static str>,
+        kernel: impl FnOnce(usize) -> Result<K, OpError> + 'static,
+    ) -> Self {
         let signature = Signature { inputs, outputs, states: Vec::new() };
-        let kernel = move || Ok(Arc::new(kernel()?) as Arc<dyn Kernel>);
+        let kernel = move |variant| Ok(Arc::new(kernel(variant)?) as Arc<dyn Kernel>);
         Self {
             signature,
             in_place: Vec::new(),
+            variants,
             work: None,
             kernel: Box::new(kernel),
             lower: Box::new(|| None),
@@ -78,9 +92,9 @@ impl Made {
         self
     }
 
-    /// Makes the kernel.
-    pub(crate) fn kernel(self) -> Result<Arc<dyn Kernel>, OpError> {
-        (self.kernel)()
+    /// Makes the kernel in the variant of a number.
+    pub(crate) fn kernel(self, variant: usize) -> Result<Arc<dyn Kernel>, OpError> {
+        (self.kernel)(variant)
     }
 
     /// Work of one firing.
@@ -151,9 +165,22 @@ impl Op for Entry {
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
+        self.kernel_in(actor, blobs, 0)
+    }
+
+    fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
+        self.made_for(actor, blobs).map(|made| made.variants).unwrap_or_default()
+    }
+
+    fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: usize,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         let made = self.made_for(actor, blobs)?;
         check_ports(actor, &made.signature)?;
-        (made.kernel)()
+        made.kernel(variant)
     }
 
     fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {

@@ -147,18 +147,20 @@ fn build(
     let phases = Rc::new(Cell::new(Some(phases)));
     let phases = move || phases.take().map(|make| make()).unwrap_or_default();
     let lowered = phases.clone();
-    let make = move || {
+    let make = move |variant: usize| {
         let lay = |taps: Vec<f32>| if complex_x { Taps::pairs(&taps) } else { Taps::new(taps) };
         let phases = phases().into_iter();
         let phases = phases.map(|(offset, re, im)| Phase { offset, re: lay(re), im: im.map(lay) });
-        Ok(FirKernel { phases: phases.collect(), decimate, complex_x, complex_taps })
+        let phases = phases.collect();
+        Ok(FirKernel { phases, decimate, complex_x, complex_taps, group: GROUPS[variant].1 })
     };
     let input = in_port("x", TokenType::scalar(dtype), decimate as u64, window as u64);
     let output = out_port("y", TokenType::scalar(y), interpolate as u64);
     let products = per_phase * (1 + usize::from(complex_x)) * (1 + usize::from(complex_taps));
     // Setting up and adding up a dot product costs as much as some tens of taps.
     let flops = interpolate as f64 * (1.4 * products as f64 + 80.0);
-    let made = Made::new(vec![input], vec![output], make).flops(flops);
+    let variants = GROUPS.iter().map(|(name, _)| *name).collect();
+    let made = Made::in_variants(vec![input], vec![output], variants, make).flops(flops);
     Ok(made.gpu(move || {
         let phases = lowered().into_iter();
         let phases = phases.map(|(offset, re, im)| FirPhase { offset, re, im });
@@ -179,6 +181,7 @@ struct FirKernel {
     decimate: usize,
     complex_x: bool,
     complex_taps: bool,
+    group: Group,
 }
 
 impl Kernel for FirKernel {
@@ -210,26 +213,41 @@ struct Run<'a, const X: bool, const H: bool> {
     y: &'a mut [f32],
 }
 
-/// Firings whose dot products share the loads of taps.
-const GROUP: usize = 4;
+/// How many firings' dot products share the loads of taps: more of them, fewer loads, but registers are few. Each is the
+/// same sum either way.
+#[derive(Clone, Copy)]
+enum Group {
+    Four,
+    Six,
+}
+
+/// The variants.
+const GROUPS: [(&str, Group); 2] = [("4-firings", Group::Four), ("6-firings", Group::Six)];
 
 impl<const X: bool, const H: bool> Loop for Run<'_, X, H> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(mut self, isa: Isa<FMA>) {
-        let mut first = 0;
-        while first + GROUP <= self.firings {
-            self.group::<FMA, GROUP>(isa, first);
-            first += GROUP;
-        }
-        while first < self.firings {
-            self.group::<FMA, 1>(isa, first);
-            first += 1;
-        }
+        let first = match self.fir.group {
+            Group::Four => self.groups::<FMA, 4>(isa, 0),
+            Group::Six => self.groups::<FMA, 6>(isa, 0),
+        };
+        self.groups::<FMA, 1>(isa, first);
     }
 }
 
 impl<const X: bool, const H: bool> Run<'_, X, H> {
+    /// Groups of R firings from `first` on, as long as there are so many; returns the firing after them.
+    #[inline(always)]
+    fn groups<const FMA: bool, const R: usize>(&mut self, isa: Isa<FMA>, first: usize) -> usize {
+        let mut first = first;
+        while first + R <= self.firings {
+            self.group::<FMA, R>(isa, first);
+            first += R;
+        }
+        first
+    }
+
     /// Firings `[first, first + R)`.
     #[inline(always)]
     fn group<const FMA: bool, const R: usize>(&mut self, isa: Isa<FMA>, first: usize) {

@@ -14,7 +14,7 @@ use crate::diag::{Diagnostic, Sink};
 use super::write_whole;
 
 /// Changes with what the entries mean.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Largest file that is read.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -45,12 +45,15 @@ struct Entry {
     samples: u32,
 }
 
+/// Costs by key and variant, the default one being none.
+type Costs = BTreeMap<(CostKey, Option<String>), MeasuredCost>;
+
 /// The costs of one kind of device.
 pub(crate) struct Cache {
     /// `None` where nothing shall be written.
     path: Option<PathBuf>,
     device: String,
-    costs: BTreeMap<CostKey, MeasuredCost>,
+    costs: Costs,
     changed: bool,
 }
 
@@ -85,21 +88,25 @@ impl Cache {
         cache
     }
 
-    /// What was measured earlier.
-    pub(crate) fn get(&self, key: CostKey) -> Option<&MeasuredCost> {
-        self.costs.get(&key)
+    /// What was measured earlier of a variant, the default one without a name.
+    pub(crate) fn get(&self, key: CostKey, variant: Option<&str>) -> Option<&MeasuredCost> {
+        self.costs.get(&(key, variant.map(str::to_owned)))
     }
 
-    /// Keeps a cost.
+    /// Keeps the cost of its variant.
     pub(crate) fn insert(&mut self, key: CostKey, cost: MeasuredCost) {
-        self.costs.insert(key, cost);
+        self.costs.insert((key, cost.variant.clone()), cost);
         self.changed = true;
     }
 
     /// Writes what is new; a warning where that fails.
     pub(crate) fn close(self, sink: &mut Sink) {
         let Some(path) = self.path.filter(|_| self.changed) else { return };
-        let costs = self.costs.into_iter().map(|(key, cost)| (key.to_string(), cost.into()));
+        let name = |(key, variant): (CostKey, Option<String>)| match variant {
+            None => key.to_string(),
+            Some(variant) => format!("{key} {variant}"),
+        };
+        let costs = self.costs.into_iter().map(|(key, cost)| (name(key), cost.into()));
         let file =
             File { format: FORMAT, device: self.device, driver: driver(), costs: costs.collect() };
         let written =
@@ -130,16 +137,20 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// The costs of a cache file, or what is wrong with it.
-fn parse(bytes: &[u8], device: &str) -> Result<BTreeMap<CostKey, MeasuredCost>, String> {
+fn parse(bytes: &[u8], device: &str) -> Result<Costs, String> {
     let file: File =
         ron::de::from_bytes(bytes).map_err(|e| format!("is damaged and is written anew: {e}"))?;
     let foreign = file.format != FORMAT || file.device != device || file.driver != driver();
     if foreign {
         return Err("is of another processor or version and is written anew".to_owned());
     }
-    let entries = file.costs.into_iter().map(|(key, entry)| {
-        let cost = MeasuredCost::from(entry);
-        CostKey::parse(&key).filter(|_| cost.is_sane()).map(|key| (key, cost)).ok_or(key)
+    let entries = file.costs.into_iter().map(|(name, entry)| {
+        let (key, variant) = match name.split_once(' ') {
+            Some((key, variant)) => (key, Some(variant.to_owned())),
+            None => (name.as_str(), None),
+        };
+        let cost = MeasuredCost { variant: variant.clone(), ..entry.into() };
+        CostKey::parse(key).filter(|_| cost.is_sane()).map(|key| ((key, variant), cost)).ok_or(name)
     });
     let checked: Result<_, String> = entries.collect();
     checked.map_err(|key| format!("has an impossible entry `{key}` and is written anew"))
@@ -148,7 +159,8 @@ fn parse(bytes: &[u8], device: &str) -> Result<BTreeMap<CostKey, MeasuredCost>, 
 impl From<Entry> for MeasuredCost {
     fn from(e: Entry) -> Self {
         let (call_ps, firing_ps, samples) = (e.call_ps, e.firing_ps, e.samples);
-        Self { op: e.op, ports: e.ports, call_ps, firing_ps, spread_percent: e.spread, samples }
+        let (op, ports, spread_percent) = (e.op, e.ports, e.spread);
+        Self { op, ports, call_ps, firing_ps, spread_percent, samples, variant: None }
     }
 }
 
@@ -171,6 +183,7 @@ mod tests {
             firing_ps,
             spread_percent: 0.5,
             samples: 7,
+            variant: None,
         }
     }
 
@@ -192,14 +205,18 @@ mod tests {
         let folder = dir.path().join("not/yet/there");
         let mut sink = Sink::default();
         let mut cache = Cache::open(Some(&folder), "fast", &mut sink);
-        assert_eq!(cache.get(CostKey(1)), None);
+        assert_eq!(cache.get(CostKey(1), None), None);
         cache.insert(CostKey(1), cost(10));
+        let wide = MeasuredCost { variant: Some("6x64".into()), ..cost(8) };
+        cache.insert(CostKey(1), wide.clone());
         cache.close(&mut sink);
         file(&folder);
         let again = Cache::open(Some(&folder), "fast", &mut sink);
-        assert_eq!(again.get(CostKey(1)), Some(&cost(10)));
+        assert_eq!(again.get(CostKey(1), None), Some(&cost(10)));
+        assert_eq!(again.get(CostKey(1), Some("6x64")), Some(&wide));
+        assert_eq!(again.get(CostKey(1), Some("4x96")), None, "another variant");
         let other = Cache::open(Some(&folder), "slow", &mut sink);
-        assert_eq!(other.get(CostKey(1)), None, "another kind of device");
+        assert_eq!(other.get(CostKey(1), None), None, "another kind of device");
         assert!(warnings(&sink).is_empty());
     }
 
@@ -216,19 +233,20 @@ mod tests {
             (String::new(), "is damaged"),
             (fine[..fine.len() / 2].to_owned(), "is damaged"),
             (fine.replace("call_ps", "call"), "is damaged"),
-            (fine.replace("format: 1", "format: 2"), "another processor or version"),
+            (fine.replace("format: 2", "format: 3"), "another processor or version"),
             (fine.replace("\"fast\"", "\"slow\""), "another processor or version"),
             (fine.replace("zbmd ", "zbmd 9"), "another processor or version"),
             (fine.replace("firing_ps: 10", "firing_ps: 18446744073709551615"), "impossible entry"),
             (fine.replace("spread: 0.5", "spread: NaN"), "impossible entry"),
             (fine.replace("0001\"", "000x\""), "impossible entry"),
+            (fine.replace("0001\"", "0001 6 x 64\""), "impossible entry"),
         ];
         for (text, expect) in cases {
             assert_ne!(text, &fine, "{expect}");
             std::fs::write(&path, text).expect("a file");
             let mut sink = Sink::default();
             let cache = Cache::open(Some(dir.path()), "fast", &mut sink);
-            assert_eq!(cache.get(CostKey(1)), None, "{text}");
+            assert_eq!(cache.get(CostKey(1), None), None, "{text}");
             let said = warnings(&sink);
             assert!(said.len() == 1 && said[0].contains(expect), "{text}: {said:?}");
             cache.close(&mut sink);
@@ -247,7 +265,7 @@ mod tests {
         let mut sink = Sink::default();
         let mut cache = Cache::open(Some(&no_folder), "fast", &mut sink);
         cache.insert(CostKey(1), cost(10));
-        assert_eq!(cache.get(CostKey(1)), Some(&cost(10)));
+        assert_eq!(cache.get(CostKey(1), None), Some(&cost(10)));
         cache.close(&mut sink);
         assert_eq!(warnings(&sink).len(), 1, "{:?}", warnings(&sink));
         assert_eq!(std::fs::read_to_string(&no_folder).expect("a file"), "text");

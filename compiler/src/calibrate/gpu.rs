@@ -47,7 +47,7 @@ pub(crate) fn measure(
     device: &Device,
     limits: &Limits,
     clock: &dyn Fn() -> u64,
-) -> Result<Measurement, Refusal> {
+) -> Result<Vec<Measurement>, Refusal> {
     let refuse = |fault: Fault| Refusal::Device(fault.to_string());
     let plan = registry.lower(actor, blobs, device.caps());
     let plan = plan.ok_or_else(|| Refusal::Device("the device has no kernel for it".to_owned()))?;
@@ -68,5 +68,6 @@ pub(crate) fn measure(
             break;
         }
     }
-    by_turns(probed, MAX_SAMPLES, spent, |size| Ok(size.sample(clock).map_err(refuse)?.0))
+    let sample = |_, size: &mut Size| Ok(size.sample(clock).map_err(refuse)?.0);
+    by_turns(vec![probed], MAX_SAMPLES, spent, sample)
 }

@@ -66,15 +66,17 @@ struct Size {
     calls: u64,
 }
 
-/// Measures a kernel. `clock` gives nanoseconds since any moment.
+/// Measures the variants of a kernel, taking turns; all are of one actor and need the same memory. `clock` gives
+/// nanoseconds since any moment.
 ///
 /// # Errors
 /// See [`Refusal`].
 pub(crate) fn measure(
-    task: &Task<'_>,
+    tasks: &[Task<'_>],
     limits: &Limits,
     clock: &dyn Fn() -> u64,
-) -> Result<Measurement, Refusal> {
+) -> Result<Vec<Measurement>, Refusal> {
+    let Some(task) = tasks.first() else { return Ok(Vec::new()) };
     let outputs = task.actor.outputs.len() - task.actor.state.len();
     let ports = outputs.max(task.actor.state.len());
     if ports > Io::MAX_MUT_PORTS {
@@ -85,41 +87,60 @@ pub(crate) fn measure(
         return Err(Refusal::Memory { needed, limit });
     }
     let start = clock();
-    let probed = probe(task, needed, limit, clock)?;
-    let spent = || clock().saturating_sub(start) >= limits.budget_ns;
-    by_turns(probed, MAX_SAMPLES, spent, |size| size.sample(task, clock))
+    let mut probed = vec![probe(task, needed, limit, clock)?];
+    for task in &tasks[1..] {
+        // The same numbers of firings, so that they compare.
+        let mut same = Vec::with_capacity(probed[0].len());
+        for (firings, _) in &probed[0] {
+            let mut size = Size::new(task, *firings);
+            size.warm_up(task, clock)?;
+            same.push((*firings, size));
+        }
+        probed.push(same);
+    }
+    let budget_ns = limits.budget_ns.saturating_mul(tasks.len() as u64);
+    let spent = || clock().saturating_sub(start) >= budget_ns;
+    by_turns(probed, MAX_SAMPLES, spent, |number, size| size.sample(&tasks[number], clock))
 }
 
-/// Takes samples of calls of the first, the middle and the last number of firings, in picoseconds, until the time is
-/// `spent` or there are `most`; the line through their medians.
+/// Takes samples of calls of the first, the middle and the last number of firings of each kernel, in picoseconds, until
+/// the time is `spent` or there are `most`; the lines through their medians. `sample` is told the kernel's number.
 pub(crate) fn by_turns<S>(
-    probed: Vec<(u64, S)>,
+    probed: Vec<Vec<(u64, S)>>,
     most: usize,
     spent: impl Fn() -> bool,
-    sample: impl Fn(&mut S) -> Result<f64, Refusal>,
-) -> Result<Measurement, Refusal> {
-    let (middle, last) = (probed.len() / 2, probed.len() - 1);
-    let chosen = probed.into_iter().enumerate().filter(|(i, _)| [0, middle, last].contains(i));
-    let mut sizes: Vec<(u64, S, Vec<f64>)> =
-        chosen.map(|(_, (firings, size))| (firings, size, Vec::new())).collect();
+    sample: impl Fn(usize, &mut S) -> Result<f64, Refusal>,
+) -> Result<Vec<Measurement>, Refusal> {
+    type Sizes<S> = Vec<(u64, S, Vec<f64>)>;
+    let thin = |probed: Vec<(u64, S)>| -> Sizes<S> {
+        let (middle, last) = (probed.len() / 2, probed.len() - 1);
+        let chosen = probed.into_iter().enumerate().filter(|(i, _)| [0, middle, last].contains(i));
+        chosen.map(|(_, (firings, size))| (firings, size, Vec::new())).collect()
+    };
+    let mut kernels: Vec<Sizes<S>> = probed.into_iter().map(thin).collect();
     let mut taken = 0;
     while taken < most && (taken < MIN_SAMPLES || !spent()) {
-        // Taking turns spreads what disturbs the computer for a while over all sizes.
-        for (_, size, samples) in &mut sizes {
-            samples.push(sample(size)?);
+        // Taking turns spreads what disturbs the computer for a while over all kernels and sizes.
+        for (number, sizes) in kernels.iter_mut().enumerate() {
+            for (_, size, samples) in sizes {
+                samples.push(sample(number, size)?);
+            }
         }
         taken += 1;
     }
-    let (mut points, mut spread) = (Vec::with_capacity(sizes.len()), 0.0f64);
-    for (firings, _, samples) in &mut sizes {
-        let middle = median(samples);
-        let mut off: Vec<f64> = samples.iter().map(|s| (s - middle).abs()).collect();
-        points.push((*firings as f64, middle));
-        spread = spread.max(100.0 * median(&mut off) / middle);
-    }
-    let (call_ps, firing_ps) = fit(&points);
-    let spread_percent = (spread * 10.0).round() / 10.0;
-    Ok(Measurement { call_ps, firing_ps, spread_percent, samples: taken as u32 })
+    let measurement = |sizes: &mut Sizes<S>| {
+        let (mut points, mut spread) = (Vec::with_capacity(sizes.len()), 0.0f64);
+        for (firings, _, samples) in sizes {
+            let middle = median(samples);
+            let mut off: Vec<f64> = samples.iter().map(|s| (s - middle).abs()).collect();
+            points.push((*firings as f64, middle));
+            spread = spread.max(100.0 * median(&mut off) / middle);
+        }
+        let (call_ps, firing_ps) = fit(&points);
+        let spread_percent = (spread * 10.0).round() / 10.0;
+        Measurement { call_ps, firing_ps, spread_percent, samples: taken as u32 }
+    };
+    Ok(kernels.iter_mut().map(measurement).collect())
 }
 
 /// Calls of one firing, of as many as fit the bounds on the longest call, and of some between.

@@ -136,6 +136,7 @@ fn costs_of(compiled: &Compiled, call_ps: u64, firing_ps: u64) -> MeasuredCosts 
             firing_ps,
             spread_percent: 0.0,
             samples: 5,
+            variant: None,
         };
         for device in &program.machine.devices {
             costs.insert(&device.name, CostKey::of(actor, &program.blobs), cost.clone());

@@ -123,6 +123,7 @@ fn cost(op: &str, call_ps: u64) -> MeasuredCost {
         firing_ps: 350,
         spread_percent: 1.5,
         samples: 9,
+        variant: None,
     }
 }
 
@@ -148,7 +149,8 @@ fn the_section_reads_back() {
         costs.insert(device, CostKey(7), cost("Gain", 5_000));
         costs.insert(device, CostKey(3), cost("Iir", 0));
     }
-    costs.insert("cpu:1", CostKey(7), cost("Gain", 8_000));
+    let wide = MeasuredCost { variant: Some("6x64".into()), ..cost("NnMatMul", 8_000) };
+    costs.insert("cpu:1", CostKey(7), wide);
     let text = machine::to_ron_with_costs(&machine, &costs).expect("it can be written");
     assert_eq!(parse(&text), Ok((machine.clone(), costs.clone())), "{text}");
     let section = text.split("costs: ").nth(1).expect("a section");
@@ -197,6 +199,10 @@ fn bad_sections() {
             "E0505 the cost of a firing in picoseconds is 1000000000000001, more than the limit of 1000000000000000",
         ),
         ("E (op: \"Fir\", key: KEY, call_ps: 0, firing_ps: 0)", "E0507 `Fir` cannot cost nothing"),
+        (
+            "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 0, variant: \"6 x 64\")",
+            "E0203 `6 x 64` is no variant of a kernel",
+        ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 1, spread: NaN)",
             "E0203 a spread of NaN percent cannot be",

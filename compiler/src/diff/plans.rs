@@ -68,6 +68,8 @@ fn actors(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
         // The graph has said already that the actor is new or gone.
         let (Some((was, here)), Some((is, there))) = (before, after) else { continue };
         out.words(Kind::Moved, name, here, there);
+        let variant = |f: &FiredView| f.variant.clone().unwrap_or_else(|| "the default".to_owned());
+        out.words(Kind::Variant, name, &variant(was), &variant(is));
         let stage = |f: &FiredView| format!("stage {}", f.stage);
         out.words(Kind::Stage, name, &stage(was), &stage(is));
         out.number(Kind::Time, name, (was.busy_ns, is.busy_ns), duration);

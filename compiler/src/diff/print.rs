@@ -21,6 +21,7 @@ impl Kind {
             Kind::Channel => "channel",
             Kind::Constants => "constants",
             Kind::Moved => "moved",
+            Kind::Variant => "variant",
             Kind::Stage => "stage",
             Kind::Time => "time",
             Kind::Calls => "calls",

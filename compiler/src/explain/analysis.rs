@@ -204,6 +204,19 @@ compile_graph(graph, TiVec::new(), &CompileOptions::default())
         ),
         mend: "use a `GraphBuilder`, which cannot make one, or mend what the message names.",
     },
+    machine!(
+        W0501,
+        "`zbmdc calibrate` names the quickest variant of each kernel in the machine file. This one was written by a \
+         version of zbmd that has other variants: the default one, which gives the same bits, is taken in its place.",
+        r#"Machine(
+    devices: [Device(name: "cpu:0", backend: cpu)],
+    costs: [Costs(devices: ["cpu:0"], entries: [
+        Cost(op: "Gain", key: "b1daea422ed55c12c1c734931f878d06", call_ps: 1000, firing_ps: 500, variant: "13x33"),
+    ])],
+)
+"#,
+        "measure again with `zbmdc calibrate`, or remove the entry."
+    ),
     Page {
         code: Code::W0701,
         text: "`zbmdc calibrate` keeps what it measured in a cache. Its file is damaged, was written for another \

@@ -200,10 +200,11 @@ struct Sums<'a> {
 
 impl<'a> Sums<'a> {
     fn new(program: &Program, ports: &'a PortChannels, plan: &'a Plan) -> Self {
-        let placed = |d: &DeviceId| FiredView {
+        let placed = |(id, d): (zbmd_ir::ActorId, &DeviceId)| FiredView {
             device: d.0,
             lane: u32::MAX,
             start_ns: u64::MAX,
+            variant: plan.variant(id).map(str::to_owned),
             ..FiredView::default()
         };
         Self {
@@ -213,7 +214,7 @@ impl<'a> Sums<'a> {
                 .map(|(id, b)| ((b.channel, b.device), id))
                 .collect(),
             uses: vec![None; plan.buffers.len()],
-            fired: plan.placement.iter().map(placed).collect(),
+            fired: plan.placement.iter_enumerated().map(placed).collect(),
             channels: program.graph.channels.len(),
         }
     }

@@ -213,6 +213,9 @@ pub struct FiredView {
     pub firings: u64,
     /// Time in all calls.
     pub busy_ns: u64,
+    /// The variant of its kernel; null for the default one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
 }
 
 /// A lane.

@@ -188,6 +188,7 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
                 right(count(fired.calls, "call")),
                 right(format!("+{}", duration(fired.busy_ns))),
                 right(format!("{share:.1} %")),
+                left(fired.variant.as_ref().map_or(String::new(), |v| format!("by {v}"))),
             ],
         );
     }

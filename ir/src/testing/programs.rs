@@ -168,6 +168,7 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
         calendars,
         buffers,
         rings: sketch.rings.into(),
+        variants: std::collections::BTreeMap::new(),
     };
     let blobs = TiVec::from(vec![Bytes::from_static(&[0, 0, 0, 63, 0, 0, 0, 63])]);
     let (machine, plans) = (machine(devices), vec![plan].into());

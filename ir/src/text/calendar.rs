@@ -107,7 +107,9 @@ impl Cx<'_> {
             Action::Fire { actor, first, count } => {
                 let name = actor_name(&self.program.graph, actor);
                 let end = first.saturating_add(count);
-                (format!("{name}[{first}..{end}]"), self.fire(actor, first))
+                let variant = self.plan.variant(actor).map(|v| format!(" by {v}"));
+                let variant = variant.unwrap_or_default();
+                (format!("{name}[{first}..{end}]{variant}"), self.fire(actor, first))
             }
             Action::Send { ring, first, count } => self.send(ring, first, count),
             Action::Recv { ring, first, count } => self.recv(ring, first, count),

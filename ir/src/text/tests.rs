@@ -38,6 +38,16 @@ fn times_are_cut_off() {
     assert_eq!(without(&p), text);
 }
 
+#[test]
+fn variants_are_named_where_they_are_not_the_default() {
+    let mut p = programs::chain();
+    let plan = crate::PlanId(0);
+    let text = |p: &Program| calendar(p, &p.plans[plan], TextOptions::default());
+    assert!(!text(&p).contains(" by 6x64"));
+    p.plans[plan].variants.insert(ActorId(1), "6x64".to_owned());
+    assert!(text(&p).contains("s0  up[0..4] by 6x64  a0+0"), "{}", text(&p));
+}
+
 /// Text is also made of what the verifier refuses.
 #[test]
 fn wrong_ids_do_not_panic() {

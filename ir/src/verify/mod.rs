@@ -13,6 +13,7 @@
 //! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores;
 //! - plan (`V03..`, `plan/calendar.rs`, `plan/firings.rs`): placement, one calendar and one compute lane for each
 //!   device with actors, loops, ids, stages, every firing exactly once and in order on its actor's device;
+//!   variants of kernels (`plan/variants.rs`): for actors that run a CPU kernel, with a name that may be one;
 //! - buffers (`V04..`, `plan/buffers.rs`): exactly those needed, sizes, alignment, bounds, device memory;
 //! - order on each device (`V05..`, `plan/order.rs`): reads after the writes and carries they need, and before what
 //!   overwrites them, over all blocks in flight;
@@ -26,7 +27,9 @@
 //!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations.
 //!
 //! Not yet: lanes other than one `Compute` a device (refused); `latency_ns`, `bound_by` and times of releases (only
-//! for people); that devices of a kind cost the same (the machine does not say; only times depend on it); that `scratch_bytes` suffices and ops exist (the executor asks the kernels); `Bool` bytes.
+//! for people); that devices of a kind cost the same (the machine does not say; only times depend on it); that
+//! `scratch_bytes` suffices, ops exist and their kernels have the variants chosen (the executor asks the kernels);
+//! `Bool` bytes.
 
 mod contingencies;
 mod error;

@@ -213,6 +213,30 @@ fn plans_and_calendars() {
 }
 
 #[test]
+fn variants_of_kernels() {
+    fn choose(p: &mut Program, actor: u32, name: &str) {
+        main(p).variants.insert(ActorId(actor), name.to_owned());
+    }
+    let mut program = chain();
+    choose(&mut program, 1, &"a-9".repeat(10));
+    assert_eq!(codes(&program), Vec::<&str>::new(), "a name that a kernel could have");
+    run(&[
+        ("V0323", chain, |p| choose(p, 3, "8x2")),
+        ("V0323", chain, |p| choose(p, u32::MAX, "8x2")),
+        ("V0324", chain, |p| choose(p, 0, "8x2")),
+        ("V0324", chain, |p| choose(p, 2, "8x2")),
+        ("V0324", chain, |p| {
+            p.machine.devices[DeviceId(0)].backend = "cuda".into();
+            choose(p, 1, "8x2");
+        }),
+        ("V0325", chain, |p| choose(p, 1, "")),
+        ("V0325", chain, |p| choose(p, 1, "8x2 ")),
+        ("V0325", chain, |p| choose(p, 1, "Wide")),
+        ("V0325", chain, |p| choose(p, 1, &"8".repeat(33))),
+    ]);
+}
+
+#[test]
 fn buffers_and_memory() {
     run(&[
         ("V0401", chain, |p| buffer(p, 0).channel = ChannelId(7)),

@@ -9,7 +9,7 @@ use zbmd_ir::{DType, TokenType};
 use super::cx::{
     Body, Cx, FLOATS, FloatBody, Plan, Tensors, constant_f32, expect_count, index_at, token, volume,
 };
-use super::gemm::{Act, Extra, Left, PANEL, gemm};
+use super::gemm::{Act, Extra, Left, PANEL, Tile, gemm};
 use super::matmul::act;
 use super::num::Float;
 use super::window::Window;
@@ -82,7 +82,8 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     {
         return Ok(Plan::lazy(out, move || Ok(Box::new(Depthwise::new(s, act)))).flops(3.0 * flops));
     }
-    Ok(Plan::lazy(out, move || Ok(Box::new(Gathered::new(s, act)?))).flops(flops))
+    let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))?) as Box<dyn Body>);
+    Ok(Plan::in_variants(out, &Tile::ALL, make).flops(flops))
 }
 
 /// Plain loops: f64.
@@ -155,6 +156,7 @@ struct Gathered {
     s: Shape,
     padded: Padded,
     act: Act,
+    tile: Tile,
     /// Offset of each output's window in a padded plane; rounded up to whole panels with repetitions of the last.
     spots: Vec<u32>,
     /// Offset of each element of a window, over all channels of a group.
@@ -165,7 +167,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn new(s: Shape, act: Act) -> Result<Self, OpError> {
+    fn new(s: Shape, (act, tile): (Act, Tile)) -> Result<Self, OpError> {
         let padded = Padded::new(&s.window);
         let per = s.channels / s.groups;
         let w = &s.window;
@@ -192,7 +194,7 @@ impl Gathered {
         }
         let depth = taps.len().clamp(1, 512);
         let columns = (65_536 / depth / PANEL * PANEL).clamp(PANEL, 4096).min(spots.len());
-        Ok(Self { s, padded, act, spots, taps, columns, depth })
+        Ok(Self { s, padded, act, tile, spots, taps, columns, depth })
     }
 }
 
@@ -269,6 +271,7 @@ impl Body for Gathered {
                         accumulate: k0 > 0 || added.is_some(),
                         row_bias: bias.filter(|_| last).map(|b| &b[g * filters..]),
                         act: if last { self.act } else { Act::None },
+                        tile: self.tile,
                         ..Extra::default()
                     };
                     let left = Left { data: &weights[k0..], row: taps, column: 1 };

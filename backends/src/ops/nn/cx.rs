@@ -276,7 +276,8 @@ impl<B: FloatBody, F: Float> Body for Typed<B, F> {
     }
 }
 
-type MakeBody = Box<dyn FnOnce() -> Result<Box<dyn Body>, OpError>>;
+/// Makes the body in the variant of a number.
+type MakeBody = Box<dyn FnOnce(usize) -> Result<Box<dyn Body>, OpError>>;
 
 enum Make {
     Ready(Box<dyn Body>),
@@ -284,10 +285,10 @@ enum Make {
 }
 
 impl Make {
-    fn body(self) -> Result<Box<dyn Body>, OpError> {
+    fn body(self, variant: usize) -> Result<Box<dyn Body>, OpError> {
         match self {
             Make::Ready(body) => Ok(body),
-            Make::Lazy(make) => make(),
+            Make::Lazy(make) => make(variant),
         }
     }
 }
@@ -296,6 +297,8 @@ impl Make {
 pub(crate) struct Plan {
     pub(crate) outs: Vec<TokenType>,
     make: Make,
+    /// Names of the body's variants, the default first; none where there is but one.
+    variants: Vec<&'static str>,
     flops: f64,
     /// How it moves elements of operand 0, where it does nothing else.
     pub(crate) moves: Option<Moves>,
@@ -319,13 +322,26 @@ impl Plan {
         outs: Vec<TokenType>,
         make: impl FnOnce() -> Result<Box<dyn Body>, OpError> + 'static,
     ) -> Self {
-        Self::with(outs, Make::Lazy(Box::new(make)))
+        Self::with(outs, Make::Lazy(Box::new(move |_| make())))
+    }
+
+    /// Outputs, and a body that can be had in several variants, which are named, and of which the first is the default.
+    /// All write the same bits and need the same scratch memory.
+    pub(crate) fn in_variants<V: Copy + 'static>(
+        outs: Vec<TokenType>,
+        variants: &[(&'static str, V)],
+        make: impl FnOnce(V) -> Result<Box<dyn Body>, OpError> + 'static,
+    ) -> Self {
+        let (names, values): (Vec<_>, Vec<V>) = variants.iter().copied().unzip();
+        let plan = Self::with(outs, Make::Lazy(Box::new(move |variant| make(values[variant]))));
+        Self { variants: names, ..plan }
     }
 
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        Self { outs, make, flops, moves: None, over: Vec::new(), packs: None }
+        let variants = Vec::new();
+        Self { outs, make, variants, flops, moves: None, over: Vec::new(), packs: None }
     }
 
     /// Says that it moves elements of operand 0 and nothing else.
@@ -389,7 +405,8 @@ impl Plan {
             self.outs.iter().map(|t| (t.bytes() as usize, t.dtype)).collect();
         let make = self.make;
         let flops = self.flops;
-        let made = Made::new(ports, outs, move || Fire::new(make.body()?, sources, types));
+        let fire = move |variant| Fire::new(make.body(variant)?, sources, types);
+        let made = Made::in_variants(ports, outs, self.variants, fire);
         made.flops(flops).over(over)
     }
 }

@@ -22,7 +22,7 @@ const DEPTH: usize = 256;
 const GROUP: usize = 8;
 /// Floats between what is multiplied and what is asked for, where one row goes through the right matrix.
 const AHEAD: usize = 32 * PANEL;
-/// Rows of a block.
+/// Rows of a block: whole tiles of either kind.
 const ROWS: usize = 96;
 /// What is done to a result while it is still in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -67,6 +67,41 @@ pub(crate) struct Left<'a> {
     pub(crate) column: usize,
 }
 
+/// How many rows and panels of a result are summed up in registers at a time: the variants of whatever is a product of
+/// matrices. Each element is the same chain in both.
+///
+/// Tall tiles read few weights for each product. Square ones keep to few rows: a first cache has eight places for rows that
+/// lie a multiple of 4 KiB apart, as those of 1024 floats do. For single rows they leave it to the processor to ask for
+/// weights ahead of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tile {
+    #[default]
+    Tall,
+    Square,
+}
+
+impl Tile {
+    /// Named by rows and columns where vectors are of sixteen floats; tiles of narrower ones have half of each.
+    pub(crate) const ALL: [(&'static str, Self); 2] =
+        [("12x32", Self::Tall), ("6x64", Self::Square)];
+
+    /// Rows of the largest tile.
+    pub(crate) fn rows(self) -> usize {
+        match self {
+            Self::Tall => 12,
+            Self::Square => 6,
+        }
+    }
+
+    /// Panels of the largest tile.
+    pub(crate) fn panels(self) -> usize {
+        match self {
+            Self::Tall => 2,
+            Self::Square => 4,
+        }
+    }
+}
+
 /// What surrounds a product.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extra<'a> {
@@ -77,6 +112,7 @@ pub(crate) struct Extra<'a> {
     /// Added to each column's elements at the end.
     pub(crate) column_bias: Option<&'a [f32]>,
     pub(crate) act: Act,
+    pub(crate) tile: Tile,
 }
 
 /// Floats of a packed matrix of k rows and n columns.
@@ -164,9 +200,9 @@ pub(crate) fn gemm(
     let c = c.as_mut_ptr();
     let product = Product { rows: (0, m), k, columns: (0, n), a, b, c, stride, extra };
     let whole = Shared(product);
-    // Rows by the dozen, which is what tiles are made of, or panels where there are few rows.
+    // Rows of whole tiles, or panels where there are few rows.
     let by_rows = m >= 12 * team::cores();
-    let (all, tile) = if by_rows { (m, 12) } else { (n, PANEL) };
+    let (all, tile) = if by_rows { (m, extra.tile.rows()) } else { (n, PANEL) };
     team::share(m.saturating_mul(n).saturating_mul(k), all, tile, &|part| {
         let mut product = whole.get();
         *if by_rows { &mut product.rows } else { &mut product.columns } = (part.start, part.end);
@@ -256,7 +292,7 @@ unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
                     let steps = (a.row, a.column, k * PANEL, stride);
                     let width = columns.1 - columns.0;
                     // SAFETY: rows r to r + R and the group's columns lie within the matrices.
-                    r += unsafe { row_tile::<V>(r1 - r, &at, width, steps) };
+                    r += unsafe { row_tile::<V>(extra.tile, r1 - r, &at, width, steps) };
                 }
             }
             // SAFETY: the result has these rows and columns.
@@ -302,29 +338,39 @@ type Steps = (usize, usize, usize, usize);
 /// # Safety
 /// See [`nest`].
 #[inline(always)]
-unsafe fn row_tile<V: Vector>(left: usize, at: &At, width: usize, steps: Steps) -> usize {
+unsafe fn row_tile<V: Vector>(
+    tile: Tile,
+    left: usize,
+    at: &At,
+    width: usize,
+    steps: Steps,
+) -> usize {
     // SAFETY: the caller's promise.
     unsafe {
-        match (V::MANY, left) {
-            (true, 12..) => panel_tiles::<V, 12, 2>(at, width, steps),
-            (true, 8..) => panel_tiles::<V, 8, 2>(at, width, steps),
-            (false, 6..) => panel_tiles::<V, 6, 1>(at, width, steps),
-            (true, 4..) => panel_tiles::<V, 4, 4>(at, width, steps),
-            (false, 4..) => panel_tiles::<V, 4, 1>(at, width, steps),
-            (true, 2..) => panel_tiles::<V, 2, 4>(at, width, steps),
-            (false, 2..) => panel_tiles::<V, 2, 2>(at, width, steps),
-            (true, _) => panel_tiles::<V, 1, 8>(at, width, steps),
-            (false, _) => panel_tiles::<V, 1, 4>(at, width, steps),
+        match (V::MANY, tile, left) {
+            (true, Tile::Tall, 12..) => panel_tiles::<V, 12, 2, false>(at, width, steps),
+            (true, Tile::Tall, 8..) => panel_tiles::<V, 8, 2, false>(at, width, steps),
+            (true, Tile::Square, 6..) => panel_tiles::<V, 6, 4, false>(at, width, steps),
+            (true, _, 4..) => panel_tiles::<V, 4, 4, false>(at, width, steps),
+            (true, _, 2..) => panel_tiles::<V, 2, 4, false>(at, width, steps),
+            (true, Tile::Tall, _) => panel_tiles::<V, 1, 8, true>(at, width, steps),
+            (true, Tile::Square, _) => panel_tiles::<V, 1, 4, false>(at, width, steps),
+            (false, Tile::Tall, 6..) => panel_tiles::<V, 6, 1, false>(at, width, steps),
+            (false, Tile::Tall, 4..) => panel_tiles::<V, 4, 1, false>(at, width, steps),
+            (false, Tile::Square, 3..) => panel_tiles::<V, 3, 2, false>(at, width, steps),
+            (false, _, 2..) => panel_tiles::<V, 2, 2, false>(at, width, steps),
+            (false, Tile::Tall, _) => panel_tiles::<V, 1, 4, true>(at, width, steps),
+            (false, Tile::Square, _) => panel_tiles::<V, 1, 2, false>(at, width, steps),
         }
     }
 }
 
-/// R rows over `width` columns, P panels at a time.
+/// R rows over `width` columns, P panels at a time; asks for weights [`AHEAD`] of time where `EARLY`.
 ///
 /// # Safety
 /// See [`nest`].
 #[inline(always)]
-unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
+unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize, const EARLY: bool>(
     at: &At,
     width: usize,
     steps: Steps,
@@ -337,10 +383,10 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
         // SAFETY: whole panels are written in place; the last, partial one through memory of its own.
         unsafe {
             if column + P * PANEL <= width {
-                tile::<V, R, P>(at, b, c, stride, steps);
+                tile::<V, R, P, EARLY>(at, b, c, stride, steps);
                 column += P * PANEL;
             } else if column + PANEL <= width {
-                tile::<V, R, 1>(at, b, c, stride, steps);
+                tile::<V, R, 1, EARLY>(at, b, c, stride, steps);
                 column += PANEL;
             } else {
                 let mut edge = [[0.0_f32; PANEL]; R];
@@ -350,7 +396,7 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
                         std::ptr::copy_nonoverlapping(c.add(r * stride), row.as_mut_ptr(), rest);
                     }
                 }
-                tile::<V, R, 1>(at, b, edge.as_mut_ptr().cast(), PANEL, steps);
+                tile::<V, R, 1, EARLY>(at, b, edge.as_mut_ptr().cast(), PANEL, steps);
                 for (r, row) in edge.iter().enumerate() {
                     std::ptr::copy_nonoverlapping(row.as_ptr(), c.add(r * stride), rest);
                 }
@@ -367,7 +413,7 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize>(
 /// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `c`.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
-unsafe fn tile<V: Vector, const R: usize, const P: usize>(
+unsafe fn tile<V: Vector, const R: usize, const P: usize, const EARLY: bool>(
     at: &At,
     b: *const f32,
     c: *mut f32,
@@ -390,7 +436,7 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
             let mut right = [V::zero(); P];
             for v in 0..P {
                 right[v] = V::load(b.add(v * panel));
-                if R == 1 {
+                if EARLY {
                     // One row meets each weight once: all is waiting for memory, over many pages at a time.
                     V::prefetch(b.wrapping_add(v * panel + AHEAD));
                 }

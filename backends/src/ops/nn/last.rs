@@ -17,12 +17,12 @@ use std::ops::Range;
 use zbmd_ir::DType;
 
 use super::cx::{Body, Cx, Plan, constant_f32, token};
-use super::gemm::{Act, Weights};
+use super::gemm::{Act, Tile, Weights};
 use super::matmul::act;
 use super::window::Window;
 use crate::op::OpError;
 use crate::simd::{Isa, Loop};
-use depthwise::Depthwise;
+use depthwise::{Depthwise, Reuse};
 pub(super) use pool::{global, pool};
 use rows::{Rows, packed_filters, packed_filters_len};
 
@@ -76,24 +76,30 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let act = act(cx)?;
     let image = Image { batch, channels, window };
     let flops = 2.0 * out.iter().product::<usize>() as f64 * (per * kernel[0] * kernel[1]) as f64;
-    let depthwise = per == 1 && filters == groups;
     let (groups_of, own) = ((groups, per, filters / groups), weights.clone());
-    let plan = Plan::lazy(vec![token(DType::F32, &out)], move || {
+    let outs = vec![token(DType::F32, &out)];
+    if per == 1 && filters == groups {
+        let variants = Reuse::of(&image.window);
+        let make = move |reuse| {
+            let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
+            let data = constant_f32(&weights).unwrap_or_default();
+            Ok(Box::new(Depthwise::new(image, &data, bias, (act, reuse))) as Box<dyn Body>)
+        };
+        let plan = match variants {
+            [] => Plan::lazy(outs, move || make(Reuse::Read)),
+            _ => Plan::in_variants(outs, variants, make),
+        };
+        return Ok(plan.flops(3.0 * flops));
+    }
+    let plan = Plan::in_variants(outs, &Tile::ALL, move |tile| {
         let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
         let data = constant_f32(&weights).unwrap_or_default();
-        if depthwise {
-            return Ok(Box::new(Depthwise::new(image, &data, bias, act)) as Box<dyn Body>);
-        }
         let make = || packed_filters(&data, groups_of, kernel);
         let len = packed_filters_len(groups_of, kernel);
         let packed = Weights::new(weights.packed.clone(), len, make)?;
-        Ok(Box::new(Rows::new(image, groups_of, packed, bias, act)?))
+        Ok(Box::new(Rows::new(image, groups_of, packed, bias, (act, tile))?))
     });
-    let plan = plan.flops(if depthwise { 3.0 * flops } else { flops });
-    if depthwise {
-        return Ok(plan);
-    }
-    Ok(plan.over([3]).packs(1, move || {
+    Ok(plan.flops(flops).over([3]).packs(1, move || {
         packed_filters(&constant_f32(&own).unwrap_or_default(), groups_of, kernel)
     }))
 }

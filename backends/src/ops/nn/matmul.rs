@@ -7,7 +7,7 @@ use zbmd_ir::{DType, TokenType};
 use super::cx::{
     Body, Cx, FLOATS, Operand, Plan, Tensors, by_num, constant_f32, expect_count, token, volume,
 };
-use super::gemm::{Act, Extra, Left, Weights, gemm, pack, packed_len};
+use super::gemm::{Act, Extra, Left, Tile, Weights, gemm, pack, packed_len};
 use super::index::{Walk, broadcast, strides};
 use super::num::Num;
 use crate::op::OpError;
@@ -134,12 +134,12 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     let stacked = fixed && cx.operand(0)?.data.is_none() && dtype == DType::F32;
     let (k, n) = (s.k, s.n);
     let weights = right.clone();
-    let plan = Plan::lazy(out, move || {
+    let plan = Plan::in_variants(out, &Tile::ALL, move |tile| {
         let make = || packed_right(&right, (k, n), (n, 1), 1.0);
         let kept = right.packed.clone();
         let packed = fixed.then(|| Weights::new(kept, packed_len(k, n), make)).transpose()?;
         let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
-        Ok(Box::new(MatMul { s, packed, stacked, bias, act }))
+        Ok(Box::new(MatMul { s, packed, stacked, bias, act, tile }))
     })
     .flops(flops);
     if !fixed {
@@ -171,13 +171,15 @@ struct MatMul {
     stacked: bool,
     bias: Option<Vec<f32>>,
     act: Act,
+    tile: Tile,
 }
 
 impl Body for MatMul {
     fn run(&self, t: &mut Tensors<'_>) {
         let Shape { m, k, n, .. } = self.s;
         let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
-        let extra = Extra { column_bias: self.bias.as_deref(), act: self.act, ..Extra::default() };
+        let (act, tile) = (self.act, self.tile);
+        let extra = Extra { column_bias: self.bias.as_deref(), act, tile, ..Extra::default() };
         if let Some(packed) = &self.packed {
             let rows = y.len() / n.max(1);
             return gemm((rows, k, n), Left { data: x, row: k, column: 1 }, packed, y, n, extra);
@@ -322,7 +324,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
     let (fixed, kept) = (weights.data.is_some(), weights.packed.clone());
     let own = weights.clone();
     let make = move || packed_right(&own, (k, n), right, alpha as f32);
-    let plan = Plan::lazy(out, move || {
+    let plan = Plan::in_variants(out, &Tile::ALL, move |tile| {
         let make = || packed_right(&weights, (k, n), right, alpha as f32);
         let packed = fixed.then(|| Weights::new(kept, packed_len(k, n), make)).transpose()?;
         Ok(Box::new(Gemm {
@@ -334,6 +336,7 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             alpha: alpha as f32,
             beta: beta as f32,
             act,
+            tile,
         }))
     })
     .flops(flops);
@@ -349,6 +352,7 @@ struct Gemm {
     alpha: f32,
     beta: f32,
     act: Act,
+    tile: Tile,
 }
 
 impl Body for Gemm {
@@ -373,7 +377,8 @@ impl Body for Gemm {
                 own
             }
         };
-        let extra = Extra { accumulate: self.added.is_some(), act: self.act, ..Extra::default() };
+        let (accumulate, act, tile) = (self.added.is_some(), self.act, self.tile);
+        let extra = Extra { accumulate, act, tile, ..Extra::default() };
         gemm(
             self.mkn,
             Left { data: x, row: self.left.0, column: self.left.1 },

@@ -40,6 +40,8 @@ use crate::kernel::Kernel;
 use crate::kernels::KernelPlan;
 use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, Signature, Work};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
+#[cfg(test)]
+pub(crate) use vector::narrow;
 
 /// An operand of a tensor op.
 #[derive(Clone, Debug, PartialEq)]
@@ -466,9 +468,22 @@ impl Op for Nn {
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
+        self.kernel_in(actor, blobs, 0)
+    }
+
+    fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
+        self.made_for(actor, blobs).map(|made| made.variants).unwrap_or_default()
+    }
+
+    fn kernel_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: usize,
+    ) -> Result<Arc<dyn Kernel>, OpError> {
         let made = self.made_for(actor, blobs)?;
         check_ports(actor, &made.signature)?;
-        made.kernel()
+        made.kernel(variant)
     }
 
     fn pack(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {

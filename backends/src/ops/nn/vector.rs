@@ -10,6 +10,35 @@ pub(super) trait Wide {
     unsafe fn run<V: Vector, const FMA: bool>(self);
 }
 
+/// Bits of the widest vectors that may be used.
+#[cfg(not(test))]
+const fn widest() -> usize {
+    512
+}
+
+#[cfg(test)]
+use narrow::widest;
+
+/// Vectors narrower than the processor's, for tests: what one thread's kernels use, without a team.
+#[cfg(test)]
+pub(crate) mod narrow {
+    use std::cell::Cell;
+
+    thread_local! { static WIDEST: Cell<usize> = const { Cell::new(512) }; }
+
+    pub(super) fn widest() -> usize {
+        WIDEST.get()
+    }
+
+    /// Calls `f` with vectors of at most so many bits.
+    pub(crate) fn with<R>(bits: usize, f: impl FnOnce() -> R) -> R {
+        WIDEST.set(bits);
+        let result = f();
+        WIDEST.set(512);
+        result
+    }
+}
+
 /// Runs the code with the widest vectors that this processor has.
 ///
 /// # Safety
@@ -17,8 +46,9 @@ pub(super) trait Wide {
 pub(super) unsafe fn run_wide<W: Wide>(code: W) {
     #[cfg(target_arch = "x86_64")]
     {
-        let fma = std::arch::is_x86_feature_detected!("fma");
+        let fma = std::arch::is_x86_feature_detected!("fma") && widest() >= 256;
         if fma
+            && widest() >= 512
             && std::arch::is_x86_feature_detected!("avx512f")
             && std::arch::is_x86_feature_detected!("avx512dq")
         {

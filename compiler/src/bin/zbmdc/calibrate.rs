@@ -77,13 +77,14 @@ fn user_cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 
 /// The rows in columns, and the reasons of those that were not measured.
 fn table(rows: &[CostRow]) -> String {
-    let head = ["actor", "op", "device", "call", "firing", "spread", "from"].map(str::to_owned);
+    let head = ["actor", "op", "device", "call", "firing", "spread", "from", "variant"];
+    let head = head.map(str::to_owned);
     let mut lines = vec![head];
     lines.extend(rows.iter().map(cells));
     let width = |column: usize| {
         lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
     };
-    let widths: Vec<usize> = (0..7).map(width).collect();
+    let widths: Vec<usize> = (0..8).map(width).collect();
     let mut out = String::new();
     for cells in &lines {
         let padded: Vec<String> = cells
@@ -106,7 +107,7 @@ fn table(rows: &[CostRow]) -> String {
     out
 }
 
-fn cells(row: &CostRow) -> [String; 7] {
+fn cells(row: &CostRow) -> [String; 8] {
     let more = |first: &str, n: usize| match n {
         0 | 1 => first.to_owned(),
         n => format!("{first} (+{})", n - 1),
@@ -124,7 +125,14 @@ fn cells(row: &CostRow) -> [String; 7] {
         time(row.cost.firing_ps),
         spread,
         row.source.to_string(),
+        variant(row),
     ]
+}
+
+/// The best variant, and how much more than the default one it takes; nothing where that is the best.
+fn variant(row: &CostRow) -> String {
+    let (Some(name), Some(gain)) = (&row.cost.variant, row.gain()) else { return String::new() };
+    format!("{name} {:+.0}%", 100.0 * gain)
 }
 
 /// Three digits or more, in a unit that people read.

@@ -51,7 +51,19 @@ fn timed(
     let now = AtomicU64::new(0);
     let kernel = Timed { now: &now, call_ns, firing_ns, fault_at };
     let task = Task { actor, kernel: &kernel, states: &[] };
-    measure(&task, limits, &|| now.load(Ordering::Relaxed))
+    measure(&[task], limits, &|| now.load(Ordering::Relaxed)).map(|mut all| all.remove(0))
+}
+
+#[test]
+fn variants_are_measured_together() {
+    let (now, actor) = (AtomicU64::new(0), actor(1, 1));
+    let timed = |firing_ns| Timed { now: &now, call_ns: 20, firing_ns, fault_at: usize::MAX };
+    let kernels = [timed(3), timed(2), timed(7)];
+    let tasks = kernels.each_ref().map(|kernel| Task { actor: &actor, kernel, states: &[] });
+    let found = measure(&tasks, &LIMITS, &|| now.load(Ordering::Relaxed)).expect("costs");
+    let costs: Vec<_> = found.iter().map(|m| (m.call_ps, m.firing_ps)).collect();
+    assert_eq!(costs, [(20_000, 3_000), (20_000, 2_000), (20_000, 7_000)]);
+    assert!(found.iter().all(|m| m.samples == found[0].samples));
 }
 
 #[test]
@@ -147,8 +159,8 @@ fn samples_start_from_the_initial_states() {
     let now = AtomicU64::new(0);
     let initial = 5f32.to_ne_bytes();
     let task = Task { actor: &actor, kernel: &Counter { now: &now }, states: &[&initial] };
-    let measured = measure(&task, &LIMITS, &|| now.load(Ordering::Relaxed));
-    assert_eq!(measured.map(|m| (m.call_ps, m.firing_ps)), Ok((30_000_000, 0)));
+    let measured = measure(&[task], &LIMITS, &|| now.load(Ordering::Relaxed));
+    assert_eq!(measured.map(|m| (m[0].call_ps, m[0].firing_ps)), Ok((30_000_000, 0)));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod memory;
 mod order;
 mod rings;
 mod times;
+mod variants;
 
 use std::collections::BTreeMap;
 
@@ -57,6 +58,7 @@ pub(super) fn check(
 ) {
     let before = errors.len();
     let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else { return };
+    variants::check(&cx, errors);
     let lanes = calendar::check(&cx, errors);
     let buffer_of = buffers::check(&cx, errors);
     let ring_of = rings::check_table(&cx, &buffer_of, errors);

@@ -42,13 +42,17 @@ impl Halves {
         let outs: Vec<_> = plan.outs.iter().map(|t| (t.dtype, t.elements() as usize)).collect();
         let make = plan.make;
         let flops = plan.flops;
-        Plan::lazy(plan.outs, move || {
+        let numbered: Vec<_> = plan.variants.iter().copied().zip(0..).collect();
+        let wrap = move |variant| {
             if ins.len() > MAX_CONVERTED || outs.len() > MAX_CONVERTED {
                 return Err(Cx::other("too many operands of a narrow type", "cast them first"));
             }
-            Ok(Box::new(Halves { body: make.body()?, ins, outs }))
-        })
-        .flops(flops)
+            Ok(Box::new(Halves { body: make.body(variant)?, ins, outs }) as Box<dyn Body>)
+        };
+        match numbered.is_empty() {
+            true => Plan::lazy(plan.outs, move || wrap(0)).flops(flops),
+            false => Plan::in_variants(plan.outs, &numbered, wrap).flops(flops),
+        }
     }
 }
 

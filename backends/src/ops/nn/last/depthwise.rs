@@ -6,9 +6,27 @@ use std::ops::Range;
 use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL};
 use super::super::vector::{Vector, Wide, run_wide};
+use super::super::window::Window;
 use super::{Finish, Image, Near, bounds, under, within};
 use crate::simd::{self, fma};
 use crate::team;
+
+/// How pixels meet the taps of a row: the variants. Each output is the same chain in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reuse {
+    /// They are read again for each tap.
+    Read,
+    /// Those of seven windows side by side are read once, where windows are so narrow that they fit into registers.
+    Slide,
+}
+
+impl Reuse {
+    /// Those that there are for a window.
+    pub(super) fn of(w: &Window) -> &'static [(&'static str, Self)] {
+        let narrow = matches!((w.kernel[2], w.stride[2]), (3 | 5, 1 | 2)) && w.dilation[2] == 1;
+        if narrow { &[("read", Self::Read), ("slide", Self::Slide)] } else { &[] }
+    }
+}
 
 /// One filter for each channel.
 pub(super) struct Depthwise {
@@ -17,17 +35,23 @@ pub(super) struct Depthwise {
     taps: Vec<f32>,
     bias: Vec<f32>,
     act: Act,
+    reuse: Reuse,
 }
 
 impl Depthwise {
-    pub(super) fn new(image: Image, weights: &[f32], bias: Option<Vec<f32>>, act: Act) -> Self {
+    pub(super) fn new(
+        image: Image,
+        weights: &[f32],
+        bias: Option<Vec<f32>>,
+        (act, reuse): (Act, Reuse),
+    ) -> Self {
         let c = image.channels;
         let kernel = image.window.kernel[1] * image.window.kernel[2];
         let mut taps = vec![0.0; weights.len()];
         for (i, v) in weights.iter().enumerate() {
             taps[i % kernel * c + i / kernel] = *v;
         }
-        Self { bias: bias.unwrap_or_else(|| vec![0.0; c]), taps, act, image }
+        Self { bias: bias.unwrap_or_else(|| vec![0.0; c]), taps, act, reuse, image }
     }
 }
 
@@ -74,16 +98,25 @@ impl Wide for Channels<'_> {
             while ox < ow {
                 let xs = within(w, 2, ox);
                 // Pixels whose whole windows lie within the image meet the same weights.
-                let four = xs.len() == w.kernel[2]
-                    && ox + 4 <= ow
-                    && within(w, 2, ox + 3).len() == w.kernel[2];
+                let whole = |pixels: usize| {
+                    xs.len() == w.kernel[2]
+                        && ox + pixels <= ow
+                        && within(w, 2, ox + pixels - 1).len() == w.kernel[2]
+                };
                 let (n, near) = (oy * ow + ox, (&ys, &xs));
                 // SAFETY: `check` has seen that images and weights have these sizes; these pixels exist.
                 unsafe {
-                    ox += if four && V::MANY {
-                        self.pixels::<V, FMA, 4, 2>(n, [oy, ox], near)
-                    } else {
-                        self.pixels::<V, FMA, 1, 4>(n, [oy, ox], near)
+                    ox += match (V::MANY, self.d.reuse) {
+                        (true, Reuse::Slide) if whole(7) => {
+                            self.slide::<V, FMA, 7>(n, [oy, ox], near)
+                        }
+                        (true, Reuse::Slide) if whole(4) => {
+                            self.slide::<V, FMA, 4>(n, [oy, ox], near)
+                        }
+                        (true, Reuse::Read) if whole(4) => {
+                            self.pixels::<V, FMA, 4, 2, 0, 0>(n, [oy, ox], near)
+                        }
+                        _ => self.pixels::<V, FMA, 1, 4, 0, 0>(n, [oy, ox], near),
                     };
                 }
             }
@@ -92,13 +125,45 @@ impl Wide for Channels<'_> {
 }
 
 impl Channels<'_> {
-    /// X pixels side by side from number n on, P vectors of channels at a time; returns X.
+    /// X pixels side by side whose windows lie within the image, of a size that [`Reuse::of`] knows.
+    ///
+    /// # Safety
+    /// See [`Self::pixels`].
+    #[inline(always)]
+    unsafe fn slide<V: Vector, const FMA: bool, const X: usize>(
+        &self,
+        n: usize,
+        o: [usize; 2],
+        near: Near<'_>,
+    ) -> usize {
+        let w = &self.d.image.window;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (w.kernel[2], w.stride[2]) {
+                (3, 1) => self.pixels::<V, FMA, X, 1, 3, 1>(n, o, near),
+                (3, 2) => self.pixels::<V, FMA, X, 1, 3, 2>(n, o, near),
+                (5, 1) => self.pixels::<V, FMA, X, 1, 5, 1>(n, o, near),
+                (5, 2) => self.pixels::<V, FMA, X, 1, 5, 2>(n, o, near),
+                _ => self.pixels::<V, FMA, X, 1, 0, 0>(n, o, near),
+            }
+        }
+    }
+
+    /// X pixels side by side from number n on, P vectors of channels at a time; returns X. Where K is not 0, windows are K
+    /// wide and S apart, and none is cut.
     ///
     /// # Safety
     /// The sizes are as [`Self::check`] wants them, the pixels exist and have the same window, and the processor has
     /// the vector's instructions.
     #[inline(always)]
-    unsafe fn pixels<V: Vector, const FMA: bool, const X: usize, const P: usize>(
+    unsafe fn pixels<
+        V: Vector,
+        const FMA: bool,
+        const X: usize,
+        const P: usize,
+        const K: usize,
+        const S: usize,
+    >(
         &self,
         n: usize,
         o: [usize; 2],
@@ -109,16 +174,16 @@ impl Channels<'_> {
         // SAFETY: the caller's promise; channels end at c.
         unsafe {
             while first + P * PANEL <= c {
-                channels::<V, X, P>(self, n, o, near, first);
+                channels::<V, X, P, K, S>(self, n, o, near, first);
                 first += P * PANEL;
             }
             while first + PANEL <= c {
-                channels::<V, X, 1>(self, n, o, near, first);
+                channels::<V, X, 1, K, S>(self, n, o, near, first);
                 first += PANEL;
             }
             if first < c && c >= PANEL {
                 // The last vector overlaps the one before, and gives the same sums there.
-                channels::<V, X, 1>(self, n, o, near, c - PANEL);
+                channels::<V, X, 1, K, S>(self, n, o, near, c - PANEL);
                 first = c;
             }
             for (i, p) in (first..c).flat_map(|i| (0..X).map(move |p| (i, p))) {
@@ -148,13 +213,16 @@ impl Channels<'_> {
     }
 }
 
-/// P vectors of channels of X pixels side by side.
+/// Most pixels of a row under windows that slide.
+const COLUMNS: usize = 17;
+
+/// P vectors of channels of X pixels side by side; for K and S see [`Channels::pixels`].
 ///
 /// # Safety
 /// As for [`Channels::pixels`], and there are so many channels.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
-unsafe fn channels<V: Vector, const X: usize, const P: usize>(
+unsafe fn channels<V: Vector, const X: usize, const P: usize, const K: usize, const S: usize>(
     at: &Channels<'_>,
     n: usize,
     o: [usize; 2],
@@ -175,6 +243,21 @@ unsafe fn channels<V: Vector, const X: usize, const P: usize>(
         for ky in ys.start..ys.end {
             let mut x = at.x.as_ptr().add(under(w, o, [ky, xs.start]) * c + first);
             let mut h = at.d.taps.as_ptr().add((ky * w.kernel[2] + xs.start) * c + first);
+            if K > 0 {
+                for v in 0..P {
+                    let mut columns = [V::zero(); COLUMNS];
+                    for i in 0..(X - 1) * S + K {
+                        columns[i] = V::load(x.add(i * c + v * PANEL));
+                    }
+                    for kx in 0..K {
+                        let h = V::load(h.add(kx * c + v * PANEL));
+                        for p in 0..X {
+                            sums[p][v] = sums[p][v].add_products(columns[p * S + kx], h);
+                        }
+                    }
+                }
+                continue;
+            }
             for _ in xs.start..xs.end {
                 for v in 0..P {
                     let h = V::load(h.add(v * PANEL));

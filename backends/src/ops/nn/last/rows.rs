@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::conv::padded_dims;
 use super::super::cx::{Body, Cx, Tensors};
-use super::super::gemm::{Act, PANEL, Weights};
+use super::super::gemm::{Act, PANEL, Tile, Weights};
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Finish, Image, bounds};
@@ -66,6 +66,7 @@ pub(super) struct Rows {
     per: usize,
     filters: usize,
     act: Act,
+    tile: Tile,
     /// Height and width of the image with its border, where it needs one.
     padded: Option<(usize, usize)>,
     /// Where each output's window begins.
@@ -84,7 +85,7 @@ impl Rows {
         (groups, per, filters): (usize, usize, usize),
         packed: Weights,
         bias: Option<Vec<f32>>,
-        act: Act,
+        (act, tile): (Act, Tile),
     ) -> Result<Self, OpError> {
         let w = &image.window;
         let [_, kh, kw] = w.kernel;
@@ -118,6 +119,7 @@ impl Rows {
             per,
             filters,
             act,
+            tile,
             padded,
             spots,
             runs,
@@ -202,8 +204,10 @@ impl Job<'_> {
         let work = self.pixels.len() * r.runs.len() * r.run * r.filters * r.groups;
         let few = self.pixels.len() < 48 * team::cores();
         let by_panels = (few || !self.resident()) && self.panels.len() >= 4 * team::cores();
-        // Tiles are twelve pixels by two panels.
-        let (all, tile) = if by_panels { (self.panels.len(), 2) } else { (self.pixels.len(), 12) };
+        let (all, tile) = match by_panels {
+            true => (self.panels.len(), r.tile.panels()),
+            false => (self.pixels.len(), r.tile.rows()),
+        };
         team::share(work, all, tile, &|part| {
             let mut job = self.clone();
             *if by_panels { &mut job.panels } else { &mut job.pixels } = part;
@@ -255,6 +259,31 @@ impl Wide for Job<'_> {
 }
 
 impl Job<'_> {
+    /// As many pixels from `first` on as a tile of so many panels takes of those that are left; returns their number.
+    ///
+    /// # Safety
+    /// See [`tile`].
+    #[inline(always)]
+    unsafe fn tiles<V: Vector>(&self, panels: usize, at: &At, first: usize, left: usize) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (V::MANY, panels, left) {
+                (true, 4, 6..) => tile::<V, 6, 4>(self, at, first),
+                (true, 4, 2..) => tile::<V, 2, 4>(self, at, first),
+                (true, 4, _) => tile::<V, 1, 4>(self, at, first),
+                (true, 2, 12..) => tile::<V, 12, 2>(self, at, first),
+                (true, 2, 4..) => tile::<V, 4, 2>(self, at, first),
+                (true, 2, _) => tile::<V, 1, 2>(self, at, first),
+                (true, _, 12..) => tile::<V, 12, 1>(self, at, first),
+                (false, 2, 3..) => tile::<V, 3, 2>(self, at, first),
+                (false, 2, _) => tile::<V, 1, 2>(self, at, first),
+                (false, _, 6..) => tile::<V, 6, 1>(self, at, first),
+                (_, _, 4..) => tile::<V, 4, 1>(self, at, first),
+                _ => tile::<V, 1, 1>(self, at, first),
+            }
+        }
+    }
+
     /// # Safety
     /// [`Self::check`] has found nothing, and the processor has the vector's instructions.
     #[inline(always)]
@@ -268,8 +297,7 @@ impl Job<'_> {
                 let end = (first + pixels).min(self.pixels.end);
                 let mut p = self.panels.start;
                 while p < self.panels.end {
-                    let wide = V::MANY && p + 2 <= self.panels.end;
-                    let take = if wide { 2 } else { 1 };
+                    let take = take::<V>(r.tile, self.panels.end - p);
                     let column = g * r.filters + p * PANEL;
                     let at = At {
                         x: self.x.as_ptr().add(g * r.per),
@@ -285,20 +313,22 @@ impl Job<'_> {
                     };
                     let mut s = first;
                     while s < end {
-                        s += match (V::MANY, wide, end - s) {
-                            (true, true, 12..) => tile::<V, 12, 2>(self, &at, s),
-                            (true, true, 4..) => tile::<V, 4, 2>(self, &at, s),
-                            (true, true, _) => tile::<V, 1, 2>(self, &at, s),
-                            (true, false, 12..) => tile::<V, 12, 1>(self, &at, s),
-                            (false, _, 6..) => tile::<V, 6, 1>(self, &at, s),
-                            (_, _, 4..) => tile::<V, 4, 1>(self, &at, s),
-                            _ => tile::<V, 1, 1>(self, &at, s),
-                        };
+                        s += self.tiles::<V>(take, &at, s, end - s);
                     }
                     p += take;
                 }
             }
         }
+    }
+}
+
+/// How many panels a tile takes of those that are left.
+#[inline(always)]
+fn take<V: Vector>(tile: Tile, left: usize) -> usize {
+    match (V::MANY, tile, left) {
+        (true, Tile::Square, 4..) => 4,
+        (true, _, 2..) | (false, Tile::Square, 2..) => 2,
+        _ => 1,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use zbmd_ir::{Actor, Params, Role, TiVec, TokenType, Value};
 
+use super::super::narrow;
 use super::*;
 use crate::call::Call;
 use crate::op::{Registry, ResolveCx};
@@ -61,6 +62,21 @@ fn run(
     for pair in registry.in_place(&actor, &blobs) {
         call.run_over(&*kernel, (pair.input as usize, pair.output as usize)).unwrap();
         assert!(call.output(0) == apart, "{op} over input {}", pair.input);
+    }
+    for name in registry.variants(&actor, &blobs) {
+        let variant = registry.kernel_in(&actor, &blobs, Some(name)).unwrap();
+        assert_eq!(variant.scratch_bytes(), kernel.scratch_bytes(), "{op} by {name}");
+        let run = |kernel: &dyn crate::kernel::Kernel| {
+            let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
+            ins.iter().enumerate().for_each(|(i, x)| call.input(i).copy_from_slice(&bytes(x.2)));
+            call.run(kernel).unwrap();
+            call.output(0).to_vec()
+        };
+        assert!(run(&*variant) == apart, "{op} by {name}");
+        for bits in [1, 256].into_iter().filter(|_| crate::team::cores() == 1) {
+            let [want, found] = [&*kernel, &*variant].map(|k| narrow::with(bits, || run(k)));
+            assert!(want == found, "{op} by {name}, vectors of {bits} bits");
+        }
     }
     let out = apart.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
     (out.collect(), actor.outputs[0].token.shape.to_vec())
@@ -169,7 +185,15 @@ fn pools_are_those_of_channels_first() {
 #[test]
 fn bits_do_not_depend_on_the_cores() {
     // Pixels are shared, then panels of filters, then lines.
-    for (c, f, g, hw, k) in [(40, 64, 1, 15, 3), (256, 512, 1, 6, 3), (96, 96, 96, 20, 5)] {
+    for (c, f, g, hw, k, stride) in [
+        (40, 64, 1, 15, 3, 1),
+        (256, 512, 1, 6, 3, 1),
+        (24, 240, 1, 23, 1, 1),
+        (96, 96, 96, 20, 5, 1),
+        (40, 40, 40, 31, 5, 2),
+        (48, 48, 48, 19, 3, 1),
+        (33, 33, 33, 20, 3, 2),
+    ] {
         let list = |v: &[i64]| Value::List(v.iter().map(|&v| Value::Int(v)).collect());
         let shape = [f, c / g, k, k].map(|d| d as u32);
         let weights = numbers(f * c / g * k * k, 2);
@@ -179,6 +203,7 @@ fn bits_do_not_depend_on_the_cores() {
             ("w", Value::Tensor(zbmd_ir::BlobId(0), token)),
             ("group", Value::Int(g as i64)),
             ("pads", list(&[1; 4])),
+            ("strides", list(&[stride; 2])),
             ("act", Value::Str("relu".into())),
         ]
         .into_iter()
