@@ -66,7 +66,8 @@ fn a_run_cut_in_two_is_the_run_in_one() {
         let whole_state = outcome.expect("runs").state;
         let cuts: &[u64] = if cfg!(miri) { &[9] } else { &[0, 1, 4, 9, 23] };
         for &cut in cuts {
-            let at = cut as usize * 4;
+            let (_, source) = engine.program().graph.sources().next().expect("a source");
+            let at = cut as usize * 4 * source.outputs[0].rate as usize;
             let half = |range: fn(&[u8], usize) -> &[u8]| -> Streams {
                 given.iter().map(|(n, b)| (n.clone(), range(b, at).to_vec())).collect()
             };

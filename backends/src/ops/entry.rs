@@ -59,8 +59,13 @@ impl Made {
     }
 
     /// Says that the kernel may write output 0 over any of these inputs.
-    pub(crate) fn over(mut self, inputs: impl IntoIterator<Item = usize>) -> Self {
-        let pairs = inputs.into_iter().map(|i| InPlace { input: i as u32, output: 0 });
+    pub(crate) fn over(self, inputs: impl IntoIterator<Item = usize>) -> Self {
+        let pairs = inputs.into_iter().map(|i| InPlace::whole(i as u32, 0));
+        self.in_place(pairs)
+    }
+
+    /// Says what the kernel may write over what.
+    pub(crate) fn in_place(mut self, pairs: impl IntoIterator<Item = InPlace>) -> Self {
         self.in_place.extend(pairs);
         self
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{DType, InPort, OutPort, TokenType, Value};
+use zbmd_ir::{DType, InPlace, InPort, OutPort, TokenType, Value};
 
 pub(crate) use self::halves::Halves;
 use super::super::args::{Args, encode, input_error};
@@ -301,6 +301,8 @@ pub(crate) struct Plan {
     pub(crate) moves: Option<Moves>,
     /// Operands that output 0 may be written over: see [`Plan::over`].
     over: Vec<usize>,
+    /// Operands and outputs of which one is a part of the other, and the byte where it begins: see [`Plan::part`].
+    parts: Vec<(usize, usize, usize)>,
     /// A constant operand that its body reads in another order only, and that order.
     pub(crate) packs: Option<(usize, MakeWeights)>,
 }
@@ -325,7 +327,7 @@ impl Plan {
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        Self { outs, make, flops, moves: None, over: Vec::new(), packs: None }
+        Self { outs, make, flops, moves: None, over: Vec::new(), parts: Vec::new(), packs: None }
     }
 
     /// Says that it moves elements of operand 0 and nothing else.
@@ -338,6 +340,13 @@ impl Plan {
     /// then it asks [`Tensors::over`] or reads them by [`Tensors::map`].
     pub(crate) fn over(mut self, operands: impl IntoIterator<Item = usize>) -> Self {
         self.over.extend(operands);
+        self
+    }
+
+    /// Says that operand `i` and wanted output `o` may be one memory, the smaller `at` bytes into the larger: then the body
+    /// asks [`Tensors::shares`].
+    pub(crate) fn part(mut self, i: usize, o: usize, at: usize) -> Self {
+        self.parts.push((i, o, at));
         self
     }
 
@@ -376,7 +385,16 @@ impl Plan {
                 Some(Operand { data: Some(data), ty, .. }) => Source::Const(data.clone(), ty.dtype),
                 Some(Operand { name, port, ty, .. }) => {
                     let alike = self.outs.first().is_some_and(|out| is_alike(ty, out));
-                    over.extend((alike && self.over.contains(&i)).then_some(ports.len()));
+                    let input = ports.len() as u32;
+                    over.extend(
+                        (alike && self.over.contains(&i)).then(|| InPlace::whole(input, 0)),
+                    );
+                    let parts = self.parts.iter().filter(|part| part.0 == i);
+                    over.extend(parts.map(|&(_, o, at)| InPlace {
+                        input,
+                        output: o as u32,
+                        at_bytes: at as u64,
+                    }));
                     ports.push(in_port(name, port.clone(), 1, 1));
                     Source::Port(ports.len() - 1, port.bytes() as usize)
                 }
@@ -390,7 +408,7 @@ impl Plan {
         let make = self.make;
         let flops = self.flops;
         let made = Made::new(ports, outs, move || Fire::new(make.body()?, sources, types));
-        made.flops(flops).over(over)
+        made.flops(flops).in_place(over)
     }
 }
 
@@ -540,6 +558,32 @@ impl<'a> Tensors<'a> {
     /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`Plan::over`] names it.
     pub(crate) fn over(&self) -> Option<usize> {
         self.over
+    }
+
+    /// Whether operand `i` and wanted output `o` are one memory in this run, as [`Plan::part`] says. Such an operand cannot
+    /// be had otherwise, but for [`Self::part`].
+    pub(crate) fn shares(&self, i: usize, o: usize) -> bool {
+        match self.ins {
+            Inputs::Io { io, places, .. } => match places.get(i) {
+                Some(Place::Port(port, _)) => io.shares(*port, o),
+                _ => false,
+            },
+            Inputs::Slices(_) => false,
+        }
+    }
+
+    /// Bytes of operand `i` over which no output lies, though outputs may lie over others.
+    pub(crate) fn part(&self, i: usize, range: std::ops::Range<usize>) -> &'a [u8] {
+        match self.ins {
+            Inputs::Io { io, places, call, each }
+                if matches!(places.get(i), Some(Place::Port(..))) =>
+            {
+                let Some(Place::Port(port, bytes)) = places.get(i) else { return &[] };
+                let start = call * each * bytes;
+                io.part_bytes(*port, start + range.start..start + range.end)
+            }
+            _ => &self.bytes(i)[range],
+        }
     }
 
     /// `f(x, y)` for all of operand `i` and output 0, in one go or, where they are one, in stretches of which `x` is a
