@@ -115,8 +115,12 @@ impl Op for Mix {
         Err(OpError::Other { message: "Mix is for built graphs".into(), help: String::new() })
     }
 
-    /// All windows are read before anything is written: any output may lie over any input, at any of its bytes.
+    /// All windows are read before anything is written: any output may lie over any input, at any of its bytes, but at
+    /// one place for the two. An actor that names such places has those.
     fn in_place(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
+        if !actor.in_place.is_empty() {
+            return actor.in_place.clone();
+        }
         let inputs = (0..).zip(actor.inputs.iter().map(|p| p.rate * p.token.bytes()));
         let outputs = (0..).zip(actor.outputs.iter().map(|p| p.rate * p.token.bytes()));
         let over = |(input, read): (u32, u64)| {

@@ -117,8 +117,9 @@ fn change_graph(program: &mut Program, random: &mut Random) -> Change {
                 }
                 return Some((format!("what {} may write in place", writer.name), false));
             }
-            let input = random.index(writer.inputs.len())? as u32;
-            writer.in_place.push(InPlace { input, output: channel.from.port, at_bytes });
+            let (input, output) = (random.index(writer.inputs.len())? as u32, channel.from.port);
+            writer.in_place.retain(|pair| (pair.input, pair.output) != (input, output));
+            writer.in_place.push(InPlace { input, output, at_bytes });
             Some((format!("more that {} may write in place", writer.name), false))
         }
         0 => {
