@@ -71,7 +71,8 @@ pub(crate) fn find(
     for pair in pairs.iter().filter(|p| p.fit.is_eq()) {
         if !under.contains(&pair.below) && !over.contains(&pair.above) {
             blocks.lay_over(pair.below, pair.above);
-            (under.insert(pair.below), over.insert(pair.above));
+            under.insert(pair.below);
+            over.insert(pair.above);
         }
     }
     let whole = blocks.tied();
@@ -83,6 +84,8 @@ pub(crate) fn find(
 /// Ties parts to wholes, the whole of one actor after the other.
 fn tie_parts(plan: &Plan, pairs: &[Pair], blocks: &mut Blocks) -> BTreeMap<DeviceId, u64> {
     let mut peaks = BTreeMap::new();
+    if crate::NO_PARTS.load(std::sync::atomic::Ordering::Relaxed) {
+        return peaks;
     let meant: BTreeSet<(BufferId, BufferId, i64)> =
         pairs.iter().map(|p| (p.below, p.above, p.shift)).collect();
     let mut wholes: BTreeMap<(ActorId, BufferId), Vec<(BufferId, i64)>> = BTreeMap::new();

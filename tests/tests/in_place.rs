@@ -130,7 +130,7 @@ fn parts_of_parts_are_one_block() {
         name: "parts",
         sources: { "in": Stream(dtype: f32, shape: [6, 16]), "more": Stream(dtype: f32, shape: [1, 16]) },
         actors: {
-            "cut":  NnSplit(axis: 0, split: [2, 4]),
+            "cut":  NnSplit(axis: 0, split: [2, 4], outputs: [0, 1]),
             "a":    Expr("x * 2.0"),
             "b":    NnReshape(shape: [2, 32]),
             "c":    Expr("x + 1.0"),

@@ -53,6 +53,7 @@ fn random_graphs_replay_like_the_interpreter() {
         assert!(outputs == expected, "seed {seed}: the outputs differ");
         compared += outputs.values().map(Vec::len).sum::<usize>();
     }
+    println!("{over} outputs over inputs; {parts} graphs with parts in wholes");
     assert!(
         multi > 1000 && looped > 100 && over > 500 && compared > 100_000 && parts > 300,
         "{multi} {looped} {over} {compared} {parts}: a weak sample"

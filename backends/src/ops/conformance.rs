@@ -443,12 +443,12 @@ const OVER: &[(&str, &str, &str, &[u32])] = &[
     ("NnUnsqueeze", "axes: [0]", "x: i16[5]", &[0]),
     ("NnIdentity", "", "x: f16[5]", &[0]),
     ("NnBitCast", "to: i32", "x: f32[5]", &[0]),
-    ("NnConcat", "axis: 0", "a: f32[2,8], b: f32[1,8], c: f32[3,8]", &[0, 1, 2]),
-    ("NnConcat", "axis: 1", "a: i16[1,4], b: i16[1,12]", &[0, 1]),
-    ("NnConcat", "axis: 1", "a: f32[2,4], b: f32[2,12]", &[]),
-    ("NnSplit", "axis: 0, split: [1, 2, 3]", "x: f32[6,4]", &[0, 0, 0]),
-    ("NnSplit", "axis: 1, split: [2, 4]", "x: u8[1,6]", &[0, 0]),
-    ("NnSplit", "axis: 1, split: [2, 4]", "x: u8[2,6]", &[]),
+    ("NnConcat", "axis: 0", "x0: f32[2,8], x1: f32[1,8], x2: f32[3,8]", &[0, 1, 2]),
+    ("NnConcat", "axis: 1", "x0: i16[1,4], x1: i16[1,12]", &[0, 1]),
+    ("NnConcat", "axis: 1", "x0: f32[2,4], x1: f32[2,12]", &[]),
+    ("NnSplit", "axis: 0, split: [1, 2, 3], outputs: [0, 1, 2]", "x: f32[6,4]", &[0, 0, 0]),
+    ("NnSplit", "axis: 1, split: [2, 4], outputs: [0, 1]", "x: u8[1,6]", &[0, 0]),
+    ("NnSplit", "axis: 1, split: [2, 4], outputs: [0, 1]", "x: u8[2,6]", &[]),
     ("NnSlice", "starts: [2], ends: [5], axes: [0]", "x: f32[6,4]", &[0]),
     ("NnSlice", "starts: [0], ends: [6], axes: [0]", "x: f32[6,4]", &[0]),
     ("NnSlice", "starts: [1], ends: [3], axes: [1]", "x: f64[1,4,3]", &[0]),
@@ -525,7 +525,7 @@ fn more_in_place_than_a_kernel_can_is_refused() {
         ("Window", "kind: hann", "f32[16]", InPlace::whole(0, 0)),
         ("Sub", "", "x: f32[4], y: f32", InPlace::whole(1, 0)),
         ("Add", "", "x: f32, y: f32", InPlace::whole(0, 1)),
-        ("NnConcat", "axis: 0", "a: f32[16], b: f32[16]", InPlace::whole(1, 0)),
+        ("NnConcat", "axis: 0", "x0: f32[16], x1: f32[16]", InPlace::whole(1, 0)),
     ] {
         let mut actor = subject(op, parameters, inputs).actor;
         actor.in_place.push(pair);
