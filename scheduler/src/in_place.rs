@@ -84,8 +84,6 @@ pub(crate) fn find(
 /// Ties parts to wholes, the whole of one actor after the other.
 fn tie_parts(plan: &Plan, pairs: &[Pair], blocks: &mut Blocks) -> BTreeMap<DeviceId, u64> {
     let mut peaks = BTreeMap::new();
-    if crate::NO_PARTS.load(std::sync::atomic::Ordering::Relaxed) {
-        return peaks;
     let meant: BTreeSet<(BufferId, BufferId, i64)> =
         pairs.iter().map(|p| (p.below, p.above, p.shift)).collect();
     let mut wholes: BTreeMap<(ActorId, BufferId), Vec<(BufferId, i64)>> = BTreeMap::new();
