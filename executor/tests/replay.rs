@@ -26,7 +26,7 @@ fn whole_blocks_give_what_the_interpreter_gives() {
         let engine = engine(program);
         let blocks: &[u64] = if cfg!(miri) { &[3] } else { &[0, 1, 2, 3, 7, 100] };
         for &blocks in blocks {
-            for rest in [0, 1, block - 1] {
+            for rest in [0, 1 % block, block - 1] {
                 let given = inputs(engine.program(), blocks * block + rest);
                 let (outputs, outcome) = run(&engine, RunOptions::default(), &given);
                 let outcome = outcome.expect("runs");
