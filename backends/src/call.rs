@@ -1,7 +1,7 @@
 //! Runs one kernel over memory of its own: for calibration and tests, where no calendar gives it any.
 #![expect(unsafe_code, reason = "lends its own memory to a kernel as ports")]
 
-use zbmd_ir::{Actor, DType, TokenType};
+use zbmd_ir::{Actor, DType, InPlace, TokenType};
 
 use crate::kernel::{Io, Kernel, KernelFault, RawPort, Scratch, Shape};
 
@@ -97,44 +97,68 @@ impl Call {
     /// # Errors
     /// What the kernel reports.
     pub fn run(&mut self, kernel: &dyn Kernel) -> Result<(), KernelFault> {
-        self.fire(kernel, None)
+        self.fire(kernel, &[])
     }
 
-    /// Fires with an output over an input, as plans do where an actor has [`Actor::in_place`]. The input is kept.
+    /// Fires with outputs over inputs, as plans do where an actor has [`Actor::in_place`]. The inputs are kept.
     ///
     /// # Errors
     /// What the kernel reports.
     ///
     /// # Panics
-    /// If the two have different sizes.
-    pub fn run_over(
-        &mut self,
-        kernel: &dyn Kernel,
-        (input, output): (usize, usize),
-    ) -> Result<(), KernelFault> {
-        let (from, to) = (&self.inputs[input], &mut self.outputs[output]);
-        to.as_mut_slice().copy_from_slice(from.as_slice());
-        self.fire(kernel, Some((input as u16, output as u16)))
+    /// If a pair does not lie within its ports, or pairs do not go together: an input with more than one output that is no
+    /// part of it, or an output with more than one input of which it is a part.
+    pub fn run_over(&mut self, kernel: &dyn Kernel, pairs: &[InPlace]) -> Result<(), KernelFault> {
+        let ports = |pair: &InPlace| (pair.input as usize, pair.output as usize);
+        let at = |pair: &InPlace| pair.at_bytes as usize;
+        let (ins, outs) = pairs.iter().partition::<Vec<&InPlace>, _>(|pair| {
+            let (i, o) = ports(pair);
+            self.inputs[i].bytes <= self.outputs[o].bytes
+        });
+        for pair in &ins {
+            let (i, o) = ports(pair);
+            let (from, to) = (&self.inputs[i], &mut self.outputs[o]);
+            to.as_mut_slice()[at(pair)..][..from.bytes].copy_from_slice(from.as_slice());
+        }
+        let kept: Vec<Vec<u8>> =
+            outs.iter().map(|pair| self.inputs[ports(pair).0].as_slice().to_vec()).collect();
+        let result = self.fire(kernel, pairs);
+        for pair in &outs {
+            let (i, o) = ports(pair);
+            let (from, to) = (&self.inputs[i], &mut self.outputs[o]);
+            let bytes = to.bytes;
+            to.as_mut_slice().copy_from_slice(&from.as_slice()[at(pair)..][..bytes]);
+        }
+        for (pair, kept) in outs.iter().zip(kept) {
+            self.inputs[ports(pair).0].as_mut_slice().copy_from_slice(&kept);
+        }
+        result
     }
 
-    fn fire(&mut self, kernel: &dyn Kernel, over: Option<(u16, u16)>) -> Result<(), KernelFault> {
+    fn fire(&mut self, kernel: &dyn Kernel, pairs: &[InPlace]) -> Result<(), KernelFault> {
         let shape = Shape {
             firings: self.firings,
             inputs: self.inputs.len() as u16,
             outputs: self.outputs.len() as u16,
             states: self.states.len() as u16,
-            over,
+            over: !pairs.is_empty(),
         };
         let sides = [&mut self.inputs, &mut self.outputs, &mut self.states];
         self.ports.clear();
         self.ports.extend(sides.into_iter().flatten().map(Memory::port));
-        if let Some((input, output)) = over {
-            self.ports[usize::from(input)] = self.ports[self.inputs.len() + usize::from(output)];
+        for pair in pairs {
+            let (i, o) = (pair.input as usize, self.inputs.len() + pair.output as usize);
+            let (part, whole) =
+                if self.ports[i].bytes <= self.ports[o].bytes { (i, o) } else { (o, i) };
+            let RawPort { ptr, bytes, .. } = self.ports[whole];
+            let at = pair.at_bytes as usize;
+            assert!(at + self.ports[part].bytes <= bytes, "a part beyond its whole");
+            self.ports[part].ptr = ptr.wrapping_add(at);
         }
         let scratch = Scratch(self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
         // SAFETY: every port is a vector of its own, initialised, aligned to 64 bytes, at least as long as `bytes`
-        // and, `self` being borrowed mutably, reachable in no other way until the kernel returns, but for the two that
-        // the shape says to be one.
+        // and, `self` being borrowed mutably, reachable in no other way until the kernel returns, but for parts of others,
+        // which the shape announces.
         let mut io = unsafe { Io::new(&shape, self.ports.as_ptr(), &scratch) };
         kernel.fire(&mut io)
     }

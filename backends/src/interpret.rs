@@ -233,7 +233,7 @@ impl Node {
             inputs: self.inputs.len() as u16,
             outputs: self.outputs.len() as u16,
             states: self.states.len() as u16,
-            over: None,
+            over: false,
         }
     }
 }

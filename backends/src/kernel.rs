@@ -87,8 +87,8 @@ pub struct Shape {
     pub outputs: u16,
     /// State pairs.
     pub states: u16,
-    /// The input and the output, counted as above, that lie in the same bytes; see [`Io::over`].
-    pub over: Option<(u16, u16)>,
+    /// Whether an output lies over an input; see [`Io::over`]. Which ones, their addresses say.
+    pub over: bool,
 }
 
 /// Scratch memory that a device lends to one call after the other: its first byte, aligned to 64, and its bytes.
@@ -117,7 +117,7 @@ impl<'a> Io<'a> {
     /// For `'a`, the row must be valid and unchanged, and every port's `bytes` bytes at `ptr` valid, initialised and
     /// aligned for its dtype; no byte of an output, a state or the scratch memory may be reachable in any other way
     /// (by another port of this call, another thread, or a reference); inputs may overlap each other but nobody may
-    /// write them. Only the two ports of `shape.over` are one memory: equal pointers and bytes. The scratch memory must
+    /// write them. Only where `shape.over` says so may inputs and outputs of this call overlap. The scratch memory must
     /// be valid, initialised and aligned to 64 bytes.
     #[inline(always)]
     pub unsafe fn new(shape: &'a Shape, ports: *const RawPort, scratch: &'a Scratch) -> Self {
@@ -139,12 +139,31 @@ impl<'a> Io<'a> {
         usize::from(self.shape.outputs)
     }
 
-    /// The input that output `index` is written over in this call, if there is one: the output then holds the input's
-    /// tokens until they are overwritten, and the input cannot be asked for. Happens to actors with
+    /// The (first) input that output `index` is written over in this call, if there is one: the output then holds the
+    /// input's tokens until they are overwritten, and the input cannot be asked for. Happens to actors with
     /// [`zbmd_ir::Actor::in_place`] only, whose kernels must do the same either way.
+    ///
+    /// # Panics
+    /// If there is no such output.
     #[inline]
     pub fn over(&self, index: usize) -> Option<usize> {
-        self.shape.over.filter(|over| usize::from(over.1) == index).map(|over| over.0.into())
+        if !self.shape.over {
+            return None;
+        }
+        (0..self.inputs()).find(|&input| self.shares(input, index))
+    }
+
+    /// Whether output `output` is written over input `input` in this call, or over a part of it, or has it as a part. Where
+    /// they lie to each other is what the actor's [`zbmd_ir::InPlace`] says.
+    ///
+    /// # Panics
+    /// If there are no such ports.
+    #[inline]
+    pub fn shares(&self, input: usize, output: usize) -> bool {
+        self.shape.over && {
+            let x = self.port(0, self.shape.inputs, input);
+            overlap(x, self.output_port(output))
+        }
     }
 
     /// The elements of input `index`, all firings' windows together.
@@ -194,6 +213,19 @@ impl<'a> Io<'a> {
         unsafe { std::slice::from_raw_parts(port.ptr, port.bytes) }
     }
 
+    /// Bytes of input `index` that no output is written over, though outputs may be over others.
+    ///
+    /// # Panics
+    /// If there is no such input, it has no such bytes, or an output is written over them.
+    pub fn part_bytes(&self, index: usize, range: std::ops::Range<usize>) -> &'a [u8] {
+        let port = self.port(0, self.shape.inputs, index);
+        assert!(range.start <= range.end && range.end <= port.bytes, "bytes beyond input {index}");
+        let part = RawPort { ptr: port.ptr.wrapping_add(range.start), bytes: range.len(), ..port };
+        self.check_apart(index, part);
+        // SAFETY: as in `input_bytes`; the part lies within the port.
+        unsafe { std::slice::from_raw_parts(part.ptr, part.bytes) }
+    }
+
     /// Output `index` as bytes, whatever its dtype. The same taking rule as [`Self::output`].
     pub fn output_bytes(&mut self, index: usize) -> &'a mut [u8] {
         let port = self.output_port(index);
@@ -227,10 +259,17 @@ impl<'a> Io<'a> {
 
     #[inline]
     fn input_port(&self, index: usize) -> RawPort {
-        // There may be a `&mut` to these bytes, or there may come one.
-        let over = self.shape.over.is_some_and(|over| usize::from(over.0) == index);
+        let port = self.port(0, self.shape.inputs, index);
+        self.check_apart(index, port);
+        port
+    }
+
+    /// Refuses bytes of an input to which there may be a `&mut`, or there may come one.
+    #[inline]
+    fn check_apart(&self, index: usize, part: RawPort) {
+        let over =
+            self.shape.over && (0..self.outputs()).any(|o| overlap(part, self.output_port(o)));
         assert!(!over, "input {index} lies under an output");
-        self.port(0, self.shape.inputs, index)
     }
 
     #[inline]
@@ -261,6 +300,12 @@ impl<'a> Io<'a> {
     }
 }
 
+/// Whether two ports have bytes in common.
+fn overlap(a: RawPort, b: RawPort) -> bool {
+    let (a, b) = ((a.ptr.addr(), a.bytes), (b.ptr.addr(), b.bytes));
+    a.0 < b.0 + b.1 && b.0 < a.0 + a.1
+}
+
 fn check_dtype<T: Element>(port: DType) {
     let fits = T::DTYPE == port || (T::DTYPE == DType::U8 && port == DType::Bool);
     assert!(fits, "port holds {port}, kernel asked for {}", T::DTYPE);
@@ -283,7 +328,7 @@ mod tests {
             dtype: DType::F32,
         };
         let ports = [port(0, 6), port(2, 6), port(16, 4), port(32, 1)];
-        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 1, over: None };
+        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 1, over: false };
         assert_eq!(shape.total(), ports.len());
         let scratch = Scratch(base.wrapping_add(4 * 48), 32);
         // SAFETY: all ports and the scratch lie in `memory`, which only this call touches; what is written is disjoint
@@ -328,11 +373,11 @@ mod tests {
         let port = RawPort { ptr, bytes: 16, dtype: DType::F32 };
         let other = RawPort { ptr: ptr.wrapping_add(64), ..port };
         let ports = [other, port, port];
-        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 0, over: Some((1, 0)) };
+        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 0, over: true };
         let scratch = Scratch(ptr, 0);
         // SAFETY: all ports lie in `memory`, which only this call touches; the last two are one, as the shape says.
         let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
-        assert_eq!((io.over(0), io.over(1)), (Some(1), None));
+        assert_eq!((io.over(0), io.shares(0, 0), io.shares(1, 0)), (Some(1), false, true));
         for input in [|io: &Io<'_>| _ = io.input::<f32>(1), |io: &Io<'_>| _ = io.input_bytes(1)] {
             let asked = std::panic::AssertUnwindSafe(|| input(&io));
             assert!(std::panic::catch_unwind(asked).is_err());
@@ -340,6 +385,28 @@ mod tests {
         let (x, y) = (io.input::<f32>(0), io.output::<f32>(0));
         y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
         assert_eq!(memory.0[..5], [16.0, 18.0, 20.0, 22.0, 4.0]);
+    }
+
+    #[test]
+    fn of_an_input_with_an_output_over_a_part_the_rest_can_be_read() {
+        let mut memory = Memory(std::array::from_fn(|i| i as f32));
+        let ptr = memory.0.as_mut_ptr().cast::<u8>();
+        let port = |at, bytes| RawPort { ptr: ptr.wrapping_add(at), bytes, dtype: DType::F32 };
+        // Eight elements, of which one output has the second half and the other is elsewhere.
+        let ports = [port(0, 32), port(16, 16), port(64, 16)];
+        let shape = Shape { firings: 1, inputs: 1, outputs: 2, states: 0, over: true };
+        let scratch = Scratch(ptr, 0);
+        // SAFETY: all ports lie in `memory`, which only this call touches; outputs are disjoint, and the shape says that
+        // one lies over the input.
+        let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
+        assert_eq!((io.over(0), io.over(1)), (Some(0), None));
+        for range in [0..17, 16..20, 31..32, 32..33] {
+            let asked = std::panic::AssertUnwindSafe(|| io.part_bytes(0, range));
+            assert!(std::panic::catch_unwind(asked).is_err());
+        }
+        io.output_bytes(1).copy_from_slice(io.part_bytes(0, 0..16));
+        io.output::<f32>(0)[0] += 0.5;
+        assert_eq!((memory.0[4], &memory.0[16..20]), (4.5, &[0.0, 1.0, 2.0, 3.0][..]));
     }
 
     #[test]

@@ -246,8 +246,10 @@ pub trait CustomActor: Kernel {
         None
     }
 
-    /// Outputs that the kernel may write over inputs, if a plan puts them there: a firing's tokens have the same bytes
-    /// at both, and the input has no window beyond its rate. Such a kernel asks [`crate::kernel::Io::over`] in every call.
+    /// Outputs that the kernel may write over inputs, if a plan puts them there: of a firing's tokens at both, those of one
+    /// lie within the other's, and the input has no window beyond its rate. A plan may do with several pairs at once, but
+    /// never puts an input into two outputs, or an output over two inputs, of equal sizes. Such a kernel asks
+    /// [`crate::kernel::Io::over`] or [`crate::kernel::Io::shares`] in every call.
     fn in_place(&self) -> Vec<InPlace> {
         Vec::new()
     }
@@ -397,7 +399,7 @@ impl Registry {
         let Some(pair) = actor.in_place.iter().find(|p| !known.contains(p)) else { return Ok(()) };
         Err(OpError::Other {
             message: format!(
-                "actor `{}` is to write output {} over input {}, which op `{}` does not do",
+                "actor `{}` is to write output {} over input {} like that, which op `{}` does not do",
                 actor.name, pair.output, pair.input, actor.op
             ),
             help: "the program was made by another version: compile the model again".to_owned(),
@@ -491,7 +493,7 @@ impl Registry {
     }
 }
 
-/// Whether a firing writes just the bytes at the output that it reads at the input, neither being a state.
+/// Whether of a firing's bytes at the two ports those of one lie within the other's, neither being a state.
 fn fits(actor: &Actor, pair: &InPlace) -> bool {
     let input = actor.inputs.get(pair.input as usize);
     let output = actor.outputs.get(pair.output as usize);
@@ -500,7 +502,9 @@ fn fits(actor: &Actor, pair: &InPlace) -> bool {
     input.zip(output).is_some_and(|(input, output)| {
         let read = input.rate.saturating_mul(input.token.bytes());
         let written = output.rate.saturating_mul(output.token.bytes());
-        stateless && input.window == input.rate && read == written
+        let fits =
+            pair.at_bytes.checked_add(read.min(written)).is_some_and(|e| e <= read.max(written));
+        stateless && input.window == input.rate && fits
     })
 }
 

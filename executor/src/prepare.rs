@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use zbmd_backends::kernel::{Scratch, Shape};
 use zbmd_ir::{
-    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, InPlace, Over,
-    Plan, PlanId, PortChannels, Region, RingId, Role, Slot, trace::OTHER,
+    Action, ActorId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Entry, Graph, Plan, PlanId,
+    PortChannels, Region, RingId, Role, Slot, trace::OTHER,
 };
 
 use crate::arena::{Arena, OutOfMemory};
@@ -158,7 +158,8 @@ struct Lowering<'a> {
     device: DeviceId,
     memory: &'a Memory,
     places: BTreeMap<(ChannelId, DeviceId), BufferId>,
-    over: BTreeMap<ActorId, Over>,
+    /// Actors that write over inputs.
+    over: BTreeSet<ActorId>,
     instrs: Vec<Instr>,
     slots: Vec<Option<Slot>>,
     stages: Vec<u32>,
@@ -197,7 +198,7 @@ pub(crate) fn lower(
         device: calendar.device,
         memory,
         places,
-        over: plan.over(known.graph),
+        over: plan.over(known.graph).into_iter().map(|o| o.actor).collect(),
         instrs: Vec::new(),
         slots: Vec::new(),
         stages: Vec::new(),
@@ -479,7 +480,7 @@ impl Lowering<'_> {
             inputs: self.input_ports(slot, id, first, count),
             outputs: self.output_ports(slot, id, first, count),
             states: self.state_ports(slot, id),
-            over: self.over(id),
+            over: self.over.contains(&id),
         };
         let actor = &self.known.graph.actors[id];
         match (&actor.role, self.known.kernels.of(self.plan, id)) {
@@ -503,15 +504,6 @@ impl Lowering<'_> {
                 unreachable!("the engine makes a kernel for every compute actor")
             }
         }
-    }
-
-    /// The input and the output of a kernel call, states not counted, that the plan has put into the same bytes.
-    fn over(&self, id: ActorId) -> Option<(u16, u16)> {
-        let InPlace { input, output } = self.over.get(&id)?.ports;
-        let actor = &self.known.graph.actors[id];
-        let inputs = (0..input).filter(|&i| actor.state_of_input(i).is_none());
-        let outputs = (0..output).filter(|&o| actor.state_of_output(o).is_none());
-        Some((inputs.count() as u16, outputs.count() as u16))
     }
 
     fn input_ports(&mut self, slot: &Slot, id: ActorId, first: u64, count: u64) -> u16 {

@@ -371,7 +371,7 @@ fn call(
     // SAFETY: `prepare` made the counted ports in a row for this instruction, in a table or staging that nobody changes
     // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
     // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but for
-    // an output that begins where an input does, as `Shape::over` says,
+    // those that lie over inputs, as `Shape::over` says,
     // scratch belongs to the device, whose one worker this is. Buffers are aligned to 64 bytes and tokens are whole
     // elements, so every port is aligned for its dtype; arenas are zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(shape, first, scratch) };
@@ -392,7 +392,7 @@ fn call_again(
 ) -> Result<(), Halt> {
     let mut last = Err(halt);
     for _ in 0..code.retries {
-        if shape.states > 0 || shape.over.is_some() || last.is_ok() {
+        if shape.states > 0 || shape.over || last.is_ok() {
             break;
         }
         last = call(kernel, shape, first, &code.scratch);

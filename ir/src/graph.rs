@@ -110,13 +110,24 @@ pub struct StatePort {
 }
 
 /// An output that a kernel may write over an input: firing by firing, the tokens that it writes into the bytes of the
-/// tokens that it reads. What a plan makes of it is said in the crate's documentation.
+/// tokens that it reads. Either may be a part of the other: of a concatenation the inputs, of a split the outputs. What a
+/// plan makes of it is said in the crate's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InPlace {
     /// Index into [`Actor::inputs`]: no state, and its window is its rate.
     pub input: u32,
-    /// Index into [`Actor::outputs`]: no state, and a firing's tokens have as many bytes as those of the input.
+    /// Index into [`Actor::outputs`]: no state.
     pub output: u32,
+    /// Where the smaller of the two lies in the larger: bytes from the start of a firing's tokens. 0 if both are as
+    /// large.
+    pub at_bytes: u64,
+}
+
+impl InPlace {
+    /// An output as large as the input.
+    pub const fn whole(input: u32, output: u32) -> Self {
+        Self { input, output, at_bytes: 0 }
+    }
 }
 
 /// A node of the graph: a pure function of its windows.
@@ -136,7 +147,7 @@ pub struct Actor {
     pub outputs: Vec<OutPort>,
     /// Port pairs that the kernel updates in place.
     pub state: Vec<StatePort>,
-    /// Outputs that the kernel may write over inputs; a plan makes use of it or not.
+    /// Outputs that the kernel may write over inputs, any number of them in one call; a plan makes use of it or not.
     pub in_place: Vec<InPlace>,
 }
 

@@ -2,21 +2,27 @@
 //!
 //! See the crate documentation for what a plan means; nothing here knows how one is made.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, RingId, TiVec};
+use crate::{ActorId, BufferId, ChannelId, DeviceId, Graph, InPlace, RingId, TiVec, TokenType};
 
 /// An output that a plan has put over an input of the same actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// The ports.
+    /// The actor.
+    pub actor: ActorId,
+    /// Its ports.
     pub ports: InPlace,
     /// The input's buffer.
     pub below: BufferId,
-    /// The output's buffer, which begins at the same byte.
+    /// The output's buffer.
     pub above: BufferId,
+    /// The input's bytes compared with the output's: `Less` where the input is a part of the output, `Greater` where the
+    /// output is a part of the input.
+    pub fit: Ordering,
 }
 
 /// Calendars and memory for one set of devices.
@@ -53,25 +59,37 @@ impl Plan {
         self.variants.get(&actor).map(String::as_str)
     }
 
-    /// What each actor writes over its input: buffers that begin at the same byte, for ports that allow it. Nothing
-    /// where ids do not exist. O(actors + buffers log buffers).
-    pub fn over(&self, graph: &Graph) -> BTreeMap<ActorId, Over> {
+    /// What actors write over their inputs, in their order: buffers in arenas that lie to each other as ports that allow
+    /// it do. A part lies in a whole only where the actor fires once a block, as tokens of several firings lie in a row.
+    /// Nothing where ids do not exist. O(pairs log buffers).
+    pub fn over(&self, graph: &Graph) -> Vec<Over> {
         let at: BTreeMap<_, _> =
             self.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
         let joined = graph.port_channels();
-        let place = |id: BufferId| (self.buffers[id].region, self.buffers[id].offset_bytes);
         let over = |id: ActorId, ports: InPlace| {
             let device = *self.placement.get(id)?;
             let (read, _) = (*joined.inputs[id].get(ports.input as usize)?)?;
             let written = (*joined.outputs[id].get(ports.output as usize)?)?;
             let (below, above) = (*at.get(&(read, device))?, *at.get(&(written, device))?);
-            (below != above && place(below) == place(above)).then_some(Over { ports, below, above })
+            let (b, a) = (&self.buffers[below], &self.buffers[above]);
+            let actor = &graph.actors[id];
+            let (x, y) =
+                (&actor.inputs[ports.input as usize], &actor.outputs[ports.output as usize]);
+            let bytes = |rate: u64, token: &TokenType| rate.saturating_mul(token.bytes());
+            let fit = bytes(x.rate, &x.token).cmp(&bytes(y.rate, &y.token));
+            let (part, whole) = if fit == Ordering::Less { (b, a) } else { (a, b) };
+            let once = (b.block_tokens, a.block_tokens) == (x.rate, y.rate);
+            let meant = below != above
+                && (b.region, a.region) == (Region::Arena, Region::Arena)
+                && whole.offset_bytes.checked_add(ports.at_bytes) == Some(part.offset_bytes)
+                && (fit == Ordering::Equal || once);
+            meant.then_some(Over { actor: id, ports, below, above, fit })
         };
-        let actors = graph.actors.iter_enumerated();
-        let found = actors.filter_map(|(id, actor)| {
-            Some((id, actor.in_place.iter().find_map(|&ports| over(id, ports))?))
-        });
-        found.collect()
+        let pairs = graph
+            .actors
+            .iter_enumerated()
+            .flat_map(|(id, actor)| actor.in_place.iter().map(move |&ports| (id, ports)));
+        pairs.filter_map(|(id, ports)| over(id, ports)).collect()
     }
 }
 

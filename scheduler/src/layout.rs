@@ -7,8 +7,8 @@ use zbmd_ir::{
 };
 
 use crate::ScheduleError;
-use crate::in_place::{self, Below};
-use crate::offsets::{self, Alias, Item, Limits, Verdict};
+use crate::in_place::{self, Tied, Ties};
+use crate::offsets::{self, Alias, Item, Layout, Limits, Verdict};
 use crate::problem::Problem;
 
 /// First and last position in the lane at which a buffer is touched, and by which stages.
@@ -39,7 +39,7 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
             }
         }
     }
-    let below = in_place::find(problem, plan, &at, &touches);
+    let ties = in_place::find(problem, plan, &at, &touches);
     for index in 0..plan.calendars.len() {
         let device = plan.calendars[index].device;
         let mut always = Vec::new();
@@ -62,7 +62,11 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
             plan.buffers[id].offset_bytes = base;
             base = base.saturating_add(plan.buffers[id].size_bytes());
         }
-        let top = base.saturating_add(share(plan, base, transient, &below));
+        let (tied, layout) = share(plan, device, &transient, &ties);
+        for ((_, _, id), offset) in transient.iter().zip(layout.offsets) {
+            plan.buffers[*id].offset_bytes = base.saturating_add(offset);
+        }
+        let top = base.saturating_add(layout.size);
         let calendar = &mut plan.calendars[index];
         calendar.scratch_offset_bytes = top;
         calendar.scratch_bytes = calendar.scratch_bytes.next_multiple_of(limits::ALIGN_BYTES);
@@ -74,7 +78,7 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
             needed_bytes: excess.needed_bytes,
             limit_bytes: excess.limit_bytes,
             block: problem.block,
-            conflict: conflict(plan, calendar, &touches, &below, excess.limit_bytes),
+            conflict: conflict(plan, calendar, &touches, tied, excess.limit_bytes),
         })?;
     }
     Ok(())
@@ -91,7 +95,7 @@ fn conflict(
     plan: &Plan,
     calendar: &Calendar,
     touches: &TiVec<BufferId, Option<Touch>>,
-    below: &Below,
+    tied: &Tied,
     limit_bytes: u64,
 ) -> Vec<ChannelId> {
     let mine = || plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
@@ -102,7 +106,7 @@ fn conflict(
         })
         .collect();
     let ids: Vec<BufferId> = mine().map(|(id, _)| id).collect();
-    tie(&mut items, &ids, below);
+    tie(&mut items, &ids, tied);
     let capacity = limit_bytes.saturating_sub(calendar.scratch_bytes);
     match offsets::conflict(&items, capacity, STEPS) {
         Ok(Verdict::Conflict { items, .. }) => {
@@ -113,12 +117,12 @@ fn conflict(
     }
 }
 
-/// Puts the items of buffers that are written over others where those are.
-fn tie(items: &mut [Item], ids: &[BufferId], below: &Below) {
+/// Ties the items of buffers that lie in one block.
+fn tie(items: &mut [Item], ids: &[BufferId], tied: &Tied) {
     let index: BTreeMap<BufferId, usize> = ids.iter().enumerate().map(|(i, &id)| (id, i)).collect();
     for (item, id) in items.iter_mut().zip(ids) {
-        let under = below.get(id).and_then(|under| index.get(under));
-        item.alias = under.map(|&item| Alias { item, offset: 0 });
+        let alias = |&(root, offset)| Some(Alias { item: *index.get(&root)?, offset });
+        item.alias = tied.get(id).and_then(alias);
     }
 }
 
@@ -195,20 +199,32 @@ fn touch(
 /// Steps of branch and bound for one device: tens of milliseconds at most, as many candidate plans are laid out.
 const STEPS: u64 = 200_000;
 
-/// Lays out buffers that live within one period above `base`. Returns the bytes needed, all there are if they are
-/// beyond any address.
-fn share(plan: &mut Plan, base: u64, live: Vec<(u32, u32, BufferId)>, below: &Below) -> u64 {
-    let mut items: Vec<Item> = live
-        .iter()
-        .map(|&(first, last, id)| item(first, last, plan.buffers[id].size_bytes()))
-        .collect();
-    let ids: Vec<BufferId> = live.iter().map(|&(_, _, id)| id).collect();
-    tie(&mut items, &ids, below);
-    let Ok(layout) = offsets::solve(&items, &Limits { capacity: None, steps: STEPS }) else {
-        return u64::MAX;
+/// Lays out buffers that live within one period: with parts in wholes, or without where that needs fewer bytes. Says
+/// which of them are tied.
+fn share<'t>(
+    plan: &Plan,
+    device: DeviceId,
+    live: &[(u32, u32, BufferId)],
+    ties: &'t Ties,
+) -> (&'t Tied, Layout) {
+    let solve = |tied: &'t Tied| {
+        let sizes =
+            live.iter().map(|&(first, last, id)| item(first, last, plan.buffers[id].size_bytes()));
+        let mut items: Vec<Item> = sizes.collect();
+        let ids: Vec<BufferId> = live.iter().map(|&(_, _, id)| id).collect();
+        tie(&mut items, &ids, tied);
+        // Beyond any address it needs all bytes that there are.
+        let beyond =
+            Layout { offsets: vec![0; live.len()], size: u64::MAX, lower_bound: 0, nodes: 0 };
+        (tied, offsets::solve(&items, &Limits { capacity: None, steps: STEPS }).unwrap_or(beyond))
     };
-    for (&(_, _, id), offset) in live.iter().zip(layout.offsets) {
-        plan.buffers[id].offset_bytes = base.saturating_add(offset);
+    let best = solve(&ties.tied);
+    match ties.peaks.get(&device) {
+        // No layout without parts is smaller than the most that is live at a moment.
+        Some(&peak) if best.1.size > peak => {
+            let without = solve(&ties.whole);
+            if without.1.size < best.1.size { without } else { best }
+        }
+        _ => best,
     }
-    layout.size
 }

@@ -15,6 +15,7 @@ mod in_place;
 mod layout;
 pub mod offsets;
 pub mod order;
+mod parts;
 mod place;
 mod problem;
 pub mod replicate;

@@ -159,7 +159,7 @@ fn ports(
         inputs: inputs.len() as u16,
         outputs: outputs.len() as u16,
         states: states.len() as u16,
-        over: None,
+        over: false,
     };
     Ports { row: [inputs, outputs, states].concat(), shape }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_backends::kernel::{Io, Kernel, KernelFault};
 use zbmd_backends::op::{Op, OpDoc, OpError, Registry, ResolveCx, Signature};
-use zbmd_ir::{Actor, BlobId, InPlace, TiSlice};
+use zbmd_ir::{Actor, BlobId, InPlace, TiSlice, limits};
 
 /// The op. Its kernels take their ports from the actor; replicas of one actor have one hash.
 pub struct Mix;
@@ -20,6 +20,33 @@ struct MixKernel {
     /// Bytes per firing of each output that is no state.
     outputs: Vec<usize>,
     states: usize,
+    /// What may lie over what, by the numbers of the ports that are no states.
+    pairs: Vec<InPlace>,
+}
+
+impl MixKernel {
+    /// Input `i` of the call, gathered from where it lies: also from the outputs that it is a part of or that lie over it.
+    fn input(&self, io: &Io<'_>, i: usize, outputs: &[&mut [u8]]) -> Vec<u8> {
+        let (step, window) = self.inputs[i];
+        let bytes = (io.firings() - 1) * step + window;
+        let pairs = self.pairs.iter().filter(|p| p.input as usize == i);
+        let mut shared: Vec<_> = pairs
+            .map(|p| (p.at_bytes as usize, outputs[p.output as usize].len(), p.output as usize))
+            .filter(|(.., o)| io.shares(i, *o))
+            .collect();
+        // An output as large as the input or larger has all of it.
+        if let Some(&(at, _, o)) = shared.iter().find(|(_, size, _)| *size >= bytes) {
+            return outputs[o][at..at + bytes].to_vec();
+        }
+        shared.sort_unstable();
+        let mut input = Vec::with_capacity(bytes);
+        for (at, size, o) in shared {
+            input.extend_from_slice(io.part_bytes(i, input.len()..at));
+            input.extend_from_slice(&outputs[o][..size]);
+        }
+        input.extend_from_slice(io.part_bytes(i, input.len()..bytes));
+        input
+    }
 }
 
 /// A registry with `Mix` beside the standard ops.
@@ -52,11 +79,11 @@ impl Kernel for MixKernel {
         let mut outputs: Vec<&mut [u8]> =
             (0..self.outputs.len()).map(|i| io.output_bytes(i)).collect();
         let mut states: Vec<&mut [u8]> = (0..self.states).map(|i| io.state_bytes(i)).collect();
+        let inputs: Vec<Vec<u8>> =
+            (0..self.inputs.len()).map(|i| self.input(io, i, &outputs)).collect();
         for firing in 0..firings {
             let mut hash = self.seed;
-            for (i, &(step, window)) in self.inputs.iter().enumerate() {
-                let under = outputs.iter().enumerate().find(|(o, _)| io.over(*o) == Some(i));
-                let input = under.map_or_else(|| io.input_bytes(i), |(_, output)| output);
+            for (i, (input, &(step, window))) in inputs.iter().zip(&self.inputs).enumerate() {
                 hash = absorb(hash ^ i as u64, &input[firing * step..firing * step + window]);
             }
             for state in &mut states {
@@ -88,11 +115,22 @@ impl Op for Mix {
         Err(OpError::Other { message: "Mix is for built graphs".into(), help: String::new() })
     }
 
-    /// All windows of a firing are read before anything is written: any output may lie over any input.
+    /// All windows are read before anything is written: any output may lie over any input, at any of its bytes, but at
+    /// one place for the two. An actor that names such places has those.
     fn in_place(&self, actor: &Actor, _: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        let inputs = 0..actor.inputs.len() as u32;
-        let outputs = 0..actor.outputs.len() as u32;
-        let over = |input| outputs.clone().map(move |output| InPlace { input, output });
+        if !actor.in_place.is_empty() {
+            return actor.in_place.clone();
+        }
+        let inputs = (0..).zip(actor.inputs.iter().map(|p| p.rate * p.token.bytes()));
+        let outputs = (0..).zip(actor.outputs.iter().map(|p| p.rate * p.token.bytes()));
+        let over = |(input, read): (u32, u64)| {
+            outputs.clone().map(move |(output, written): (u32, u64)| {
+                // Other places for other ports, as far as there are any.
+                let places = read.abs_diff(written) / limits::ALIGN_BYTES + 1;
+                let at_bytes = u64::from(input + output) % places * limits::ALIGN_BYTES;
+                InPlace { input, output, at_bytes }
+            })
+        };
         inputs.flat_map(over).collect()
     }
 
@@ -111,6 +149,15 @@ impl Op for Mix {
             .filter(|(i, _)| actor.state_of_input(*i as u32).is_none())
             .map(|(_, p)| (bytes(p.rate, &p.token), bytes(p.window, &p.token)))
             .collect();
+        let without_states = |pair: &InPlace| {
+            let (input, output) = (0..pair.input, 0..pair.output);
+            InPlace {
+                input: input.filter(|&i| actor.state_of_input(i).is_none()).count() as u32,
+                output: output.filter(|&o| actor.state_of_output(o).is_none()).count() as u32,
+                ..*pair
+            }
+        };
+        let pairs = actor.in_place.iter().map(without_states).collect();
         let outputs = actor
             .outputs
             .iter()
@@ -118,6 +165,6 @@ impl Op for Mix {
             .filter(|(i, _)| actor.state_of_output(*i as u32).is_none())
             .map(|(_, p)| bytes(p.rate, &p.token))
             .collect();
-        Ok(Arc::new(MixKernel { seed, inputs, outputs, states: actor.state.len() }))
+        Ok(Arc::new(MixKernel { seed, inputs, outputs, states: actor.state.len(), pairs }))
     }
 }

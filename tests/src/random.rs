@@ -87,7 +87,7 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
     b.graph
 }
 
-/// Lets every output be written over every input that has its size.
+/// Lets every output be written over every input, or over a part, or have it as a part.
 pub fn allow_in_place(graph: &mut Graph) {
     let registry = crate::mix::registry();
     for actor in graph.actors.iter_mut().filter(|a| a.role == Role::Compute) {

@@ -5,7 +5,7 @@
 //! does not hold the token it expects, a lane that can never go on, or a token missing at the end is a violation.
 //! Hand-overs take arbitrarily long, because the devices are stepped in random order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use zbmd_ir::*;
 
@@ -371,8 +371,8 @@ impl Machine<'_> {
             arena[start as usize..end as usize].fill(None);
         }
         let ports = graph.port_channels();
-        // Bytes of the arena that this call reads, with the input and the firing if it is one only.
-        let mut seen: BTreeMap<usize, Option<(u32, u64)>> = BTreeMap::new();
+        // Bytes of the arena that this call reads, with the input, the firing and which of its bytes if it is one only.
+        let mut seen: BTreeMap<usize, Option<(u32, u64, u64)>> = BTreeMap::new();
         for firing in first..first + count {
             let inputs = graph.actors[actor].inputs.iter().zip(&ports.inputs[actor]);
             for (i, (port, joined)) in (0..).zip(inputs) {
@@ -399,15 +399,17 @@ impl Machine<'_> {
                         self.token_number(&buffer, block, position),
                     )?;
                     let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
-                    for byte in (start..end).filter(|_| region == Region::Arena) {
-                        let who = seen.entry(byte).or_insert(Some((i, firing)));
-                        *who = who.filter(|who| *who == (i, firing));
+                    let own = (token - firing * port.rate) * port.token.bytes()..;
+                    for (own, byte) in own.zip(start..end).filter(|_| region == Region::Arena) {
+                        let who = seen.entry(byte).or_insert(Some((i, firing, own)));
+                        *who = who.filter(|who| *who == (i, firing, own));
                     }
                 }
             }
         }
         // A call reads all its windows before it writes. None of that may be among them, but for what a firing alone
-        // reads, by one input that the actor may write over.
+        // reads, by one input, at the very byte at which the actor may write over it. Nothing is written twice.
+        let mut written: BTreeSet<usize> = BTreeSet::new();
         for firing in first..first + count {
             let outputs = graph.actors[actor].outputs.iter().zip(&ports.outputs[actor]);
             for (o, (port, joined)) in (0..).zip(outputs) {
@@ -419,18 +421,31 @@ impl Machine<'_> {
                     self.write(&buffer, 0, 0, block * per_block + firing + 1)?;
                     continue;
                 }
-                let may = |who: Option<(u32, u64)>| {
-                    let pairs = &graph.actors[actor].in_place;
-                    who.is_some_and(|(input, at)| {
-                        at == firing && pairs.contains(&InPlace { input, output: o })
+                let may = |who: Option<(u32, u64, u64)>, byte: u64| {
+                    who.is_some_and(|(input, at, own)| {
+                        let mut pairs = graph.actors[actor].in_place.iter();
+                        let read = &graph.actors[actor].inputs[input as usize];
+                        let is_part =
+                            read.rate * read.token.bytes() < port.rate * port.token.bytes();
+                        at == firing
+                            && pairs.any(|p| {
+                                let (part, whole) = if is_part { (own, byte) } else { (byte, own) };
+                                (p.input, p.output) == (input, o) && p.at_bytes + part == whole
+                            })
                     })
                 };
                 for token in firing * port.rate..(firing + 1) * port.rate {
                     let position = buffer.head_tokens + token;
                     let number = self.token_number(&buffer, block, position);
                     let (_, _, start, end) = self.bytes_at(&buffer, block, position)?;
-                    if let Some((byte, _)) = seen.range(start..end).find(|(_, who)| !may(**who)) {
+                    let first = (token - firing * port.rate) * port.token.bytes();
+                    let mut under = seen.range(start..end);
+                    let wrong = under.find(|(b, who)| !may(**who, first + (**b - start) as u64));
+                    if let Some((byte, _)) = wrong {
                         return violation(format!("{actor} overwrites byte {byte} of its input"));
+                    }
+                    if !(start..end).all(|byte| written.insert(byte)) {
+                        return violation(format!("{actor} writes a byte from {start} on twice"));
                     }
                     self.write(&buffer, block, position, number)?;
                 }

@@ -2,7 +2,7 @@
 
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_graph};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{ChannelId, Graph, Plan, PlanId, Program, TiVec};
+use zbmd_ir::{ChannelId, Graph, Over, Plan, PlanId, Program, TiVec};
 use zbmd_scheduler::{Block, Options, check_deadlock, repetition, schedule};
 use zbmd_tests::random::{self, Shape};
 use zbmd_tests::run::{interpret_program, random_inputs, replay_program};
@@ -34,11 +34,13 @@ fn program(seed: u64, shape: Shape) -> Verified<Program> {
 #[test]
 fn random_graphs_replay_like_the_interpreter() {
     let registry = mix::registry();
-    let (mut multi, mut looped, mut over, mut compared) = (0, 0, 0, 0);
+    let (mut multi, mut looped, mut over, mut compared, mut parts) = (0, 0, 0, 0, 0);
     for seed in 0..2000u64 {
         let program = program(seed, Shape::default());
         let main = &program.plans[PlanId(0)];
-        over += program.plans.iter().map(|p| p.over(&program.graph).len()).sum::<usize>();
+        let found: Vec<Over> = program.plans.iter().flat_map(|p| p.over(&program.graph)).collect();
+        over += found.len();
+        parts += u32::from(found.iter().any(|o| o.fit.is_ne()));
         multi += u32::from(main.calendars.len() > 1);
         looped +=
             u32::from(main.calendars.iter().any(|c| format!("{:?}", c.lanes).contains("Loop")));
@@ -51,9 +53,10 @@ fn random_graphs_replay_like_the_interpreter() {
         assert!(outputs == expected, "seed {seed}: the outputs differ");
         compared += outputs.values().map(Vec::len).sum::<usize>();
     }
+    println!("{over} outputs over inputs; {parts} graphs with parts in wholes");
     assert!(
-        multi > 1000 && looped > 100 && over > 500 && compared > 100_000,
-        "{multi} {looped} {over} {compared}: a weak sample"
+        multi > 1000 && looped > 100 && over > 500 && compared > 100_000 && parts > 300,
+        "{multi} {looped} {over} {compared} {parts}: a weak sample"
     );
 }
 

@@ -62,7 +62,7 @@ mod linux {
         }
 
         fn in_place(&self) -> Vec<InPlace> {
-            self.in_place.then_some(InPlace { input: 0, output: 0 }).into_iter().collect()
+            self.in_place.then_some(InPlace::whole(0, 0)).into_iter().collect()
         }
     }
 

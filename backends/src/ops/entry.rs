@@ -72,9 +72,19 @@ impl Made {
         self
     }
 
-    /// Says that the kernel may write output 0 over any of these inputs.
-    pub(crate) fn over(mut self, inputs: impl IntoIterator<Item = usize>) -> Self {
-        let pairs = inputs.into_iter().map(|i| InPlace { input: i as u32, output: 0 });
+    /// Says that the kernel may write output 0 over any of these inputs that is as large.
+    pub(crate) fn over(self, inputs: impl IntoIterator<Item = usize>) -> Self {
+        let Signature { inputs: xs, outputs: ys, .. } = &self.signature;
+        let bytes = |rate: u64, token: &TokenType| rate.saturating_mul(token.bytes());
+        let size = ys.first().map(|y| bytes(y.rate, &y.token));
+        let alike = |&i: &usize| xs.get(i).map(|x| bytes(x.rate, &x.token)) == size;
+        let pairs: Vec<InPlace> =
+            inputs.into_iter().filter(alike).map(|i| InPlace::whole(i as u32, 0)).collect();
+        self.in_place(pairs)
+    }
+
+    /// Says what the kernel may write over what.
+    pub(crate) fn in_place(mut self, pairs: impl IntoIterator<Item = InPlace>) -> Self {
         self.in_place.extend(pairs);
         self
     }

@@ -1,6 +1,6 @@
 //! Ops that move tokens and elements without looking at them.
 
-use zbmd_ir::{InPort, OutPort, TokenType, limits};
+use zbmd_ir::{InPlace, InPort, OutPort, TokenType, limits};
 
 use super::args::{Args, input_error};
 use super::entry::{Entry, Made, in_port, out_port};
@@ -135,7 +135,7 @@ fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
     let (consumed, produced) = (y.elements() / common, x.elements() / common);
     let bytes = consumed.saturating_mul(x.bytes());
     let made = Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || Ok(Straight));
-    Ok(made.gpu(move || Some(kernels::straight(bytes, 1))))
+    Ok(made.over([0]).gpu(move || Some(kernels::straight(bytes, 1))))
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -148,7 +148,9 @@ struct Straight;
 impl Kernel for Straight {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let y = io.output_bytes(0);
-        y.copy_from_slice(&io.input_bytes(0)[..y.len()]);
+        if !io.shares(0, 0) {
+            y.copy_from_slice(&io.input_bytes(0)[..y.len()]);
+        }
         Ok(())
     }
 }
@@ -194,6 +196,9 @@ fn split(args: &Args<'_>) -> Result<Made, OpError> {
     let count = outputs.len();
     let rate = run.saturating_mul(count as u64);
     let made = Made::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
+    let at = |i: usize| i.saturating_mul(piece) as u64;
+    let part = |i: usize| InPlace { input: 0, output: i as u32, at_bytes: at(i) };
+    let made = made.in_place((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let (count, piece) = (count as u32, piece as u64);
         let part = |i: u32| Part { input: 0, output: i, from: u64::from(i) * piece, to: 0 };
@@ -210,8 +215,14 @@ struct Split {
 impl Kernel for Split {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let count = io.outputs();
+        let bytes = io.firings() * count * self.piece;
         for i in 0..count {
-            let (x, y) = (&io.input_bytes(0)[i * self.piece..], io.output_bytes(i));
+            if io.shares(0, i) {
+                continue;
+            }
+            // Of one firing, the other pieces may lie under their outputs.
+            let end = if io.firings() == 1 { (i + 1) * self.piece } else { bytes };
+            let (x, y) = (io.part_bytes(0, i * self.piece..end), io.output_bytes(i));
             copy_tokens(x, count * self.piece, y, self.piece, self.piece);
         }
         Ok(())
@@ -237,6 +248,9 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
     let y = inputs[0].token.clone();
     let (run, piece) = run(args, &y)?;
     let made = Made::new(inputs, y_out(&y, run.saturating_mul(count)), move || Ok(Merge { piece }));
+    let at = |i: u64| i.saturating_mul(piece as u64);
+    let part = |i: u64| InPlace { input: i as u32, output: 0, at_bytes: at(i) };
+    let made = made.in_place((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let piece = piece as u64;
         let part = |i: u64| Part { input: i as u32, output: 0, from: 0, to: i * piece };
@@ -254,7 +268,7 @@ impl Kernel for Merge {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let y = io.output_bytes(0);
         let count = io.inputs();
-        for i in 0..count {
+        for i in (0..count).filter(|&i| !io.shares(i, 0)) {
             let x = io.input_bytes(i);
             copy_tokens(x, self.piece, &mut y[i * self.piece..], count * self.piece, self.piece);
         }

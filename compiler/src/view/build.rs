@@ -1,5 +1,6 @@
 //! From a verified program to a [`View`].
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use zbmd_ir::verify::Verified;
@@ -135,8 +136,12 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
     let rings = rings(program, plan);
     let mut buffers: Vec<BufferView> =
         plan.buffers.iter_enumerated().map(|(id, b)| sums.buffer(id, b)).collect();
-    for over in plan.over(&program.graph).into_values() {
-        buffers[over.above.index()].over = Some(plan.buffers[over.below].channel.0);
+    for over in plan.over(&program.graph) {
+        let channel = |id: BufferId| Some(plan.buffers[id].channel.0);
+        match over.fit {
+            Ordering::Less => buffers[over.below.index()].part_of = channel(over.above),
+            _ => buffers[over.above.index()].over = channel(over.below),
+        }
     }
     PlanView {
         name: plan.name.clone(),
@@ -296,6 +301,7 @@ impl<'a> Sums<'a> {
             head_tokens: b.head_tokens,
             block_tokens: b.block_tokens,
             over: None,
+            part_of: None,
             live_ns,
         }
     }

@@ -55,10 +55,12 @@ impl View {
         let channel = self.channels.get(buffer.channel as usize);
         let token = channel.map_or("?", |c| &c.token);
         let over = buffer.over.map(|below| format!(" over {}", self.channel_name(below)));
+        let part = buffer.part_of.map(|whole| format!(" in {}", self.channel_name(whole)));
         format!(
-            "{}{}   {} x ({} + {}) {token}",
+            "{}{}{}   {} x ({} + {}) {token}",
             self.channel_name(buffer.channel),
             over.unwrap_or_default(),
+            part.unwrap_or_default(),
             buffer.places,
             buffer.head_tokens,
             buffer.block_tokens

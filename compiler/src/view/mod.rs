@@ -350,9 +350,12 @@ pub struct BufferView {
     pub head_tokens: u64,
     /// New tokens in each block.
     pub block_tokens: u64,
-    /// The channel whose buffer on the same device this one lies over: an actor writes in place.
+    /// The channel whose buffer on the same device this one lies over, or over a part of: an actor writes in place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over: Option<u32>,
+    /// The channel in whose buffer on the same device this one lies: an actor puts that together in place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part_of: Option<u32>,
     /// From its first write to its last read, where its memory is free for others in the rest of the period.
     pub live_ns: Option<(u64, u64)>,
 }

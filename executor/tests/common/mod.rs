@@ -27,6 +27,8 @@ pub(crate) struct Mix {
     inputs: Vec<(usize, usize)>,
     outputs: Vec<usize>,
     states: usize,
+    /// What may lie over what; such actors have no states.
+    in_place: Vec<InPlace>,
 }
 
 impl Mix {
@@ -43,19 +45,36 @@ impl Mix {
                 .map(|(_, p)| p.rate as usize)
                 .collect(),
             states: actor.state.len(),
+            in_place: actor.in_place.clone(),
         }
+    }
+
+    /// An input's windows, from wherever they lie.
+    fn window(&self, io: &Io<'_>, i: usize, outputs: &[&mut [f32]]) -> Vec<f32> {
+        let (rate, window) = self.inputs[i];
+        let size = (io.firings() - 1) * rate + window;
+        let mut tokens = vec![None; size];
+        let pairs = self.in_place.iter().filter(|p| p.input as usize == i);
+        for pair in pairs.filter(|p| io.shares(i, p.output as usize)) {
+            let (at, output) = (pair.at_bytes as usize / 4, &outputs[pair.output as usize]);
+            match output.len() >= size {
+                true => tokens = output[at..at + size].iter().copied().map(Some).collect(),
+                false => (0..output.len()).for_each(|k| tokens[at + k] = Some(output[k])),
+            }
+        }
+        let read = |k: usize| {
+            let bytes = io.part_bytes(i, 4 * k..4 * (k + 1));
+            f32::from_le_bytes(bytes.try_into().expect("four bytes"))
+        };
+        tokens.iter().enumerate().map(|(k, token)| token.unwrap_or_else(|| read(k))).collect()
     }
 }
 
 impl Kernel for Mix {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let mut outputs: Vec<&mut [f32]> = (0..self.outputs.len()).map(|o| io.output(o)).collect();
-        let covered = io.over(0).map(|input| (input, outputs[0].to_vec()));
-        let window = |i| match &covered {
-            Some((input, tokens)) if *input == i => tokens,
-            _ => io.input(i),
-        };
-        let windows: Vec<&[f32]> = (0..self.inputs.len()).map(window).collect();
+        let windows: Vec<Vec<f32>> =
+            (0..self.inputs.len()).map(|i| self.window(io, i, &outputs)).collect();
         let mut states: Vec<&mut [f32]> = (0..self.states).map(|s| io.state(s)).collect();
         for firing in 0..io.firings() {
             let mut sum = 0.125;
@@ -114,7 +133,7 @@ impl Op for TestOp {
 /// All ops of the hand-built programs are [`Mix`].
 pub(crate) fn registry() -> Registry {
     let mut registry = Registry::empty();
-    for name in ["Up", "Fir", "Add", "Mul", "Gain", "Acc"] {
+    for name in ["Up", "Fir", "Add", "Mul", "Gain", "Acc", "Split", "Join"] {
         registry.add(TestOp(name, Box::new(|actor| Arc::new(Mix::of(actor)))));
     }
     registry
@@ -185,11 +204,12 @@ pub(crate) fn on_a_gpu(name: &str) -> Program {
     program
 }
 
-/// Bytes of `tokens` f32 tokens for each source, different for each.
-pub(crate) fn inputs(program: &Program, tokens: u64) -> Streams {
+/// Bytes of f32 tokens for `firings` firings of each source, different for each.
+pub(crate) fn inputs(program: &Program, firings: u64) -> Streams {
     let source = |(id, actor): (zbmd_ir::ActorId, &Actor)| {
         let value = |i: u64| ((i * 7 + id.0 as u64 * 13) % 31) as f32 - 15.0;
-        (actor.name.clone(), (0..tokens).flat_map(|i| value(i).to_le_bytes()).collect())
+        let tokens = 0..firings * actor.outputs[0].rate;
+        (actor.name.clone(), tokens.flat_map(|i| value(i).to_le_bytes()).collect())
     };
     program.graph.sources().map(source).collect()
 }

@@ -107,13 +107,19 @@ fn change_graph(program: &mut Program, random: &mut Random) -> Change {
     match random.below(5) {
         4 => {
             let writer = &mut graph.actors[channel.from.actor];
+            let at_bytes = ALIGN_BYTES * random.below(3) as u64;
             if random.bits().is_multiple_of(2) {
                 let pair = random.index(writer.in_place.len())?;
-                writer.in_place.remove(pair);
+                if random.bits().is_multiple_of(2) {
+                    writer.in_place.remove(pair);
+                } else {
+                    writer.in_place[pair].at_bytes = at_bytes;
+                }
                 return Some((format!("what {} may write in place", writer.name), false));
             }
-            let input = random.index(writer.inputs.len())? as u32;
-            writer.in_place.push(InPlace { input, output: channel.from.port });
+            let (input, output) = (random.index(writer.inputs.len())? as u32, channel.from.port);
+            writer.in_place.retain(|pair| (pair.input, pair.output) != (input, output));
+            writer.in_place.push(InPlace { input, output, at_bytes });
             Some((format!("more that {} may write in place", writer.name), false))
         }
         0 => {
@@ -223,8 +229,8 @@ fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
     let buffer = &mut plan.buffers[id];
     let (what, must_fail) = match random.below(12) {
         10 | 11 => {
-            buffer.offset_bytes = other;
-            ("offset, now that of another,", false)
+            buffer.offset_bytes = other + ALIGN_BYTES * random.below(3) as u64;
+            ("offset, now in another,", false)
         }
         0 => {
             buffer.head_tokens = random.step(buffer.head_tokens);

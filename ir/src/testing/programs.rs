@@ -203,7 +203,7 @@ pub fn chain() -> Program {
 pub fn over() -> Program {
     let mut product =
         actor("mul", "Mul", vec![input("x", 1, 1), input("y", 1, 1)], vec![output("z", 1)]);
-    product.in_place = vec![InPlace { input: 0, output: 0 }, InPlace { input: 1, output: 0 }];
+    product.in_place = vec![InPlace::whole(0, 0), InPlace::whole(1, 0)];
     let actors = vec![
         actor("in", "Source", vec![], vec![output("y", 1)]),
         actor("gain", "Gain", vec![input("x", 1, 1)], vec![output("y", 1)]),
@@ -229,6 +229,51 @@ pub fn over() -> Program {
     let plan = &mut program.plans[PlanId(0)];
     plan.buffers[BufferId(2)].offset_bytes = 0;
     (plan.calendars[0].arena_bytes, plan.calendars[0].scratch_offset_bytes) = (128, 128);
+    program
+}
+
+/// A split, a gain over one of its parts, and a concatenation of that with the other part: all in the memory of what the
+/// source wrote. Blocks of one iteration.
+pub fn parts() -> Program {
+    let (mut split, mut gain, mut join) = (
+        actor("split", "Split", vec![input("x", 48, 48)], vec![output("y", 16), output("z", 32)]),
+        actor("gain", "Gain", vec![input("x", 16, 16)], vec![output("y", 16)]),
+        actor("join", "Join", vec![input("x", 16, 16), input("y", 32, 32)], vec![output("z", 48)]),
+    );
+    let part = |input, output, at_bytes| InPlace { input, output, at_bytes };
+    split.in_place = vec![part(0, 0, 0), part(0, 1, 64)];
+    gain.in_place = vec![InPlace::whole(0, 0)];
+    join.in_place = vec![part(0, 0, 0), part(1, 0, 64)];
+    let actors = vec![
+        actor("in", "Source", vec![], vec![output("y", 48)]),
+        split,
+        gain,
+        join,
+        actor("out", "Sink", vec![input("x", 48, 48)], vec![]),
+    ];
+    let channels = vec![
+        channel((0, 0), &[(1, 0, 0)]),
+        channel((1, 0), &[(2, 0, 0)]),
+        channel((1, 1), &[(3, 1, 0)]),
+        channel((2, 0), &[(3, 0, 0)]),
+        channel((3, 0), &[(4, 0, 0)]),
+    ];
+    let tokens = [48, 16, 32, 16, 48];
+    let sketch = Sketch {
+        block: 1,
+        stages: 1,
+        placement: vec![0; 5],
+        buffers: (0..).zip(tokens).map(|(ch, tokens)| (ch, 0, 1, 0, tokens)).collect(),
+        rings: vec![],
+        lanes: vec![(0..5).map(|actor| fire(0, actor, 1)).collect()],
+        scratch: 0,
+    };
+    let mut program = build("parts", actors, channels, sketch);
+    let plan = &mut program.plans[PlanId(0)];
+    for (buffer, offset) in plan.buffers.iter_mut().zip([0, 0, 64, 0, 0]) {
+        buffer.offset_bytes = offset;
+    }
+    (plan.calendars[0].arena_bytes, plan.calendars[0].scratch_offset_bytes) = (192, 192);
     program
 }
 
@@ -488,6 +533,6 @@ pub fn long(firings: u64) -> Program {
 
 /// All that are small.
 pub fn all() -> Vec<Program> {
-    let small = [chain(), over(), window(), pipeline(), feedback(), state(), two_devices()];
-    small.into_iter().chain([round_trip(), spare()]).collect()
+    let small = [chain(), over(), parts(), window(), pipeline(), feedback(), state()];
+    small.into_iter().chain([two_devices(), round_trip(), spare()]).collect()
 }

@@ -1,5 +1,6 @@
 //! Placement, schedule and memory layout as text.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::table::{Table, left, right};
@@ -104,14 +105,20 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         bytes(calendar.exchange_bytes)
     );
     let mut rows = Vec::new();
-    let under: BTreeMap<BufferId, BufferId> =
-        plan.over(&program.graph).into_values().map(|o| (o.above, o.below)).collect();
+    let mut lies: BTreeMap<BufferId, String> = BTreeMap::new();
+    for o in plan.over(&program.graph) {
+        let (buffer, text) = match o.fit {
+            Ordering::Less => (o.below, format!(" in {}", o.above)),
+            Ordering::Equal | Ordering::Greater => (o.above, format!(" over {}", o.below)),
+        };
+        lies.entry(buffer).or_default().push_str(&text);
+    }
     for (buffer, b) in plan.buffers.iter_enumerated().filter(|(_, b)| b.device == id) {
         let channel = program.graph.channels.get(b.channel);
         let (token, from) = channel.map_or(("?".to_owned(), "?".to_owned()), |c| {
             (c.token.to_string(), out_port(&program.graph, c.from))
         });
-        let over = under.get(&buffer).map_or(String::new(), |under| format!(" over {under}"));
+        let over = lies.get(&buffer).map_or("", String::as_str);
         let cells = vec![
             left(place(b.region, id, b.offset_bytes)),
             right(bytes(b.size_bytes())),

@@ -146,7 +146,7 @@ errors! {
     "V0124" UnknownCode { kernel: usize, blob: BlobId, blobs: usize } "the code of kernel {kernel} is {blob} of {blobs}";
     "V0125" CodeOrder { kernel: usize, format: String, key: u128 } "kernel {kernel} is `{format}` {key:032x}, which must come after the one before it";
     "V0126" InPlacePort { actor: ActorId, port: Port, ports: usize } "{actor} may write in place at {port}, which is in a state or none of {ports}";
-    "V0127" InPlaceShape { actor: ActorId, input: u32, output: u32, read: u128, written: u128, window: u64, rate: u64 } "{actor} may write output {output} over input {input}: {written} bytes a firing over {read}, with a window of {window} at rate {rate}";
+    "V0127" InPlaceShape { actor: ActorId, input: u32, output: u32, at: u64, read: u128, written: u128, window: u64, rate: u64 } "{actor} may write output {output} over input {input}: {written} bytes a firing over {read}, the smaller {at} bytes into the larger, with a window of {window} at rate {rate}";
     // Machine.
     "V0201" DuplicateDevice { name: String, first: DeviceId, second: DeviceId } "{first} and {second} are both called `{name}`";
     "V0202" LinkDevice { link: LinkId, device: DeviceId, devices: usize } "{link} names {device} of {devices} devices";

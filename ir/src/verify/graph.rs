@@ -143,7 +143,7 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
     }
 }
 
-/// Outputs that may be written over inputs: a firing writes just the bytes that it alone reads.
+/// Outputs that may be written over inputs: of a firing's bytes at both ports, those of one lie within the other's.
 fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
     for pair in &actor.in_place {
         let (i, o) = (pair.input as usize, pair.output as usize);
@@ -161,11 +161,14 @@ fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
         let (window, rate) = (read.window, read.rate);
         let read = bytes(rate, &read.token);
         let written = bytes(written.rate, &written.token);
-        if window != rate || read != written {
+        let at = pair.at_bytes;
+        if window != rate || u128::from(at) + read.min(written) > read.max(written) {
+            let (actor, input, output) = (id, pair.input, pair.output);
             errors.push(VerifyError::InPlaceShape {
-                actor: id,
-                input: pair.input,
-                output: pair.output,
+                actor,
+                input,
+                output,
+                at,
                 read,
                 written,
                 window,

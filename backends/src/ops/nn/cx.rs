@@ -2,14 +2,17 @@
 //! firing. Knows no op.
 
 mod halves;
+mod tensors;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use zbmd_ir::{DType, InPort, OutPort, TokenType, Value};
+use zbmd_ir::{DType, InPlace, InPort, OutPort, TokenType, Value};
 
 pub(crate) use self::halves::Halves;
+use self::tensors::Inputs;
+pub(crate) use self::tensors::{STRETCH, Tensors, copy_bytes};
 use super::super::args::{Args, encode, input_error};
 use super::super::entry::{Made, in_port, out_port};
 use super::gpu::Moves;
@@ -304,6 +307,8 @@ pub(crate) struct Plan {
     pub(crate) moves: Option<Moves>,
     /// Operands that output 0 may be written over: see [`Plan::over`].
     over: Vec<usize>,
+    /// Operands and outputs of which one is a part of the other, and the byte where it begins: see [`Plan::part`].
+    parts: Vec<(usize, usize, usize)>,
     /// A constant operand that its body reads in another order only, and that order.
     pub(crate) packs: Option<(usize, MakeWeights)>,
 }
@@ -340,8 +345,8 @@ impl Plan {
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
-        let variants = Vec::new();
-        Self { outs, make, variants, flops, moves: None, over: Vec::new(), packs: None }
+        let (variants, over, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { outs, make, variants, flops, moves: None, over, parts, packs: None }
     }
 
     /// Says that it moves elements of operand 0 and nothing else.
@@ -354,6 +359,13 @@ impl Plan {
     /// then it asks [`Tensors::over`] or reads them by [`Tensors::map`].
     pub(crate) fn over(mut self, operands: impl IntoIterator<Item = usize>) -> Self {
         self.over.extend(operands);
+        self
+    }
+
+    /// Says that operand `i` and wanted output `o` may be one memory, the smaller `at` bytes into the larger: then the body
+    /// asks [`Tensors::shares`].
+    pub(crate) fn part(mut self, i: usize, o: usize, at: usize) -> Self {
+        self.parts.push((i, o, at));
         self
     }
 
@@ -392,7 +404,16 @@ impl Plan {
                 Some(Operand { data: Some(data), ty, .. }) => Source::Const(data.clone(), ty.dtype),
                 Some(Operand { name, port, ty, .. }) => {
                     let alike = self.outs.first().is_some_and(|out| is_alike(ty, out));
-                    over.extend((alike && self.over.contains(&i)).then_some(ports.len()));
+                    let input = ports.len() as u32;
+                    over.extend(
+                        (alike && self.over.contains(&i)).then(|| InPlace::whole(input, 0)),
+                    );
+                    let parts = self.parts.iter().filter(|part| part.0 == i);
+                    over.extend(parts.map(|&(_, o, at)| InPlace {
+                        input,
+                        output: o as u32,
+                        at_bytes: at as u64,
+                    }));
                     ports.push(in_port(name, port.clone(), 1, 1));
                     Source::Port(ports.len() - 1, port.bytes() as usize)
                 }
@@ -407,7 +428,7 @@ impl Plan {
         let flops = self.flops;
         let fire = move |variant| Fire::new(make.body(variant)?, sources, types);
         let made = Made::in_variants(ports, outs, self.variants, fire);
-        made.flops(flops).over(over)
+        made.flops(flops).in_place(over)
     }
 }
 
@@ -534,106 +555,6 @@ impl Kernel for Fire {
     fn scratch_bytes(&self) -> usize {
         self.body.scratch_bytes()
     }
-}
-
-enum Inputs<'a> {
-    Io { io: &'a Io<'a>, places: &'a [Place], call: usize, each: usize },
-    Slices(&'a [Option<&'a [u8]>]),
-}
-
-/// The operands, outputs and scratch memory of one run of a body.
-pub(crate) struct Tensors<'a> {
-    ins: Inputs<'a>,
-    outs: [&'a mut [u8]; Io::MAX_MUT_PORTS],
-    /// The operand that output 0 is written over in this run.
-    over: Option<usize>,
-    scratch: &'a mut [u8],
-}
-
-/// Elements that are copied out of an output's way at a time: few enough to stay in the first-level cache.
-pub(crate) const STRETCH: usize = 256;
-
-impl<'a> Tensors<'a> {
-    /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`Plan::over`] names it.
-    pub(crate) fn over(&self) -> Option<usize> {
-        self.over
-    }
-
-    /// `f(x, y)` for all of operand `i` and output 0, in one go or, where they are one, in stretches of which `x` is a
-    /// copy.
-    pub(crate) fn map<A: bytemuck::Pod, B: bytemuck::Pod>(
-        &mut self,
-        i: usize,
-        f: impl Fn(&[A], &mut [B]),
-    ) {
-        if self.over != Some(i) {
-            return f(self.get(i), self.out(0));
-        }
-        let mut copy = [A::zeroed(); STRETCH];
-        for y in self.out::<B>(0).chunks_mut(STRETCH) {
-            let x = &mut copy[..y.len()];
-            copy_bytes(y, x);
-            f(x, y);
-        }
-    }
-
-    /// The bytes of operand `i`; empty where it is missing.
-    pub(crate) fn bytes(&self, i: usize) -> &'a [u8] {
-        self.try_bytes(i).unwrap_or_default()
-    }
-
-    fn try_bytes(&self, i: usize) -> Option<&'a [u8]> {
-        match self.ins {
-            Inputs::Slices(slices) => slices.get(i).copied().flatten(),
-            Inputs::Io { io, places, call, each } => match places.get(i)? {
-                Place::Missing => None,
-                Place::Port(port, bytes) => {
-                    Some(&io.input_bytes(*port)[call * each * bytes..][..each * bytes])
-                }
-                Place::Const(data) => Some(data.bytes()),
-            },
-        }
-    }
-
-    /// The elements of operand `i`; empty where it is missing.
-    pub(crate) fn get<T: bytemuck::Pod>(&self, i: usize) -> &'a [T] {
-        // An empty slice may lie anywhere, also where no element could.
-        self.opt(i).unwrap_or_default()
-    }
-
-    /// The elements of operand `i`, if it is there.
-    pub(crate) fn opt<T: bytemuck::Pod>(&self, i: usize) -> Option<&'a [T]> {
-        self.try_bytes(i)
-            .map(|b| if b.is_empty() { Default::default() } else { bytemuck::cast_slice(b) })
-    }
-
-    /// The elements of wanted output `o`. Once a run.
-    pub(crate) fn out<T: bytemuck::Pod>(&mut self, o: usize) -> &'a mut [T] {
-        match std::mem::take(&mut self.outs[o]) {
-            [] => &mut [],
-            bytes => bytemuck::cast_slice_mut(bytes),
-        }
-    }
-
-    /// Output `o`, where an op may lack it.
-    pub(crate) fn out_bytes(&mut self, o: usize) -> &'a mut [u8] {
-        std::mem::take(&mut self.outs[o])
-    }
-
-    /// The scratch memory. Once a run.
-    pub(crate) fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
-        let bytes = std::mem::take(&mut self.scratch);
-        if bytes.is_empty() {
-            return &mut [];
-        }
-        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut bytes[..whole])
-    }
-}
-
-/// Copies elements of one type to as many of another of the same size.
-pub(crate) fn copy_bytes<A: bytemuck::Pod, B: bytemuck::Pod>(from: &[A], to: &mut [B]) {
-    bytemuck::cast_slice_mut::<B, u8>(to).copy_from_slice(bytemuck::cast_slice(from));
 }
 
 /// The bytes of a parameter that stands for an operand: a tensor, a number or lists of numbers in `dtype`.

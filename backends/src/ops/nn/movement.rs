@@ -29,13 +29,22 @@ fn strided(cx: &Cx<'_>, shape: &[usize], out: &[usize], steps: Vec<isize>, start
         start: start.unsigned_abs(),
         size,
     };
+    let run = is_run(shape, &steps);
     let copy = Strided::new(shape, steps, start, size)?;
-    Ok(Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
-        let x = t.bytes(0);
-        copy.run(x, t.out_bytes(0));
-    })
-    .moves(moves)
-    .flops(0.25 * volume(out) as f64))
+    let plan = Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
+        if !t.shares(0, 0) {
+            let x = t.bytes(0);
+            copy.run(x, t.out_bytes(0));
+        }
+    });
+    let plan = plan.moves(moves).flops(0.25 * volume(out) as f64);
+    Ok(if run { plan.part(0, 0, start.unsigned_abs() * size) } else { plan })
+}
+
+/// Whether elements at such steps lie one behind the other.
+fn is_run(shape: &[usize], steps: &[isize]) -> bool {
+    let dense = strides(shape);
+    shape.iter().zip(steps).zip(dense).all(|((&n, &step), dense)| n == 1 || step == dense as isize)
 }
 
 fn signed(v: Vec<usize>) -> Vec<isize> {
@@ -271,18 +280,26 @@ pub(super) fn concat(cx: &Cx<'_>) -> Made {
         parts.push((outer, n * inner * size));
     }
     let row: usize = parts.iter().map(|p| p.1).sum();
-    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
+    let sizes = parts.clone();
+    let plan = Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
         let y = t.out_bytes(0);
         let mut at = 0;
         for (i, &(outer, bytes)) in parts.iter().enumerate() {
-            let x = t.bytes(i);
-            for o in 0..outer {
-                y[o * row + at..][..bytes].copy_from_slice(&x[o * bytes..][..bytes]);
+            if !t.shares(i, 0) {
+                let x = t.bytes(i);
+                for o in 0..outer {
+                    y[o * row + at..][..bytes].copy_from_slice(&x[o * bytes..][..bytes]);
+                }
             }
             at += bytes;
         }
-    })
-    .flops(0.25 * volume(&out) as f64))
+    });
+    let plan = plan.flops(0.25 * volume(&out) as f64);
+    let mut at = 0;
+    Ok(sizes.iter().enumerate().fold(plan, |plan, (i, &(outer, bytes))| {
+        at += bytes;
+        if outer == 1 { plan.part(i, 0, at - bytes) } else { plan }
+    }))
 }
 
 pub(super) fn split(cx: &Cx<'_>) -> Made {
@@ -317,16 +334,22 @@ pub(super) fn split(cx: &Cx<'_>) -> Made {
         places.push((before * inner * size, parts[w] * inner * size));
     }
     let row = n * inner * size;
-    Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
-        let x = t.bytes(0);
+    let parts = places.clone();
+    let plan = Plan::new(outs, move |t: &mut Tensors<'_>| {
         for (i, &(at, bytes)) in places.iter().enumerate() {
+            if t.shares(0, i) {
+                continue;
+            }
             let y = t.out_bytes(i);
             for o in 0..outer {
-                y[o * bytes..][..bytes].copy_from_slice(&x[o * row + at..][..bytes]);
+                let x = t.part(0, o * row + at..o * row + at + bytes);
+                y[o * bytes..][..bytes].copy_from_slice(x);
             }
         }
-    })
-    .flops(0.25 * volume(&from) as f64))
+    });
+    let plan = plan.flops(0.25 * volume(&from) as f64);
+    let parts = parts.iter().filter(|_| outer == 1).enumerate();
+    Ok(parts.fold(plan, |plan, (i, &(at, _))| plan.part(0, i, at)))
 }
 
 /// A tensor made of places of operand 0, or of a fill value, chosen when the kernel is made.

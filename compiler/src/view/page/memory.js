@@ -78,6 +78,6 @@ class MemoryMap {
     const { b } = best, size = bytes(b.stride_bytes * b.places);
     if (b.scratch) return { actor: null, text: `scratch of kernels\n${size} at ${b.offset_bytes}` };
     const channel = view.channels[b.channel], live = b.live_ns ? `live from ${duration(b.live_ns[0])} to ${duration(b.live_ns[1])}` : "live always";
-    return { actor: channel.from, text: `${channel.name}\n${size} at ${b.offset_bytes}: ${b.places} x (${b.head_tokens} + ${b.block_tokens}) ${channel.token}\n${live}${b.over == null ? "" : `, over ${view.channels[b.over].name}`}` };
+    return { actor: channel.from, text: `${channel.name}\n${size} at ${b.offset_bytes}: ${b.places} x (${b.head_tokens} + ${b.block_tokens}) ${channel.token}\n${live}${b.over == null ? "" : `, over ${view.channels[b.over].name}`}${b.part_of == null ? "" : `, in ${view.channels[b.part_of].name}`}` };
   }
 }

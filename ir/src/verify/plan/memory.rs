@@ -1,15 +1,20 @@
-//! No two things that are live at the same time overlap in a region, but for outputs that are written over inputs:
-//! those are one thing, live from the first of them to the last.
+//! No two things that are live at the same time overlap in a region.
+//!
+//! Of an execution there are two moments: one in which a slot reads and writes, and the one after it. Bytes that an
+//! actor writes over its input change hands there: to the larger of the two buffers for the actor's executions, before
+//! which the input has them and after which the output. So a part gives way to the whole: an input in an output is over one
+//! moment before the actor begins, an output in an input begins one moment after the (one) execution. Whatever else lies
+//! there meets one of the three, two parts in the same place meet each other, and no pair needs a rule of its own.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::Cx;
-use super::in_place::{InPlace, Over};
 use super::order::Live;
 use crate::verify::error::{Errors, Memory, VerifyError};
-use crate::{BufferId, DeviceId, Region, TiVec};
+use crate::{BufferId, DeviceId, Over, Region, TiVec};
 
-/// Bytes `[start, end)` during executions `[first, last]`.
+/// Bytes `[start, end)` during moments `[first, last]`.
 struct Block {
     memory: Memory,
     start: u64,
@@ -18,35 +23,31 @@ struct Block {
     last: u64,
 }
 
+const ALWAYS: (u64, u64) = (0, u64::MAX);
+
 /// Sweeps each region over the executions of its device. O(n log n) in the buffers.
 pub(super) fn check(
     cx: &Cx<'_>,
     live: &TiVec<BufferId, Option<Live>>,
-    over: &InPlace,
+    over: &[Over],
     errors: &mut Errors,
 ) {
     let mut regions: BTreeMap<(DeviceId, Region), Vec<Block>> = BTreeMap::new();
-    let always = Live { first: 0, last: u64::MAX };
-    let ground = ground(cx, live, over, errors);
-    let mut whole: TiVec<BufferId, Option<Block>> = cx.plan.buffers.iter().map(|_| None).collect();
+    let moments = moments(cx, live, over, errors);
     for (id, buffer) in cx.plan.buffers.iter_enumerated() {
-        let Live { first, last } = live[id].unwrap_or(always);
         let (start, end) = (buffer.offset_bytes, buffer.offset_bytes + buffer.size_bytes());
-        let memory = Memory::Buffer(ground[id]);
-        let block = whole[ground[id]].get_or_insert(Block { memory, start, end, first, last });
-        block.end = block.end.max(end);
-        block.first = block.first.min(first);
-        block.last = block.last.max(last);
-    }
-    for (id, block) in whole.into_iter_enumerated().filter_map(|(id, b)| Some((id, b?))) {
-        let buffer = &cx.plan.buffers[id];
-        regions.entry((buffer.device, buffer.region)).or_default().push(block);
+        let (memory, (first, last)) = (Memory::Buffer(id), moments[id]);
+        // Empty only where something has been read before it was written.
+        if first <= last {
+            let block = Block { memory, start, end, first, last };
+            regions.entry((buffer.device, buffer.region)).or_default().push(block);
+        }
     }
     for calendar in cx.plan.calendars.iter().filter(|c| c.scratch_bytes > 0) {
         let start = calendar.scratch_offset_bytes;
         let end = start + calendar.scratch_bytes;
-        let block =
-            Block { memory: Memory::Scratch, start, end, first: always.first, last: always.last };
+        let (memory, (first, last)) = (Memory::Scratch, ALWAYS);
+        let block = Block { memory, start, end, first, last };
         regions.entry((calendar.device, Region::Arena)).or_default().push(block);
     }
     for ((device, region), mut blocks) in regions {
@@ -55,33 +56,35 @@ pub(super) fn check(
     }
 }
 
-/// One buffer for all that are written over each other, itself for any other. Reports those that live longer than the
-/// slots of one period, in which what lies over another would destroy what the next period reads.
-fn ground(
+/// First and last moment of each buffer. Reports those that live longer than the slots of one period and are written
+/// over or lie over others, which would destroy what the next period reads.
+fn moments(
     cx: &Cx<'_>,
     live: &TiVec<BufferId, Option<Live>>,
-    over: &InPlace,
+    over: &[Over],
     errors: &mut Errors,
-) -> TiVec<BufferId, BufferId> {
-    let mut ground: TiVec<BufferId, BufferId> = live.keys().collect();
-    for &Over { actor, below, above, .. } in &over.list {
-        if let Some(kept) = [below, above].into_iter().find(|&b| live[b].is_none()) {
-            let plan = cx.id;
+) -> TiVec<BufferId, (u64, u64)> {
+    let moments = |l: &Option<Live>| l.map_or(ALWAYS, |l| (2 * l.first, 2 * l.last + 1));
+    let mut moments: TiVec<BufferId, (u64, u64)> = live.iter().map(moments).collect();
+    for &Over { actor, below, above, fit, .. } in over {
+        let (Some(_), Some(output)) = (live[below], live[above]) else {
+            let (plan, kept) = (cx.id, if live[below].is_none() { below } else { above });
             errors.push(VerifyError::InPlaceKept { plan, actor, above, below, kept });
+            continue;
+        };
+        // Nobody but the actor writes the output, so it lives from the actor's first execution on.
+        let begin = 2 * output.first;
+        match fit {
+            Ordering::Less | Ordering::Equal => {
+                moments[below].1 = moments[below].1.min(begin.saturating_sub(1));
+            }
+            Ordering::Greater => {
+                moments[below].1 = moments[below].1.min(begin);
+                moments[above].0 = moments[above].0.max(begin + 1);
+            }
         }
-        let (upper, lower) = (root(&mut ground, above), root(&mut ground, below));
-        ground[upper] = lower;
     }
-    live.keys().map(|id| root(&mut ground, id)).collect()
-}
-
-/// Follows a forest to a root, halving the way for those who come next.
-fn root(ground: &mut TiVec<BufferId, BufferId>, mut id: BufferId) -> BufferId {
-    while ground[id] != id {
-        ground[id] = ground[ground[id]];
-        id = ground[id];
-    }
-    id
+    moments
 }
 
 fn sweep(cx: &Cx<'_>, device: DeviceId, region: Region, blocks: &[Block], errors: &mut Errors) {

@@ -5,7 +5,6 @@ mod calendar;
 mod cursor;
 mod deadlock;
 mod firings;
-mod in_place;
 mod memory;
 mod order;
 mod rings;
@@ -70,7 +69,10 @@ pub(super) fn check(
     if errors.len() > before {
         return;
     }
-    let over = in_place::find(&cx, &buffer_of);
+    // A plan does not say what lies over what: what lies just so is taken to be meant, and whatever else overlaps does so by
+    // mistake. Only kernels of CPUs keep to `Actor::in_place`.
+    let mut over = plan.over(graph);
+    over.retain(|o| machine.devices[plan.placement[o.actor]].backend == "cpu");
     let live = order::check(&cx, &lanes, &stages, (&buffer_of, &over), errors);
     memory::check(&cx, &live, &over, errors);
     deadlock::check(&cx, &lanes, &stages, &ring_of, errors);

@@ -12,10 +12,9 @@
 //! The actor itself reads just the bytes that it writes next, so that of each firing only the order counts.
 
 use super::buffers::BufferOf;
-use super::in_place::InPlace;
 use super::{Cx, Lanes, Stages};
 use crate::verify::error::{Access, Errors, VerifyError};
-use crate::{Action, ActorId, BufferId, DeviceId, RingId, TiVec};
+use crate::{Action, ActorId, BufferId, DeviceId, Over, RingId, TiVec};
 
 /// Executions `[first, last]` of a lane in which a buffer is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +69,7 @@ pub(super) fn check(
     cx: &Cx<'_>,
     lanes: &Lanes<'_>,
     stages: &Stages,
-    (buffer_of, over): (&BufferOf, &InPlace),
+    (buffer_of, over): (&BufferOf, &[Over]),
     errors: &mut Errors,
 ) -> TiVec<BufferId, Option<Live>> {
     let (Some(ports), Some(fed)) = (ports(cx, buffer_of), fed(cx, stages)) else {
@@ -88,7 +87,7 @@ pub(super) fn check(
         released: vec![false; rings].into(),
         carried: vec![false; cx.plan.buffers.len()].into(),
         over,
-        begun: vec![false; over.list.len()],
+        begun: vec![None; cx.plan.buffers.len()].into(),
         errors,
     };
     for (_, flat) in &lanes.list {
@@ -161,9 +160,10 @@ struct Walk<'w> {
     received: TiVec<RingId, u64>,
     released: TiVec<RingId, bool>,
     carried: TiVec<BufferId, bool>,
-    over: &'w InPlace,
-    /// Whether an actor has begun to write over its input.
-    begun: Vec<bool>,
+    /// In the order of actors.
+    over: &'w [Over],
+    /// Who has begun to write over a buffer, and the input by which it alone may read it.
+    begun: TiVec<BufferId, Option<(ActorId, u32)>>,
     errors: &'w mut Errors,
 }
 
@@ -172,8 +172,8 @@ impl Walk<'_> {
         match *action {
             Action::Fire { actor, count, .. } => {
                 let (ports, first) = (self.ports, self.fired[actor]);
-                if let Some(over) = self.over.by[actor] {
-                    self.begun[over] = true;
+                if first == 0 {
+                    self.begin(actor);
                 }
                 for input in &ports.inputs[actor] {
                     // Token positions are below 2^46 + 2^32: the plan's blocks have been bounded.
@@ -215,6 +215,13 @@ impl Walk<'_> {
                 self.read(buffer, Access::Carry(buffer), stage, start, end, position);
                 self.carried[buffer] = true;
             }
+        }
+    }
+
+    fn begin(&mut self, actor: ActorId) {
+        let from = self.over.partition_point(|o| o.actor < actor);
+        for over in self.over[from..].iter().take_while(|o| o.actor == actor) {
+            self.begun[over.below].get_or_insert((actor, over.ports.input));
         }
     }
 
@@ -261,10 +268,9 @@ impl Walk<'_> {
 
     /// Nobody but the actor itself may read what it has begun to write over, and it by one port only.
     fn read_below(&mut self, buffer: BufferId, access: Access) {
-        let Some(over) = self.over.onto[buffer].filter(|&over| self.begun[over]) else { return };
-        let over = self.over.list[over];
-        if access != Access::Input(over.actor, over.input) {
-            let (plan, actor) = (self.cx.id, over.actor);
+        let Some((actor, input)) = self.begun[buffer] else { return };
+        if access != Access::Input(actor, input) {
+            let plan = self.cx.id;
             self.report(buffer, access, VerifyError::InPlaceRead { plan, access, buffer, actor });
         }
     }

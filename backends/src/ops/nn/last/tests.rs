@@ -60,7 +60,7 @@ fn run(
     call.run(&*kernel).unwrap();
     let apart = call.output(0).to_vec();
     for pair in registry.in_place(&actor, &blobs) {
-        call.run_over(&*kernel, (pair.input as usize, pair.output as usize)).unwrap();
+        call.run_over(&*kernel, &[pair]).unwrap();
         assert!(call.output(0) == apart, "{op} over input {}", pair.input);
     }
     for name in registry.variants(&actor, &blobs) {
