@@ -3,6 +3,7 @@
 //! Prints each distinct frame with a clean checksum once, in hex, in the order in which they were first heard. The
 //! model is model.ron; decode.rs is its custom actor, registered here.
 
+#[expect(unreachable_pub, reason = "tests use the actor too")]
 mod decode;
 
 use std::collections::BTreeSet;

@@ -3,6 +3,7 @@
 //! Takes mono WAV files of 16 bits at any rate. The models are model.ron (16 kHz) and any.ron; segments.rs is their
 //! custom actor.
 
+#[expect(unreachable_pub, reason = "tests use the actor too")]
 mod segments;
 
 use std::error::Error;

@@ -389,6 +389,8 @@ fn same(subject: &Subject, a: &Results, b: &Results) -> bool {
                 let nan = match dtype {
                     DType::F32 | DType::C32 => floats_of(element)[0].is_nan(),
                     DType::F64 => f64::from_le_bytes(element.try_into().unwrap()).is_nan(),
+                    DType::F16 => half::f16::from_le_bytes(element.try_into().unwrap()).is_nan(),
+                    DType::Bf16 => half::bf16::from_le_bytes(element.try_into().unwrap()).is_nan(),
                     _ => false,
                 };
                 if nan {
