@@ -95,8 +95,8 @@ impl CostRow {
     }
 }
 
-/// How much of the default's time a variant must take at most to be chosen: measurements are no better than that.
-const WORTH: f64 = 0.97;
+/// How much less of the default's time a variant must take to be chosen, and more where measurements lie apart further.
+const WORTH: f64 = 0.03;
 
 /// What a variant takes as a fraction of what another takes: the mean of single firings and long calls.
 fn relative(cost: &MeasuredCost, other: &MeasuredCost) -> f64 {
@@ -112,7 +112,8 @@ fn best(costs: &[MeasuredCost]) -> Option<&MeasuredCost> {
     let default = costs.first()?;
     let of = |cost: &MeasuredCost| relative(cost, default);
     let quickest = costs.iter().min_by(|a, b| of(a).total_cmp(&of(b)))?;
-    Some(if of(quickest) <= WORTH { quickest } else { default })
+    let noise = quickest.spread_percent.max(default.spread_percent) / 100.0;
+    Some(if of(quickest) <= 1.0 - noise.max(WORTH) { quickest } else { default })
 }
 
 /// What a calibration found.

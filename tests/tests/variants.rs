@@ -15,7 +15,7 @@ use zbmd_ir::{
 };
 use zbmd_scheduler::Losses;
 use zbmd_tests::data;
-use zbmd_tests::run::{Streams, interpret_program, random_inputs, replay_program};
+use zbmd_tests::run::{Streams, interpret_program, replay_program};
 
 /// Numbers as a model writes them, in as many brackets as there are dimensions.
 fn tensor(dims: &[usize], seed: usize) -> String {
@@ -108,7 +108,7 @@ fn bundles_with_variants_give_the_same_bits() {
     let plain = compile_str("m.ron", &text, "", &options(MachineChoice::Given(machine.clone())));
     let plain = plain.unwrap_or_else(|d| panic!("{d}"));
     assert!(plain.program.plans.iter().all(|p| p.variants.is_empty()), "without calibration");
-    let inputs = random_inputs(&plain.program, 3 * plain.program.plans[PlanId(0)].block + 1, 1);
+    let inputs = inputs(&plain.program, 3 * plain.program.plans[PlanId(0)].block + 1);
     let (expected, _) = interpret_program(&plain.program, &Registry::standard(), &inputs, None);
     assert!(expected.values().all(|bytes| !bytes.is_empty()));
     let (graph, blobs) = graph();
@@ -207,7 +207,7 @@ fn what_calibration_finds_is_what_runs() {
         measured.map(|r| (r.actor.as_str(), r.cost.variant.as_ref())).collect();
     measured.sort_by_key(|(name, _)| compiled.program.graph.find(name));
     assert_eq!(chosen, measured);
-    let inputs = random_inputs(&compiled.program, main.block + 2, 2);
+    let inputs = inputs(&compiled.program, main.block + 2);
     let (expected, _) = interpret_program(&compiled.program, &Registry::standard(), &inputs, None);
     assert!(outputs(compiled.program, &inputs) == expected);
 }
@@ -234,21 +234,23 @@ fn models_have_the_same_bits_in_every_variant() {
             let chosen = compiled.program.plans[PlanId(0)].variants.len();
             assert_eq!(chosen, if index > 0 { several } else { 0 }, "{name}");
             assert!(several > 1, "{name}");
-            let inputs = inputs(&compiled.program);
+            let inputs = inputs(&compiled.program, 1);
             let found = outputs(compiled.program, &inputs);
             assert!(*expected.get_or_insert_with(|| found.clone()) == found, "{name} by {index}");
         }
     }
 }
 
-/// One iteration's tokens: small numbers for floats, zeros for all else, which no model refuses as an index.
-fn inputs(program: &Program) -> Streams {
+/// So many tokens for each source: small numbers for floats, zeros for all else, which no model refuses as an index.
+fn inputs(program: &Program, tokens: u64) -> Streams {
     let mut rng = fastrand::Rng::with_seed(5);
     let sources = program.graph.sources().map(|(_, source)| {
         let token = &source.outputs[0].token;
         let bytes = match token.dtype {
-            DType::F32 => (0..token.elements()).flat_map(|_| rng.f32().to_le_bytes()).collect(),
-            _ => vec![0; token.bytes() as usize],
+            DType::F32 => {
+                (0..tokens * token.elements()).flat_map(|_| rng.f32().to_le_bytes()).collect()
+            }
+            _ => vec![0; (tokens * token.bytes()) as usize],
         };
         (source.name.clone(), bytes)
     });

@@ -446,10 +446,19 @@ fn variants_have_the_same_bits() {
         let names = registry.variants(&subject.actor, &TiVec::new());
         let must = op.starts_with("Nn") || op == "Fir" || op == "Correlate";
         assert_eq!(names.len() > 1, must, "{op}({parameters}) of ({inputs}): {names:?}");
+        if !must {
+            continue;
+        }
         let default = Arc::clone(&subject.kernel);
         let most = if op.starts_with("Nn") { 3 } else { 100 };
         for firings in [1, 2, most] {
-            let data = subject.inputs(firings, |dtype, count| random.elements(dtype, count));
+            // Finite ones: a sum of hundreds of others would be no number, and so equal to all.
+            let data = subject.inputs(firings, |dtype, count| {
+                let parts = if dtype == DType::C32 { 2 } else { 1 };
+                let floats: Vec<f64> =
+                    random.floats(count * parts).into_iter().map(f64::from).collect();
+                super::args::encode(dtype, &floats)
+            });
             subject.kernel = Arc::clone(&default);
             let want = subject.run(&data, firings, firings);
             for name in &names {

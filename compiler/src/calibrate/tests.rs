@@ -124,6 +124,35 @@ fn what_cannot_be_measured_is_left_to_the_model() {
     }
 }
 
+#[test]
+fn another_variant_must_be_clearly_better() {
+    let cost = |variant: Option<&str>, (call_ps, firing_ps), spread_percent| MeasuredCost {
+        op: "Fir".into(),
+        ports: String::new(),
+        call_ps,
+        firing_ps,
+        spread_percent,
+        samples: 9,
+        variant: variant.map(str::to_owned),
+    };
+    for (default, a, b, expect) in [
+        // Calls and firings in picoseconds, spread; the default one first.
+        (((0, 1000), 1.0), ((0, 980), 1.0), ((0, 990), 1.0), None),
+        (((0, 1000), 1.0), ((0, 960), 1.0), ((0, 990), 1.0), Some("a")),
+        (((0, 1000), 1.0), ((0, 960), 1.0), ((0, 900), 1.0), Some("b")),
+        (((0, 1000), 11.0), ((0, 960), 1.0), ((0, 900), 1.0), None),
+        (((0, 1000), 1.0), ((0, 1100), 1.0), ((0, 900), 300.0), None),
+        // Better for one firing, worse for many; and better for all.
+        (((1000, 100), 0.0), ((900, 110), 0.0), ((1000, 101), 0.0), None),
+        (((1000, 100), 0.0), ((500, 100), 0.0), ((1000, 101), 0.0), Some("a")),
+    ] {
+        let costs = [cost(None, default.0, default.1), cost(Some("a"), a.0, a.1)];
+        let costs = [&costs[..], &[cost(Some("b"), b.0, b.1)]].concat();
+        assert_eq!(best(&costs).and_then(|c| c.variant.as_deref()), expect, "{costs:?}");
+    }
+    assert_eq!(best(&[]), None);
+}
+
 /// The model's costs, all of them the same.
 fn costs_of(compiled: &Compiled, call_ps: u64, firing_ps: u64) -> MeasuredCosts {
     let program = &compiled.program;

@@ -11,12 +11,12 @@ pub(super) trait Wide {
 }
 
 /// Bits of the widest vectors that may be used.
-#[cfg(not(test))]
+#[cfg(all(target_arch = "x86_64", not(test)))]
 const fn widest() -> usize {
     512
 }
 
-#[cfg(test)]
+#[cfg(all(target_arch = "x86_64", test))]
 use narrow::widest;
 
 /// Vectors narrower than the processor's, for tests: what one thread's kernels use, without a team.
@@ -26,6 +26,7 @@ pub(crate) mod narrow {
 
     thread_local! { static WIDEST: Cell<usize> = const { Cell::new(512) }; }
 
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn widest() -> usize {
         WIDEST.get()
     }
