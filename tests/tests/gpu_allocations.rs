@@ -4,10 +4,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use zbmd_backends::cuda::Instance;
+use zbmd_backends::gpu::Device;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Options, Replay};
+use zbmd_backends::{cuda, vulkan};
 use zbmd_ir::{DeviceId, PlanId};
-use zbmd_tests::gpu::{Idle, Player, chain, open, tokens};
+use zbmd_tests::gpu::{Idle, Player, chain, open, required, tokens};
 use zbmd_tests::run::random_inputs;
 
 struct Counting;
@@ -41,9 +43,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-#[test]
-fn steady_periods_allocate_nothing() {
-    let Some(device) = open(false, &Options::default()) else { return };
+/// Periods of a chain of 20 slots, all but the first few of them counted; how often memory was asked for or given back.
+fn allocations(device: &Device) -> u64 {
     let registry = Registry::standard();
     let program = chain(20, &registry);
     let plan = &program.plans[PlanId(0)];
@@ -52,7 +53,7 @@ fn steady_periods_allocate_nothing() {
     let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
     let regions = player.host_regions();
-    let replay = Replay::new(&device, &registry, &program, plan, calendar, &regions);
+    let replay = device.replay(&registry, &program, plan, calendar, &regions);
     let mut replay = replay.expect("a replay");
     for period in 0..100 {
         COUNTED.set(period >= u64::from(plan.stages));
@@ -60,5 +61,36 @@ fn steady_periods_allocate_nothing() {
     }
     replay.drain(&mut Idle).expect("the end");
     COUNTED.set(false);
-    assert_eq!(ALLOCATIONS.get(), 0);
+    ALLOCATIONS.take()
+}
+
+#[test]
+fn steady_periods_allocate_nothing() {
+    let Some(device) = open(false, &vulkan::Options::default()) else { return };
+    assert_eq!(allocations(&Device::Vulkan(device)), 0);
+}
+
+#[test]
+fn steady_periods_of_cuda_allocate_nothing() {
+    let instance = Instance::software();
+    let listed = instance.find("cuda:0").expect("the only one");
+    let device = cuda::Device::open(&instance, &listed, &cuda::Options::default());
+    let machine = instance.machine().expect("software");
+    // What the device does in software takes memory, as a GPU does not; everything on the way to it is the real thing.
+    machine.idle();
+    assert_eq!(allocations(&Device::Cuda(device.expect("nothing is injected"))), 0);
+    assert_eq!(machine.counts().launches, 100, "a launch a period, and nothing else");
+}
+
+#[test]
+fn steady_periods_on_a_gpu_allocate_nothing() {
+    let opened = Instance::load().map_err(cuda::OpenError::from).and_then(|instance| {
+        let listed = instance.find("cuda:0")?;
+        cuda::Device::open(&instance, &listed, &cuda::Options::default())
+    });
+    match opened {
+        Ok(device) => assert_eq!(allocations(&Device::Cuda(device)), 0),
+        Err(error) if required("cuda") => panic!("ZBMD_REQUIRE names cuda, but {error}"),
+        Err(error) => eprintln!("SKIPPED, not run on a GPU: {error}"),
+    }
 }
