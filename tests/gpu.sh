@@ -86,7 +86,7 @@ check() {
 beside_torch() {
     local name="beside PyTorch, batch 1" output model
     if [ -z "$gpu" ]; then
-        row "$name: MobileNetV2, ResNet-50, BERT, encoder, 8 x 1024" "not run: no GPU here"
+        row "$name: five models, four types" "not run: no GPU here"
         return
     fi
     export ZBMD_TORCH_SCRIPT="$packed/torch_rival.py"
@@ -148,7 +148,7 @@ check "allocations in steady state: none" \
     "$packed/allocations" --exact steady_periods_on_a_gpu_allocate_nothing
 missing "losses: a trap; distribution of detect, fence, swap, restart" "no test yet"
 missing "start of a worker with and without a standby" "there is no standby yet"
-check "tensor cores: tf32, f16, bf16 beside products of rounded factors" "$backends" --exact \
+check "tensor cores: products in tf32, f16, bf16" "$backends" --exact \
     cuda::tests::math::rounded_products_agree_with_products_of_rounded_factors_on_a_gpu
 beside_torch
 missing "cuBLASLt, cuDNN, cuFFT" "not written yet"

@@ -230,67 +230,88 @@ fn ours(replay: &mut dyn Replay, period: &mut u64, calls: u64) -> f64 {
     start.elapsed().as_secs_f64() / calls as f64
 }
 
+/// What the turns of a row have found: seconds of ours, and of each way of the rival with the ratios to ours.
+#[derive(Default)]
+struct Found {
+    ours: Vec<f64>,
+    theirs: [(Vec<f64>, Vec<f64>); HOWS.len()],
+    /// Why something of the rival's is missing.
+    why: String,
+}
+
+impl Found {
+    fn turn(&mut self, ours: f64, rival: Option<&mut Rival>, question: &dyn Fn(&str) -> String) {
+        self.ours.push(ours);
+        let Some(rival) = rival else { return };
+        for (how, (seconds, ratios)) in HOWS.iter().zip(&mut self.theirs) {
+            match rival.number(&question(how)) {
+                Ok(its) => {
+                    seconds.push(its);
+                    ratios.push(ours / its);
+                }
+                Err(said) => self.why = format!("  {how}: {said}"),
+            }
+        }
+    }
+
+    fn print(self, name: &str, math: Math, floor: Option<f64>, more: &str) {
+        let us = |seconds: Option<f64>| text(seconds.map(|s| s * 1e6), 1);
+        let ours = median(self.ours);
+        let mut line = format!("{name:<16} {math:>5} {:>9}", us(ours));
+        for (seconds, ratios) in self.theirs {
+            line += &format!(" {:>9} {:>6}", us(median(seconds)), text(median(ratios), 2));
+        }
+        let share = floor.zip(ours).map(|(floor, ours)| floor / ours);
+        println!("{line} {:>9} {:>6}{more}{}", us(floor), text(share, 2), self.why);
+    }
+}
+
+/// Seconds below which the device cannot do it.
+fn floor(rival: &mut Rival, program: &Program, math: Math) -> Option<f64> {
+    let (flops, bytes) = work(program, &Registry::standard(), math);
+    let (peak, band) = (rival.number(&format!("peak {math}")), rival.number("bandwidth"));
+    peak.ok().zip(band.ok()).map(|(p, b)| (flops / p).max(bytes / b))
+}
+
 /// One row.
 fn row(
     device: &Device,
-    rival: Option<&mut Rival>,
+    mut rival: Option<&mut Rival>,
     (name, model): (&str, Model),
     math: Math,
     turns: usize,
 ) {
     let Some(compiled) = model.compile(name, device, math) else {
-        return println!("{name:<16} {:>5}  not run: its file is not here", math.name());
+        return println!("{name:<16} {math:>5}  not run: its file is not here");
     };
-    let (program, registry) = (&compiled.program, Registry::standard());
+    let program = &compiled.program;
     let plan = &program.plans[PlanId(0)];
-    let elsewhere = program.graph.actors.iter_enumerated();
-    let elsewhere =
-        elsewhere.filter(|(id, a)| a.role == Role::Compute && plan.placement[*id] != GPU).count();
+    let actors = program.graph.actors.iter_enumerated();
+    let elsewhere = actors.filter(|(id, a)| a.role == Role::Compute && plan.placement[*id] != GPU);
+    let mut more = match elsewhere.count() {
+        0 => String::new(),
+        n => format!("  {n} actors on the CPU"),
+    };
+    if let Some(rounding) = &compiled.rounding {
+        more += &format!("  {} rounded", rounding.rounded.len());
+    }
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
     let regions = player.host_regions();
-    let replay = device.replay(&registry, program, plan, calendar, &regions);
+    let replay = device.replay(&Registry::standard(), program, plan, calendar, &regions);
     let (mut replay, mut period) = (replay.expect("a replay"), 0);
-    let once = ours(&mut *replay, &mut period, 1 + u64::from(plan.stages));
-    let calls = ((BUDGET / once) as u64).clamp(1, 1000);
-    let calls = if turns == 1 { 1 } else { calls };
-    let (mut times, mut theirs) = (Vec::new(), [const { (Vec::new(), Vec::new()) }; HOWS.len()]);
-    let mut floor = None;
-    let mut why = String::new();
-    let mut rival = rival;
-    if let Some(rival) = &mut rival {
-        let (flops, bytes) = work(program, &registry, math);
-        let (peak, band) = (rival.number(&format!("peak {math}")), rival.number("bandwidth"));
-        floor = peak.ok().zip(band.ok()).map(|(p, b)| (flops / p).max(bytes / b));
-    }
+    let mut ours = |calls| ours(&mut *replay, &mut period, calls);
+    // All stages are at work then.
+    let once = ours(1 + u64::from(plan.stages));
+    let calls = if turns == 1 { 1 } else { ((BUDGET / once) as u64).clamp(1, 1000) };
+    let floor = rival.as_deref_mut().and_then(|r| floor(r, program, math));
+    let mut found = Found::default();
     for _ in 0..turns {
-        let ours = ours(&mut *replay, &mut period, calls);
-        times.push(ours);
-        let Some(rival) = &mut rival else { continue };
-        for (how, (seconds, ratios)) in HOWS.iter().zip(&mut theirs) {
-            match rival.number(&format!("{name} {math} {how} {calls}")) {
-                Ok(its) => {
-                    seconds.push(its);
-                    ratios.push(ours / its);
-                }
-                Err(said) => why = format!("  {how}: {said}"),
-            }
-        }
+        let question = |how: &str| format!("{name} {math} {how} {calls}");
+        found.turn(ours(calls), rival.as_deref_mut(), &question);
     }
-    let us = |seconds: Option<f64>| text(seconds.map(|s| s * 1e6), 1);
-    let ours = median(times);
-    let mut line = format!("{name:<16} {:>5} {:>9}", math.name(), us(ours));
-    for (seconds, ratios) in theirs {
-        line += &format!(" {:>9} {:>6}", us(median(seconds)), text(median(ratios), 2));
-    }
-    let share = floor.zip(ours).map(|(floor, ours)| floor / ours);
-    line += &format!(" {:>9} {:>6}", us(floor), text(share, 2));
-    let rounded =
-        compiled.rounding.map_or(String::new(), |r| format!("  {} rounded", r.rounded.len()));
-    let left =
-        if elsewhere == 0 { String::new() } else { format!("  {elsewhere} actors on the CPU") };
-    println!("{line}{rounded}{left}{why}");
+    found.print(name, math, floor, &more);
 }
 
 fn main() {

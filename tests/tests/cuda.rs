@@ -148,8 +148,11 @@ fn graphs_without_edges_are_noticed() {
     machine.cut();
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
     replay.load_state(&State::initial(&program.graph)).expect("a state");
-    replay.step(0, None, &mut Idle).expect("a period");
-    replay.drain(&mut Idle).expect("its end");
+    // The chain is at work once all stages are.
+    for period in 0..u64::from(plan.stages) {
+        replay.step(period, None, &mut Idle).expect("a period");
+    }
+    replay.drain(&mut Idle).expect("the end");
     // Between each of the three and the next one, at least.
     assert!(machine.conflicts().len() >= 2, "{:?}", machine.conflicts());
 }
