@@ -61,7 +61,7 @@ fn check(name: &str, made: Result<Compiled, Diagnostics>, math: Math, least: usi
     let compiled = made.unwrap_or_else(|d| panic!("{name}: {d}"));
     let rounding = compiled.rounding.expect("it has products");
     assert!(rounding.rounded.len() >= least, "{name}: {rounding}");
-    let said = |a: &zbmd_ir::Actor| a.params.get(Math::PARAM).is_some();
+    let said = |a: &zbmd_ir::Actor| a.params.contains_key(Math::PARAM);
     let kept = compiled.program.graph.actors.iter().filter(|a| said(a)).count();
     assert_eq!(kept, rounding.rounded.len(), "{name}: the graph says so of just these");
     let off = off(&compiled.program);

@@ -17,9 +17,11 @@ use crate::ops::gpus::{Tolerance, agree, in_calls};
 const TOLERANCE: Tolerance = Tolerance::Sum(2e-6);
 const ROUNDED: [Math; 3] = [Math::Tf32, Math::F16, Math::Bf16];
 
-/// Op, parameters, inputs, how many of the inputs are factors; firings and those of a call. Edges everywhere: tiles have
-/// 32 or 64 elements along each side, of 16 or 32 along the inner dimension.
-const CASES: &[(&str, &str, &str, usize, (usize, usize))] = &[
+/// Op, parameters, inputs, how many of the inputs are factors, firings and those of a call.
+type Case = (&'static str, &'static str, &'static str, usize, (usize, usize));
+
+/// Edges everywhere: tiles have 32 or 64 elements along each side, of 16 or 32 along the inner dimension.
+const CASES: &[Case] = &[
     ("NnMatMul", "", "x: f32[37,29], y: f32[29,41]", 2, (2, 1)),
     ("NnMatMul", "", "x: f32[2,5,33], y: f32[3,1,33,8]", 2, (3, 2)),
     ("NnMatMul", "y: #[48,70], bias: %[70], act: gelu", "x: f32[7,48]", 1, (5, 3)),
