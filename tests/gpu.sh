@@ -18,17 +18,23 @@ build() {
     local to="$1" list
     mkdir -p "$to"
     list="$(cd "$here/.." && "$cargo" test --release --no-run --message-format=json \
-        -p zbmd-backends --lib -p zbmd-tests --test cuda --test gpu_runs --bench gpu)" || return 1
+        -p zbmd-backends --lib -p zbmd-tests --test cuda --test gpu_runs --test gpu_allocations \
+        --bench gpu --bench torch)" || return 1
     # Lines of JSON, of which only the names of executables are wanted.
     printf '%s\n' "$list" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | while read -r binary; do
         case "$(basename "$binary")" in
             zbmd_backends-*) cp "$binary" "$to/backends" ;;
             cuda-*) cp "$binary" "$to/calendars" ;;
             gpu_runs-*) cp "$binary" "$to/runs" ;;
+            gpu_allocations-*) cp "$binary" "$to/allocations" ;;
+            torch-*) cp "$binary" "$to/torch" ;;
             gpu-*) cp "$binary" "$to/bench" ;;
         esac
     done
-    [ -x "$to/backends" ] && [ -x "$to/calendars" ] && [ -x "$to/runs" ] && [ -x "$to/bench" ]
+    cp "$here/benches/torch_rival.py" "$to/"
+    for binary in backends calendars runs allocations bench torch; do
+        [ -x "$to/$binary" ] || return 1
+    done
 }
 
 if [ "${1:-}" = pack ]; then
@@ -76,6 +82,32 @@ check() {
     fi
 }
 
+# Batch 1 beside PyTorch: the whole table is printed below; a row here for each model in it.
+beside_torch() {
+    local name="beside PyTorch, batch 1" output model
+    if [ -z "$gpu" ]; then
+        row "$name: five models, four types" "not run: no GPU here"
+        return
+    fi
+    export ZBMD_TORCH_SCRIPT="$packed/torch_rival.py"
+    if ! output="$("$packed/torch" 2>&1)"; then
+        row "$name" "FAILED"
+        failed=1
+        printf '== %s\n%s\n' "$name" "$(tail -n 25 <<<"$output")" >&2
+        return
+    fi
+    printf '%s\n' "$output" >"$packed/torch.txt"
+    for model in mobilenet_v2 light_resnet50 bert_tiny encoder mlp; do
+        if grep -q "^$model .*not run" <<<"$output"; then
+            row "$name: $model" "not run: its file is not here (ZBMD_DATA)"
+        elif grep -q '^not run' <<<"$output"; then
+            row "$name: $model" "ours alone: $(sed -n 's/^not run beside PyTorch: //p' <<<"$output")"
+        else
+            row "$name: $model" "run: see the table"
+        fi
+    done
+}
+
 # NAME, and what is missing before it can run anywhere.
 missing() { row "$1" "not run: $2"; }
 
@@ -112,16 +144,21 @@ check "losses: a kernel that never ends is a hang" "$backends" --ignored --nocap
     cuda::tests::faults::a_kernel_on_a_gpu_that_does_not_end_is_a_hang
 check "replay of 10, 100, 1,000 slots against the bare graph; host cost" \
     bash -c "'$packed/bench' cuda | tee '$packed/bench.txt'; test -s '$packed/bench.txt'"
-missing "allocations in steady state" "no test yet"
+check "allocations in steady state: none" \
+    "$packed/allocations" --exact steady_periods_on_a_gpu_allocate_nothing
 missing "losses: a trap; distribution of detect, fence, swap, restart" "no test yet"
 missing "start of a worker with and without a standby" "there is no standby yet"
-missing "beside PyTorch: MobileNetV2, ResNet, BERT, encoder, 8 x 1024" "no benchmark yet"
-missing "tensor cores (tf32, f16, bf16), cuBLASLt, cuDNN, cuFFT" "not written yet"
+check "tensor cores: products in tf32, f16, bf16" "$backends" --exact \
+    cuda::tests::math::rounded_products_agree_with_products_of_rounded_factors_on_a_gpu
+beside_torch
+missing "cuBLASLt, cuDNN, cuFFT" "not written yet"
 
 printf '\n%-62s %s\n' "on ${gpu:-a machine without a GPU}" "result"
 printf '%s\n' "${rows[@]}"
-if [ -s "$packed/bench.txt" ]; then
-    printf '\n'
-    cat "$packed/bench.txt"
-fi
+for table in bench torch; do
+    if [ -s "$packed/$table.txt" ]; then
+        printf '\n'
+        cat "$packed/$table.txt"
+    fi
+done
 exit "$failed"

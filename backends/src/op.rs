@@ -11,7 +11,7 @@ use zbmd_ir::{
 };
 
 use crate::kernel::Kernel;
-use crate::kernels::{Caps, KernelPlan};
+use crate::kernels::{Caps, KernelPlan, Math};
 use crate::ops::custom;
 
 pub use crate::ops::sources::source;
@@ -292,6 +292,12 @@ impl Registry {
         self.gpus.insert(device.to_owned(), caps);
     }
 
+    /// What a GPU can do, as far as it is known.
+    pub fn caps(&self, device: &Device) -> &Caps {
+        let common = if device.backend == "cuda" { &Caps::CUDA } else { &Caps::COMMON };
+        self.gpus.get(&device.name).unwrap_or(common)
+    }
+
     /// Registers a custom actor by name; the factory gets the actor's `params`.
     pub fn register<F, A>(&mut self, name: &str, factory: F)
     where
@@ -413,7 +419,23 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
         caps: &Caps,
     ) -> Option<KernelPlan> {
-        self.op(&actor.op)?.lower(actor, blobs).ok().filter(|plan| plan.fits(caps))
+        self.lowered(actor, blobs, caps)?.ok().filter(|plan| plan.fits(caps))
+    }
+
+    /// The kernels that an op has for an actor on a device like this, if the device suffices.
+    fn lowered(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        caps: &Caps,
+    ) -> Option<Result<KernelPlan, String>> {
+        let op = self.op(&actor.op)?;
+        if caps.capability.is_some() || !actor.params.contains_key(Math::PARAM) {
+            return Some(op.lower(actor, blobs));
+        }
+        let mut plain = actor.clone();
+        plain.params.remove(Math::PARAM);
+        Some(op.lower(&plain, blobs))
     }
 
     /// Why an actor cannot run on a GPU that has `caps`, as a clause for people: "the device lacks 64-bit floats".
@@ -427,10 +449,10 @@ impl Registry {
         if actor.role != zbmd_ir::Role::Compute {
             return Some("sources and sinks belong to the host".to_owned());
         }
-        let Some(op) = self.op(&actor.op) else { return Some("the op is unknown".to_owned()) };
-        match op.lower(actor, blobs) {
-            Ok(plan) => plan.lacks(caps),
-            Err(why) => Some(why),
+        match self.lowered(actor, blobs, caps) {
+            None => Some("the op is unknown".to_owned()),
+            Some(Ok(plan)) => plan.lacks(caps),
+            Some(Err(why)) => Some(why),
         }
     }
 
@@ -483,7 +505,7 @@ impl Registry {
         if actor.role != zbmd_ir::Role::Compute {
             return None;
         }
-        let caps = self.gpus.get(&device.name).unwrap_or(&Caps::COMMON);
+        let caps = self.caps(device);
         let plan = self.lower(actor, blobs, caps)?;
         Some(ActorCost {
             call_ps: STEP_PS * plan.steps() as u64,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
@@ -34,6 +35,7 @@ use crate::pack;
 use crate::parse::parse;
 use crate::pipeline;
 use crate::replicate::{self, Replicate, Replication};
+use crate::rounding::{self, Rounding};
 use crate::source::{SourceMap, Span, Spanned};
 use crate::target::names_gpus;
 use crate::values::Files;
@@ -106,6 +108,8 @@ pub struct CompileOptions {
     pub contingencies: Losses,
     /// Whether actors may run on several devices at once.
     pub replicate: Replicate,
+    /// What CUDA devices may round the factors of products to, where actors do not say so themselves.
+    pub math: Math,
     /// How an ONNX model is imported.
     pub onnx: ImportOptions,
     /// Values for parameters of the model, as its text would write them, by name.
@@ -124,6 +128,7 @@ impl Default for CompileOptions {
             search: SearchOptions { level: Level::Fast, ..SearchOptions::default() },
             contingencies: Losses::None,
             replicate: Replicate::Auto,
+            math: Math::F32,
             onnx: ImportOptions::default(),
             params: BTreeMap::new(),
         }
@@ -143,6 +148,8 @@ pub struct Compiled {
     pub impossible: Vec<ImpossibleLoss>,
     /// Actors that run on several devices at once, or could; the program's graph then is not the model's own.
     pub replication: Option<Replication>,
+    /// What became of products that may round their factors, if any may.
+    pub rounding: Option<Rounding>,
     /// What the passes over imported ONNX models did, by file.
     pub passes: Vec<(String, Vec<PassReport>)>,
 }
@@ -529,16 +536,22 @@ impl<'a> Run<'a> {
             if !without.iter().any(|w| w == in_place::NAME) {
                 in_place::allow(&self.options.registry, &mut graph, &self.files.blobs);
             }
+            let options = self.options;
+            let registry = &options.registry;
+            if let Err(refusal) = rounding::ask(registry, &mut graph, &machine, options.math) {
+                self.sink.push(refusal);
+                return None;
+            }
             let planned = self.plan(graph, &machine, &measured, &origins)?;
             let Planned { mut graph, made, estimate, replication } = planned;
             let impossible =
                 contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
             let Contingent { mut plans, contingencies, .. } = made;
             let mut blobs = std::mem::take(&mut self.files.blobs);
-            let registry = &self.options.registry;
             // Costs are of actors as the model has them: before their weights are packed.
             let known = (registry, blobs.as_ref());
             variants::choose(&graph, &machine, &measured, known, &mut plans, &mut self.sink);
+            let rounding = rounding::settle(registry, &mut graph, &machine, &plans, &blobs);
             let packed = (!without.iter().any(|w| w == pack::NAME))
                 .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
             if packed != Some(0) {
@@ -549,10 +562,10 @@ impl<'a> Run<'a> {
             let kernels = kernels::print(registry, &graph, &machine, &plans, &mut blobs);
             let plans = plans.into();
             let program = Program { graph, machine, plans, contingencies, blobs, kernels };
-            Some((program, estimate, impossible, replication))
+            Some((program, estimate, impossible, replication, rounding))
         });
         let planned = planned.filter(|_| self.sink.errors() == 0);
-        let Some((program, estimate, impossible, replication)) = planned else {
+        let Some((program, estimate, impossible, replication, rounding)) = planned else {
             return Err(self.sink.finish(self.sources));
         };
         // What the verifier refuses here is the scheduler's mistake, not the model's.
@@ -561,7 +574,7 @@ impl<'a> Run<'a> {
         });
         let passes = std::mem::take(&mut self.files.passes);
         let warnings = self.sink.finish(self.sources);
-        Ok(Compiled { program, warnings, estimate, impossible, replication, passes })
+        Ok(Compiled { program, warnings, estimate, impossible, replication, rounding, passes })
     }
 
     fn calibrate(

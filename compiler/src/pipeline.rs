@@ -1,9 +1,11 @@
 //! From the graph to the program: analysis, costs, plans and the verifier, with their refusals drawn on the text.
 
+use bytes::Bytes;
+use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{
-    Actor, ActorCost, ActorId, ChannelId, Costs, Device, DeviceId, Graph, Machine, Role, TiVec,
-    Value,
+    Actor, ActorCost, ActorId, BlobId, ChannelId, Costs, Device, DeviceId, Graph, Machine, Role,
+    TiSlice, TiVec, Value,
 };
 use zbmd_scheduler::{AnalysisError, ScheduleError};
 
@@ -40,10 +42,12 @@ pub(crate) fn costs(
     let blobs = &files.blobs;
     let row = |actor: &Actor| {
         let wanted = !measured.is_empty() && actor.role == Role::Compute;
-        let key = wanted.then(|| CostKey::of(actor, blobs));
+        let keys = if wanted { keys(actor, blobs) } else { Vec::new() };
         let cost = |device: &Device| {
             let modelled = registry.cost(actor, device, blobs)?;
-            let found = key.and_then(|key| measured.get(&device.name, key));
+            // Where rounded factors make no difference, or were not measured, exact ones stand for them.
+            let last = if device.backend == "cuda" { keys.len() } else { keys.len().min(1) };
+            let found = keys[..last].iter().rev().find_map(|k| measured.get(&device.name, *k));
             Some(found.map_or(modelled, |m| ActorCost {
                 call_ps: m.call_ps,
                 firing_ps: m.firing_ps,
@@ -53,6 +57,14 @@ pub(crate) fn costs(
         machine.devices.iter().map(cost).collect()
     };
     Costs { table: graph.actors.iter().map(row).collect() }
+}
+
+/// What the cost of an actor is measured under: with exact factors, then with rounded ones where it may round them.
+fn keys(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<CostKey> {
+    let mut plain = actor.clone();
+    let rounds = plain.params.remove(Math::PARAM).is_some();
+    let exact = CostKey::of(&plain, blobs);
+    if rounds { vec![exact, CostKey::of(actor, blobs)] } else { vec![exact] }
 }
 
 /// Devices that pins name.

@@ -340,3 +340,54 @@ fn replicas_are_told_and_can_be_switched_off() {
     let said = text(&zbmdc(dir.path(), &["analyse", "heavy.ron"]).stdout);
     assert!(said.contains("replicas     of `heavy` on several devices would shorten it"), "{said}");
 }
+
+#[test]
+fn rounded_factors_are_told_and_need_a_device_that_can() {
+    const PRODUCTS: &str = r#"Model(
+    sources: { "in": Stream(dtype: f32, shape: [16, 16]) },
+    actors: { "large": NnMatMul(), "last": NnMatMul() },
+    sinks: { "out": Stream() },
+    channels: [
+        (from: "in", to: ["large.x", "large.y", "last.y"]), (from: "large", to: ["last.x"]), (from: "last", to: ["out"]),
+    ],
+    pins: { "large": "cuda:0", "last": "cpu:0" },
+)
+"#;
+    const MACHINE: &str = r#"Machine(
+    devices: [
+        (name: "cpu:0", backend: cpu, memory: "1GiB", flops: 1e9, bandwidth: 1e9),
+        (name: "cuda:0", backend: cuda, memory: "1GiB", flops: 1e12, bandwidth: 1e12),
+    ],
+    links: [(from: "cpu:0", to: "cuda:0"), (from: "cuda:0", to: "cpu:0")],
+)
+"#;
+    let dir = tempfile::tempdir().expect("a folder");
+    for (name, text) in [("net.ron", PRODUCTS), ("machine.ron", MACHINE)] {
+        std::fs::write(dir.path().join(name), text).expect("a file");
+    }
+    let compile = |more: &[&str]| {
+        let args: Vec<&str> = ["compile", "net.ron"].iter().chain(more).copied().collect();
+        let output = zbmdc(dir.path(), &args);
+        (output.status.code(), text(&output.stderr))
+    };
+    let there = ["--machine", "machine.ron"];
+    let inspect = || text(&zbmdc(dir.path(), &["inspect", "net.zbmd"]).stdout);
+    let (code, said) = compile(&there);
+    assert!(code == Some(0) && !said.contains("factors"), "{said}");
+    assert!(!inspect().contains("rounded"));
+    for math in ["tf32", "f16", "bf16"] {
+        let (code, said) = compile(&[&there[..], &["--math", math]].concat());
+        let told = format!(
+            "1 of 2 products with factors in {math}; 1 of 2 in f32: last (it runs on cpu:0)\n"
+        );
+        assert!(code == Some(0) && said.contains(&told), "{said}");
+        let shown = inspect();
+        assert!(shown.contains(&format!("rounded: to {math} in 1 actor\n")), "{shown}");
+    }
+    let (code, said) = compile(&["--devices", "1", "--math", "bf16"]);
+    let expected =
+        "error[E0507]: products in bf16 are asked for, and the machine has no CUDA device";
+    assert!(code == Some(3) && said.contains(expected), "{said}");
+    let (code, said) = compile(&[&there[..], &["--math", "f8"]].concat());
+    assert!(code == Some(2) && said.contains("`f8` is none of f32, tf32, f16, bf16"), "{said}");
+}

@@ -135,6 +135,28 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
     }
 }
 
+/// The comparison of edges with what nodes touch notices that they are missing.
+#[test]
+fn graphs_without_edges_are_noticed() {
+    let registry = Registry::standard();
+    let program = chain(3, &registry);
+    let plan = &program.plans[PlanId(0)];
+    let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+    let (device, machine) = soft(&Options::default());
+    machine.check();
+    machine.cut();
+    let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
+    replay.load_state(&State::initial(&program.graph)).expect("a state");
+    // The chain is at work once all stages are.
+    for period in 0..u64::from(plan.stages) {
+        replay.step(period, None, &mut Idle).expect("a period");
+    }
+    replay.drain(&mut Idle).expect("the end");
+    // Between each of the three and the next one, at least.
+    assert!(machine.conflicts().len() >= 2, "{:?}", machine.conflicts());
+}
+
 #[test]
 fn models_run_on_a_gpu_as_in_the_interpreter() {
     let Some(device) = real() else { return };

@@ -120,16 +120,17 @@ impl Instance {
         // SAFETY: the buffer is as long as said.
         let title = text(|to, len| unsafe { (api.device_name)(to, len, device) })?;
         let number = |which| attribute(api, device, which).map(|n| n.max(0).cast_unsigned());
+        let arch = (
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
         Ok(Listed {
             name: format!("cuda:{ordinal}"),
             uuid: uuid.bytes.map(|b| b as u8),
             title,
             driver: format!("NVIDIA, CUDA {}", self.api_text()),
             driver_version: self.version.cast_unsigned(),
-            arch: (
-                number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            ),
+            arch,
             integrated: number(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
             processors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             clock_khz: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
@@ -143,6 +144,7 @@ impl Instance {
                 shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?
                     .into(),
                 group: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+                capability: Some(arch),
             },
             device,
         })

@@ -10,6 +10,7 @@
 mod convert;
 mod copy;
 mod elementwise;
+mod factors;
 mod fft;
 mod fir;
 mod frame;
@@ -28,6 +29,7 @@ mod wide;
 pub(crate) use convert::{cast, decode, encode};
 pub(crate) use copy::{Dim, Part, pattern, straight, strided, strided_parts};
 pub(crate) use elementwise::expr;
+pub use factors::{Math, UnknownMath};
 pub(crate) use fft::{Transform, fft};
 pub(crate) use fir::{FirPhase, fir};
 pub(crate) use frame::{overlap_add, window};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::factors::Math;
 use super::lang::{Kernel, Needs};
 
 /// A number that grows with the firings of a call.
@@ -77,6 +78,9 @@ pub struct Caps {
     pub shared_bytes: u64,
     /// Threads of a group.
     pub group: u32,
+    /// CUDA's compute capability, major and minor; other devices have none, and compute products in [`Math::F32`],
+    /// whatever actors ask for.
+    pub capability: Option<(u32, u32)>,
 }
 
 impl Caps {
@@ -86,6 +90,16 @@ impl Caps {
         bindings: 16,
         shared_bytes: 16 << 10,
         group: 256,
+        capability: None,
+    };
+
+    /// What every CUDA device since Ampere has: a bundle for one that is not at hand is made for that.
+    pub const CUDA: Caps = Caps {
+        bindings: 256,
+        shared_bytes: 48 << 10,
+        group: 1024,
+        capability: Some(Math::CAPABILITY),
+        ..Caps::COMMON
     };
 }
 
@@ -96,6 +110,8 @@ pub struct KernelPlan {
     /// Constant tables.
     pub(crate) consts: Vec<Bytes>,
     pub(crate) scratch_bytes: u64,
+    /// What factors of products are rounded to.
+    pub(crate) math: Math,
 }
 
 impl KernelPlan {
@@ -130,6 +146,12 @@ impl KernelPlan {
         self
     }
 
+    /// With factors that are rounded.
+    pub(crate) fn in_math(mut self, math: Math) -> Self {
+        self.math = math;
+        self
+    }
+
     pub(crate) fn kernels(&self) -> impl Iterator<Item = &Arc<Kernel>> {
         self.steps.iter().filter_map(|s| match s {
             Step::Run(run) => Some(&run.kernel),
@@ -153,6 +175,15 @@ impl KernelPlan {
         if !missing.is_empty() {
             return Some(format!("the device lacks {}", missing.join(" and ")));
         }
+        if self.kernels().any(|k| k.multiplies) && caps.capability < Some(Math::CAPABILITY) {
+            let need = format!(
+                "products in {} need compute capability {}",
+                self.math,
+                dotted(Math::CAPABILITY)
+            );
+            let has = caps.capability.map_or("none".to_owned(), dotted);
+            return Some(format!("{need}, the device has {has}"));
+        }
         let over = |what: &str, most: u64, has: u64| {
             (most > has).then(|| format!("a kernel needs {most} {what}, the device has {has}"))
         };
@@ -169,10 +200,20 @@ impl KernelPlan {
         self.scratch_bytes
     }
 
+    /// What factors of products are rounded to, on the way to them or in the constants.
+    pub fn math(&self) -> Math {
+        self.math
+    }
+
     /// Runs and copies of one call.
     pub fn steps(&self) -> usize {
         self.steps.len()
     }
+}
+
+/// A compute capability, as NVIDIA writes it.
+pub(crate) fn dotted((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
 }
 
 /// A table of floats as bytes.

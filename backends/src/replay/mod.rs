@@ -84,7 +84,7 @@ pub(crate) const PATIENCE_NS: u64 = 10_000_000_000;
 pub enum ReplayError<F> {
     /// The device has no kernel for an actor that was placed there.
     #[error(
-        "actor `{actor}` ({op}) has no kernel on {device}: compile for this machine, or pin it to a CPU"
+        "actor `{actor}` ({op}) has no kernel on {device}: {why}; compile for this machine, or pin it to a CPU"
     )]
     NoKernel {
         /// The actor.
@@ -93,6 +93,8 @@ pub enum ReplayError<F> {
         op: String,
         /// The device.
         device: String,
+        /// As a clause.
+        why: String,
     },
     /// A source or a sink was placed on the device.
     #[error(

@@ -361,9 +361,11 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         if actor.role != Role::Compute {
             return Err(ReplayError::Stream { actor: actor.name.clone(), device: self.name() });
         }
-        let plan = registry.lower(actor, blobs, self.queue.caps()).ok_or_else(|| {
+        let caps = self.queue.caps();
+        let plan = registry.lower(actor, blobs, caps).ok_or_else(|| {
+            let why = registry.gpu_reason(actor, blobs, caps).unwrap_or_default();
             let (actor, op) = (actor.name.clone(), actor.op.clone());
-            ReplayError::NoKernel { actor, op, device: self.name() }
+            ReplayError::NoKernel { actor, op, device: self.name(), why }
         })?;
         let found = self.calendar.scratch_bytes;
         if plan.scratch_bytes() > found {

@@ -461,6 +461,7 @@ fn capabilities(
         bindings,
         shared_bytes: limits.max_compute_shared_memory_size.into(),
         group: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
+        capability: None,
     };
     let range_bytes = u64::from(limits.max_storage_buffer_range);
     let limits = Limits {

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use zbmd_backends::kernels::Math;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::{
     Action, Buffer, BufferId, Channel, ChannelId, DeviceId, Graph, Machine, Plan, PortChannels,
@@ -36,11 +37,21 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
         actors: actors(program, &ports),
         channels: channels(graph),
         replicated: text::replicas(graph).into_iter().map(|(n, k)| (n.to_owned(), k)).collect(),
+        rounded: rounded(graph),
         plans: program.plans.iter().map(|p| plan(program, &ports, p)).collect(),
         kinds: table.kinds.iter().map(|k| k.iter().map(|d| d.0).collect()).collect(),
         contingencies: table.list.iter().map(contingency).collect(),
         measured: None,
     }
+}
+
+fn rounded(graph: &Graph) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    for word in graph.actors.iter().filter_map(|a| a.params.get(Math::PARAM)?.as_str()) {
+        *counts.entry(word.to_owned()).or_default() += 1;
+    }
+    counts.remove(Math::F32.name());
+    counts
 }
 
 fn devices(machine: &Machine) -> Vec<DeviceView> {

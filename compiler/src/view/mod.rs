@@ -63,6 +63,9 @@ pub struct View {
     pub channels: Vec<ChannelView>,
     /// Actors that run on several devices at once, with the number of their replicas.
     pub replicated: Vec<(String, u32)>,
+    /// How many actors round the factors of their products on CUDA devices, by what to.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rounded: BTreeMap<String, u32>,
     /// The plans; 0 is `main`.
     pub plans: Vec<PlanView>,
     /// Devices that can stand in for one another; empty without contingencies.

@@ -42,11 +42,14 @@ pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
 }
 
 fn lines(view: &View, width: usize) -> String {
-    let groups: Vec<String> = view.replicated.iter().map(|(n, k)| format!("{n} x{k}")).collect();
-    if groups.is_empty() {
-        return String::new();
-    }
-    clipped(&format!("replicated: {}", groups.join(", ")), width)
+    let replicated = view.replicated.iter().map(|(n, k)| format!("{n} x{k}")).collect();
+    let rounded =
+        view.rounded.iter().map(|(math, n)| format!("to {math} in {}", count(*n, "actor")));
+    let line = |what: &str, all: Vec<String>| match all.is_empty() {
+        true => String::new(),
+        false => clipped(&format!("{what}: {}", all.join(", ")), width),
+    };
+    line("replicated", replicated) + &line("factors of products rounded", rounded.collect())
 }
 
 /// A line of at most `width` characters.

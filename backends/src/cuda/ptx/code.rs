@@ -1,6 +1,7 @@
 //! Statements and instructions.
 
 use super::{Printer, letter, plain, shared_size, signed};
+use crate::kernels::Math;
 use crate::kernels::lang::{Bin, Cmp, Code, Mem, Place, Reg, Stmt, Ty, Un};
 
 /// Type of a load or store, and bytes of an element.
@@ -84,6 +85,15 @@ impl<'k> Printer<'k> {
                 self.line(&format!("mov.{ty} {var}, {value}"));
             }
             Stmt::Barrier => self.line("bar.sync 0"),
+            Stmt::Multiply(math, sums, left, right) => {
+                let list = |all: Vec<String>| format!("{{{}}}", all.join(", "));
+                let sums = list(sums.iter().map(|v| self.var(*v)).collect());
+                let regs = |all: &[Reg]| list(all.iter().map(|r| self.reg(*r)).collect());
+                let (left, right) = (regs(left), regs(right));
+                let shape = if math.is_half() { "m16n8k16" } else { "m16n8k8" };
+                let op = format!("mma.sync.aligned.{shape}.row.col.f32.{math}.{math}.f32");
+                self.line(&format!("{op} {sums}, {left}, {right}, {sums}"));
+            }
             Stmt::If(c, then, other) => self.branches(*c, then, other),
             Stmt::Loop(var, until, step, body) => self.repeat(*var, *until, *step, body),
         }
@@ -167,6 +177,15 @@ impl<'k> Printer<'k> {
             Code::Bits(a) => {
                 let size = if ty.is_wide() { "b64" } else { "b32" };
                 self.line(&format!("mov.{size} {out}, {}", self.reg(a)));
+            }
+            Code::Factor(math, a) => {
+                assert_eq!(math, Math::Tf32, "a factor of 32 bits");
+                let a = self.reg(a);
+                self.line(&format!("cvt.rna.tf32.f32 {out}, {a}"));
+            }
+            Code::Pack(math, low, high) => {
+                let (low, high) = (self.reg(low), self.reg(high));
+                self.line(&format!("cvt.rn.{math}x2.f32 {out}, {high}, {low}"));
             }
             Code::Load(binding, at) => {
                 self.address(binding, at);

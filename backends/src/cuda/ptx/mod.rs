@@ -1,4 +1,5 @@
-//! Prints kernels as PTX 7.0 for sm_70, which every driver since compiles for what it drives. Knows no driver.
+//! Prints kernels as PTX 7.0 for sm_70, or for sm_80 where they multiply matrices, which every driver since compiles for
+//! what it drives. Knows no driver.
 //!
 //! The code does what the SPIR-V does: sums and products of floats say how they are rounded, which keeps them from being
 //! contracted, quotients and roots are rounded correctly, numbers below the normal ones are kept, integers wrap. Values
@@ -13,12 +14,15 @@ use std::fmt::Write;
 use crate::kernels::lang::{Kernel, Ty};
 
 /// PTX and architecture: the oldest that the code needs.
-const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+fn head(kernel: &Kernel) -> String {
+    let arch = if kernel.multiplies { "sm_80" } else { "sm_70" };
+    format!(".version 7.0\n.target {arch}\n.address_size 64\n")
+}
 
 /// The module of a kernel, and the name of its entry.
 pub(crate) fn print(kernel: &Kernel) -> (String, String) {
     let name = entry(kernel.name);
-    let mut printer = Printer { kernel, text: HEAD.to_owned(), labels: 0 };
+    let mut printer = Printer { kernel, text: head(kernel), labels: 0 };
     printer.function(&name);
     (printer.text, name)
 }

@@ -1,9 +1,11 @@
 //! Runs the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after the other.
-//! Every access is checked against the memory that there is, and all threads must meet at the same barriers.
+//! Every access is checked against the memory that there is, all threads must meet at the same barriers, and those of a
+//! warp at the same products of matrices.
 
 use std::collections::BTreeMap;
 
 use super::super::error::Code;
+use super::matrix::{self, Factor, WARP};
 use super::memory::Memory;
 use super::table::{one, three, two};
 
@@ -19,6 +21,8 @@ enum Op {
     LoadShared(usize),
     StoreShared(usize),
     Parameter,
+    /// Sums, left matrix, right matrix, sums.
+    Multiply(Factor),
     Branch,
     Barrier,
     Return,
@@ -91,8 +95,9 @@ fn op(name: &str) -> Op {
         "bra" => Op::Branch,
         "bar.sync" => Op::Barrier,
         "ret" => Op::Return,
-        name => one(name)
-            .map(Op::One)
+        name => matrix::product(name)
+            .map(Op::Multiply)
+            .or_else(|| one(name).map(Op::One))
             .or_else(|| two(name).map(Op::Two))
             .or_else(|| three(name).map(Op::Three))
             .unwrap_or_else(|| panic!("no instruction {name}")),
@@ -202,8 +207,14 @@ impl Module {
             let mut shared = vec![0xa5; self.shared_bytes];
             let launch = [group, groups];
             while threads.iter().any(|t| !t.done) {
-                for thread in &mut threads {
-                    self.until_barrier(thread, launch, parameters, memory, &mut shared)?;
+                for warp in threads.chunks_mut(WARP) {
+                    let mut at_product = true;
+                    while at_product {
+                        for thread in &mut *warp {
+                            self.until_met(thread, launch, parameters, memory, &mut shared)?;
+                        }
+                        at_product = self.product(warp);
+                    }
                 }
                 let first = (threads[0].at, threads[0].done);
                 assert!(threads.iter().all(|t| (t.at, t.done) == first), "barriers are not met");
@@ -212,7 +223,40 @@ impl Module {
         Ok(())
     }
 
-    fn until_barrier(
+    /// Whether the threads of a warp have met at a product of matrices, which then is done.
+    ///
+    /// # Panics
+    /// If only some have come there.
+    fn product(&self, warp: &mut [Thread]) -> bool {
+        // A thread stops behind what it waits for.
+        let before = |thread: &Thread| thread.at.checked_sub(1).map(|at| &self.code[at]);
+        let factor = |thread: &Thread| match before(thread) {
+            Some(Instruction { op: Op::Multiply(factor), .. }) if !thread.done => Some(*factor),
+            _ => None,
+        };
+        let Some(kind) = warp.iter().find_map(factor) else { return false };
+        assert!(warp.iter().all(|t| t.at == warp[0].at && !t.done), "a warp is not together");
+        let step = &self.code[warp[0].at - 1];
+        let word = |thread: &Thread, n: usize| match step.operands[n] {
+            Operand::Reg(r) => thread.registers[r] as u32,
+            _ => panic!("line {}: a matrix lies in registers", step.line),
+        };
+        let fragments = warp.iter().map(|t| {
+            let from = |first: usize| move |i: usize| word(t, first + i);
+            let (left, right) = (std::array::from_fn(from(4)), std::array::from_fn(from(8)));
+            (left, right, std::array::from_fn(from(10)))
+        });
+        let sums = matrix::multiply(kind, &fragments.collect::<Vec<_>>());
+        for (thread, sums) in warp.iter_mut().zip(sums) {
+            for (n, sum) in sums.into_iter().enumerate() {
+                set(thread, step, n, sum.into());
+            }
+        }
+        true
+    }
+
+    /// Runs a thread to the next barrier, the next product of matrices, or its end.
+    fn until_met(
         &self,
         thread: &mut Thread,
         launch: [u32; 2],
@@ -270,7 +314,7 @@ impl Module {
                     thread.at = to;
                     continue;
                 }
-                Op::Barrier => return Ok(()),
+                Op::Barrier | Op::Multiply(_) => return Ok(()),
                 Op::Return => {
                     thread.done = true;
                     thread.at -= 1;

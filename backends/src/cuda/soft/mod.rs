@@ -7,6 +7,7 @@
 //! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
 
 mod machine;
+mod matrix;
 mod memory;
 mod table;
 
@@ -18,10 +19,13 @@ use self::memory::{Memory, Trace};
 use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node};
 use super::error::{Code, Said, Site};
 use super::instance::{Listed, MAX_BINDINGS};
-use crate::kernels::{Caps, Needs};
+use crate::kernels::Caps;
 
 /// Groups of a run at most: few, so that threads have several elements each.
 const MAX_GROUPS: u32 = 3;
+
+/// Compute capability of the device: what the instructions that it knows need.
+const CAPABILITY: (u32, u32) = (8, 0);
 
 /// The only device.
 pub(super) fn listed() -> Listed {
@@ -31,7 +35,7 @@ pub(super) fn listed() -> Listed {
         title: "software".to_owned(),
         driver: "zbmd".to_owned(),
         driver_version: 12_000,
-        arch: (7, 0),
+        arch: CAPABILITY,
         integrated: false,
         processors: 1,
         clock_khz: 1_000,
@@ -39,12 +43,7 @@ pub(super) fn listed() -> Listed {
         memory_bits: 64,
         memory_bytes: 1 << 30,
         groups: MAX_GROUPS,
-        caps: Caps {
-            has: Needs { f64: true, i64: true, bytes: true, halves: true },
-            bindings: MAX_BINDINGS,
-            shared_bytes: 48 << 10,
-            group: 1024,
-        },
+        caps: Caps { bindings: MAX_BINDINGS, capability: Some(CAPABILITY), ..Caps::CUDA },
         device: 0,
     }
 }
@@ -112,6 +111,8 @@ struct Inner {
     lost: Option<Code>,
     injection: Option<Injection>,
     checks: bool,
+    idle: bool,
+    cut: bool,
     conflicts: Vec<String>,
     counts: Counts,
 }
@@ -157,6 +158,16 @@ impl Machine {
     /// From now on compares what nodes touch with the edges between them, which takes long.
     pub fn check(&self) {
         self.lock().checks = true;
+    }
+
+    /// From now on launches do nothing: for what the host does besides.
+    pub fn idle(&self) {
+        self.lock().idle = true;
+    }
+
+    /// From now on graphs lose their edges when they are made ready, which [`Self::conflicts`] must notice.
+    pub fn cut(&self) {
+        self.lock().cut = true;
     }
 
     /// Nodes that touched the same memory, one of them writing, with no way of edges between them, in words.
@@ -387,7 +398,11 @@ impl Driver for Soft {
 
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
         let mut inner = self.enter(Site::Instantiate)?;
-        let nodes: Arc<[Made]> = inner.graphs[&graph.0].clone().into();
+        let mut nodes = inner.graphs[&graph.0].clone();
+        if inner.cut {
+            nodes.iter_mut().for_each(|node| node.after.clear());
+        }
+        let nodes: Arc<[Made]> = nodes.into();
         for node in nodes.iter() {
             inner.counts.edges += node.after.len();
             let kind = match node.work {
@@ -410,7 +425,9 @@ impl Driver for Soft {
         let mut inner = self.enter(Site::Launch)?;
         inner.counts.launches += 1;
         let nodes = Arc::clone(&inner.ready[&exec.0]);
-        inner.nodes(&nodes);
+        if !inner.idle {
+            inner.nodes(&nodes);
+        }
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! What single instructions do with the bits of their operands, by the PTX manual; what it leaves open is as the hardware
 //! has it.
 
+use super::matrix::{Factor, pack, to_tf32};
+
 fn f(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
@@ -71,6 +73,7 @@ pub(super) fn one(name: &str) -> Option<fn(u64) -> u64> {
         "cvt.rn.f64.u32" => |a| f64::from(u(a)).to_bits(),
         "cvt.rn.f64.s64" => |a| (a as i64 as f64).to_bits(),
         "cvt.rn.f64.u64" => |a| (a as f64).to_bits(),
+        "cvt.rna.tf32.f32" => |a| to_tf32(u(a)).into(),
         "cvt.s64.s32" => |a| i64::from(i(a)) as u64,
         "cvt.u64.u32" | "cvt.u32.u64" => |a| u(a).into(),
         _ => return None,
@@ -79,6 +82,8 @@ pub(super) fn one(name: &str) -> Option<fn(u64) -> u64> {
 
 pub(super) fn two(name: &str) -> Option<fn(u64, u64) -> u64> {
     Some(match name {
+        "cvt.rn.f16x2.f32" => |a, b| pack(Factor::F16, u(a), u(b)).into(),
+        "cvt.rn.bf16x2.f32" => |a, b| pack(Factor::Bf16, u(a), u(b)).into(),
         "add.rn.f32" => |a, b| fb(f(a) + f(b)),
         "sub.rn.f32" => |a, b| fb(f(a) - f(b)),
         "mul.rn.f32" => |a, b| fb(f(a) * f(b)),

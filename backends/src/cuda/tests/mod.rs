@@ -2,6 +2,7 @@
 //! faults at every call. Where there is a GPU, the ops run on it too.
 
 mod faults;
+mod math;
 mod ptx;
 mod suite;
 

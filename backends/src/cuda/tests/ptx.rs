@@ -107,14 +107,16 @@ fn every_kernel_is_assembled_without_spills() {
     // Kernels that differ in the values of their constants are one here.
     let mut modules = BTreeMap::from([("every instruction".to_owned(), everything())]);
     let mut seen = BTreeSet::new();
-    for &(op, parameters, inputs) in CASES {
-        let plan = lowered(&subject(op, parameters, inputs));
-        for step in plan.iter().flat_map(|p| &p.steps) {
+    let plans = CASES.iter().filter_map(|&(op, parameters, inputs)| {
+        let name = format!("{op}({parameters}) of ({inputs})");
+        lowered(&subject(op, parameters, inputs)).map(|plan| (name, plan))
+    });
+    for (name, plan) in plans.chain(super::math::kernels()) {
+        for step in &plan.steps {
             let Step::Run(run) = step else { continue };
             let plain = Kernel { specs: vec![1; run.kernel.specs.len()], ..(*run.kernel).clone() };
             if seen.insert(print(&plain)) {
-                let name = format!("{op}({parameters}) of ({inputs}): {}", run.kernel.name);
-                modules.insert(name, (*run.kernel).clone());
+                modules.insert(format!("{name}: {}", run.kernel.name), (*run.kernel).clone());
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops;
 
-use super::{Bin, Binding, Cmp, Code, Kernel, Mem, Place, Reg, Stmt, Ty, Un};
+use super::{Bin, Binding, Cmp, Code, Kernel, Math, Mem, Place, Reg, Stmt, Ty, Un};
 
 /// A kernel in the making.
 pub(crate) struct Builder {
@@ -48,6 +48,7 @@ impl Builder {
             regs: Vec::new(),
             vars: Vec::new(),
             shared: Vec::new(),
+            multiplies: false,
             body: Vec::new(),
         };
         Self { kernel: RefCell::new(kernel), open: RefCell::new(vec![Vec::new()]) }
@@ -202,6 +203,33 @@ impl Builder {
     /// Upper half of the 64-bit product.
     pub(crate) fn mul_high<'k>(&'k self, a: Val<'k>, b: Val<'k>) -> Val<'k> {
         self.binary(Bin::MulHigh, a, b)
+    }
+
+    /// A word of factors: one, or two where they have 16 bits.
+    pub(crate) fn factors<'k>(&'k self, math: Math, values: &[Val<'k>]) -> Val<'k> {
+        assert!(values.iter().all(|v| v.ty == Ty::F32), "factors are made of f32");
+        let code = match *values {
+            [a] if math == Math::Tf32 => Code::Factor(math, a.reg),
+            [a, b] if math.is_half() => Code::Pack(math, a.reg, b.reg),
+            _ => panic!("{} factors of {math} in a word", values.len()),
+        };
+        self.emit(Ty::U32, code)
+    }
+
+    /// Adds a product of matrices to sums: see [`Stmt::Multiply`].
+    pub(crate) fn multiply<'k>(
+        &'k self,
+        math: Math,
+        sums: [Var<'k>; 4],
+        left: [Val<'k>; 4],
+        right: [Val<'k>; 2],
+    ) {
+        let words = left.iter().chain(&right).all(|v| v.ty == Ty::U32);
+        assert!(words && sums.iter().all(|v| v.ty == Ty::F32), "operands of a product");
+        let (sums, left, right) =
+            (sums.map(|v| v.index), left.map(|v| v.reg), right.map(|v| v.reg));
+        self.kernel.borrow_mut().multiplies = true;
+        self.push(Stmt::Multiply(math, sums, left, right));
     }
 
     pub(crate) fn var<'k>(&'k self, initial: Val<'k>) -> Var<'k> {

@@ -9,6 +9,8 @@ mod text;
 
 pub(crate) use build::{Builder, Shared, Val, Var};
 
+use super::factors::Math;
+
 /// Type of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ty {
@@ -166,6 +168,10 @@ pub(crate) enum Code {
     Cast(Reg),
     /// The same bits as another type of the same size.
     Bits(Reg),
+    /// An `f32` as a factor of [`Stmt::Multiply`]: rounded, in the place of its bits.
+    Factor(Math, Reg),
+    /// Two `f32` as factors of 16 bits in one word, the first one in the lower half.
+    Pack(Math, Reg, Reg),
     Load(u32, Reg),
     Shared(u32, Reg),
     Var(u32),
@@ -182,6 +188,12 @@ pub(crate) enum Stmt {
     SetVar(u32, Reg),
     /// All threads of the group have come here, and see what the others wrote to shared memory.
     Barrier,
+    /// A warp, 32 threads that have all come here, multiplies matrices whose elements its threads hold: 16 rows of 8
+    /// words by 8 columns of 8 words, the sums added to four variables of each thread. A word is a factor of 32 bits or
+    /// two of 16, neighbours along the inner dimension. The thread with the number 4 i + j has, of the left matrix,
+    /// word j of row i, of row i + 8, word j + 4 of row i, of row i + 8; of the right one, words j and j + 4 of column
+    /// i; of the sums, those of row i in columns 2 j and 2 j + 1, then those of row i + 8.
+    Multiply(Math, [u32; 4], [Reg; 4], [Reg; 2]),
     If(Reg, Vec<Stmt>, Vec<Stmt>),
     /// While variable `.0` is below register `.1`: the body, then the variable grows by register `.2`. All `u32`.
     Loop(u32, Reg, Reg, Vec<Stmt>),
@@ -201,6 +213,8 @@ pub(crate) struct Kernel {
     pub(crate) vars: Vec<Ty>,
     /// Element type and length of arrays shared by a group.
     pub(crate) shared: Vec<(Ty, u32)>,
+    /// Whether it has a [`Stmt::Multiply`], which CUDA's tensor cores run and nothing else.
+    pub(crate) multiplies: bool,
     pub(crate) body: Vec<Stmt>,
 }
 

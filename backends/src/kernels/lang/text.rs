@@ -34,7 +34,8 @@ impl Kernel {
     /// A number for all that a printer makes code from, and for what it is told besides: kernels that differ in
     /// shapes only have the same.
     pub(crate) fn digest(&self, how: &str) -> u128 {
-        let Self { name: _, local, bindings, specs, regs, vars, shared, body } = self;
+        let Self { name: _, local, bindings, specs, regs, vars, shared, multiplies: _, body } =
+            self;
         let mut sum = Sum(Xxh3Default::new());
         let head = (how, local, bindings, specs.len(), regs, vars, shared);
         let written = write!(sum, "{head:?}").and_then(|()| statements(&mut sum, body, 0));
@@ -62,6 +63,13 @@ fn statements(f: &mut impl fmt::Write, body: &[Stmt], depth: usize) -> fmt::Resu
             }
             Stmt::SetVar(var, value) => writeln!(f, "{pad}v{var} = r{}", value.0)?,
             Stmt::Barrier => writeln!(f, "{pad}barrier")?,
+            Stmt::Multiply(math, sums, left, right) => {
+                let [sums, left] =
+                    [sums.map(|v| format!("v{v}")), left.map(|r| format!("r{}", r.0))];
+                let (sums, left) = (sums.join(", "), left.join(", "));
+                let [a, b] = right.map(|r| r.0);
+                writeln!(f, "{pad}{sums} += {math} {left} by r{a}, r{b}")?;
+            }
             Stmt::If(c, then, other) => {
                 writeln!(f, "{pad}if r{}", c.0)?;
                 statements(f, then, depth + 1)?;

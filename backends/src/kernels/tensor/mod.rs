@@ -3,6 +3,7 @@
 //! A [`Bench`] is a [`Builder`] that knows which tensor each binding is: loads widen what is narrow (half precision to
 //! f32, small integers to 32 bits) and stores narrow it again, so that kernels compute in few types. Knows no op.
 
+mod cores;
 pub(crate) mod function;
 pub(crate) mod map;
 pub(crate) mod moves;
@@ -150,6 +151,11 @@ impl<'k> Tensor<'k> {
             DType::Bf16 => from_bfloat(raw),
             _ => raw,
         }
+    }
+
+    /// The bits of element `at` of all tokens, which have no sign of their own.
+    pub(crate) fn bits(self, at: Val<'k>) -> Val<'k> {
+        self.k.load(self.binding, at)
     }
 
     /// Element `at` of a firing's token.

@@ -1,10 +1,11 @@
 //! Products of matrices whose elements are loaded by rules: of matrices as they lie, of windows of an image.
 //!
-//! Three kernels: tiles in shared memory with a few elements in the registers of each thread; columns whose sums are
+//! Four kernels: tiles on tensor cores where factors may be rounded (see [`super::cores`]); tiles in shared memory with a few elements in the registers of each thread; columns whose sums are
 //! shared out among a few threads, for products of few rows; and one thread for each element. Every sum of a tile goes
 //! along the inner dimension in its order, as on the CPU.
 
-use super::{Bench, Why};
+use super::{Bench, Why, cores};
+use crate::kernels::Math;
 use crate::kernels::lang::{Place, Shared, Ty, Val};
 use crate::kernels::plan::{Amount, Grid};
 
@@ -35,6 +36,11 @@ pub(crate) enum Variant {
         side: u32,
         per: u32,
     },
+    /// Tiles on tensor cores, warps having `16 · per` elements along each side.
+    Cores {
+        math: Math,
+        per: u32,
+    },
     /// So many threads to a sum, neighbouring threads having neighbouring columns.
     Slices(u32),
     /// A group to a sum: where rows of the right matrix lie across its columns.
@@ -46,6 +52,8 @@ pub(crate) enum Variant {
 const DEPTH: u32 = 16;
 /// Rows below which a tile is not worth its barriers.
 const FEW: usize = 4;
+/// Tiles that keep a large GPU busy: where there are fewer, they are made smaller.
+const BUSY: usize = 128;
 
 impl Sizes {
     fn counted(&self, by: Grows) -> usize {
@@ -57,14 +65,19 @@ impl Sizes {
     }
 
     /// The variant for elements of f32; `across` says that the right matrix is read along its columns.
-    pub(crate) fn variant(&self, across: bool) -> Variant {
-        let Sizes { rows, columns, depth, .. } = *self;
+    pub(crate) fn variant(&self, across: bool, math: Math) -> Variant {
+        let Sizes { batches, rows, columns, depth, .. } = *self;
         if rows <= FEW || columns < 8 {
             return match depth {
                 64.. if across || columns < 8 => Variant::Group,
                 64.. if columns >= 16 => Variant::Slices(4),
                 _ => Variant::Elements,
             };
+        }
+        if math != Math::F32 {
+            let large = cores::tile(2) as usize;
+            let tiles = batches * rows.div_ceil(large) * columns.div_ceil(large);
+            return Variant::Cores { math, per: if tiles < BUSY { 1 } else { 2 } };
         }
         match rows.min(columns) {
             256.. => Variant::Tiles { side: 16, per: 4 },
@@ -76,8 +89,12 @@ impl Sizes {
     fn grid(&self, variant: Variant) -> Grid {
         let Sizes { batches, rows, columns, .. } = *self;
         match variant {
-            Variant::Tiles { side, per } => {
-                let tile = (side * per) as usize;
+            Variant::Tiles { .. } | Variant::Cores { .. } => {
+                let tile = match variant {
+                    Variant::Cores { per, .. } => cores::tile(per) as usize,
+                    Variant::Tiles { side, per } => (side * per) as usize,
+                    _ => 1,
+                };
                 Grid::Groups(Amount::each(
                     (batches * rows.div_ceil(tile) * columns.div_ceil(tile)) as u64,
                 ))
@@ -93,6 +110,7 @@ impl Sizes {
     fn local(variant: Variant) -> u32 {
         match variant {
             Variant::Tiles { side, .. } => side * side,
+            Variant::Cores { .. } => cores::LOCAL,
             _ => 64,
         }
     }
@@ -105,11 +123,22 @@ impl Sizes {
 
 /// Sizes in a kernel.
 #[derive(Clone, Copy)]
-struct On<'k> {
-    batches: Val<'k>,
-    rows: Val<'k>,
-    columns: Val<'k>,
-    depth: Val<'k>,
+pub(super) struct On<'k> {
+    pub(super) batches: Val<'k>,
+    pub(super) rows: Val<'k>,
+    pub(super) columns: Val<'k>,
+    pub(super) depth: Val<'k>,
+}
+
+/// Loads an element of a matrix.
+pub(crate) type Element<'r, 'k> = &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>;
+
+/// Where an element of a matrix lies. As it is given: of closures that stand alone, types are not found out.
+pub(crate) fn places<'k, F>(place: F) -> F
+where
+    F: Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
+{
+    place
 }
 
 /// How a product reads and writes; `b` is what was worked out for a batch.
@@ -117,9 +146,12 @@ pub(crate) struct Rules<'r, 'k> {
     /// What is the same for all elements of a batch.
     pub(crate) batch: &'r dyn Fn(Val<'k>) -> Vec<Val<'k>>,
     /// Element of the left matrix: row, inner.
-    pub(crate) left: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
+    pub(crate) left: Element<'r, 'k>,
     /// Element of the right matrix: inner, column.
-    pub(crate) right: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>) -> Val<'k>,
+    pub(crate) right: Element<'r, 'k>,
+    /// The same as the 16 bits of a factor, where it lies as one in memory.
+    pub(crate) left_bits: Option<Element<'r, 'k>>,
+    pub(crate) right_bits: Option<Element<'r, 'k>>,
     /// Takes a sum: row, column.
     #[expect(clippy::type_complexity, reason = "named parameters would not make it plainer")]
     pub(crate) store: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>, Val<'k>),
@@ -146,6 +178,7 @@ pub(crate) fn product<'k>(
     };
     match variant {
         Variant::Tiles { side, per } => tiles(bench, on, rules, side, per),
+        Variant::Cores { math, per } => cores::cores(bench, on, rules, math, per)?,
         Variant::Slices(slices) => self::slices(bench, on, rules, slices),
         Variant::Group => groups(bench, on, rules),
         Variant::Elements => elements(bench, on, rules),
@@ -280,7 +313,7 @@ fn tiles<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, side: u32, r: 
     });
 }
 
-fn up<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
+pub(super) fn up<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
     (v + (tile - 1)) / tile
 }
 

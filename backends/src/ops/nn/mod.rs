@@ -37,7 +37,7 @@ use zbmd_ir::{Actor, BlobId, DType, InPlace, TiSlice, TokenType, Value};
 use super::args::{Args, input_error};
 use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
 use crate::kernel::Kernel;
-use crate::kernels::KernelPlan;
+use crate::kernels::{KernelPlan, Math};
 use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, Signature, Work};
 use cx::{Cx, Halves, Operand, Plan, operand_of};
 #[cfg(test)]
@@ -215,6 +215,19 @@ impl Nn {
         let inner = ResolveCx { params: &plain, ..*cx };
         let known: Vec<&str> = spec.params.iter().copied().chain(COMMON).collect();
         let args = Args::new(&inner, &known)?;
+        if spec.params.contains(&Math::PARAM)
+            && let Some(word) = args.word_opt(Math::PARAM)?
+        {
+            let known = Math::ALL.map(Math::name);
+            let unknown = |_| {
+                args.error(
+                    Math::PARAM,
+                    format!("`{word}` is unknown"),
+                    format!("one of {}", known.join(", ")),
+                )
+            };
+            word.parse::<Math>().map_err(unknown)?;
+        }
         let ins = self.operands(cx)?;
         let wanted = self.wanted(&args)?;
         let names: Option<Vec<String>> = wanted.iter().map(|&o| spec.output(o)).collect();

@@ -40,6 +40,9 @@ pub(super) fn meaning(name: &str) -> &'static str {
         "act_max" => "upper bound of the activation `clip`",
         "axis" => "the dimension; negative ones count from the last",
         "axes" => "the dimensions; negative ones count from the last",
+        "math" => {
+            "what CUDA devices may round factors to: f32 (default: to nothing), tf32, f16, bf16; sums stay f32, and other devices round nothing"
+        }
         "keepdims" => "whether reduced dimensions stay, 1 long (default 1)",
         "to" | "dtype" | "output_dtype" => "dtype of the result",
         "epsilon" => "added to the variance (default 1e-5)",
@@ -90,7 +93,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Clip" "x min? max?" -> "y" [""] true "bounded by two numbers" |c, _| elementwise::clip(c);
     "Col2Im" "x image_shape! block_shape!" -> "y" ["dilations pads strides"] true "columns of windows summed into an image" |c, _| movement::col2im(c);
     "Concat" "x*" -> "y" ["axis"] false "tensors one behind the other along an axis" |c, _| movement::concat(c);
-    "Conv" "x w b? added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] true "convolution; `added` is added before the activation" |c, _| conv::conv(c);
+    "Conv" "x w b? added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape math pads strides"] true "convolution; `added` is added before the activation" |c, _| conv::conv(c);
     "ConvChannelsLast" "x w! b~ added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
     "ConvInteger" "x w x_zero? w_zero?" -> "y" ["auto_pad dilations group kernel_shape pads strides"] false "convolution of bytes into 32-bit integers" |c, _| conv::conv_integer(c);
     "ConvTranspose" "x w b?" -> "y" ["auto_pad dilations group kernel_shape output_padding output_shape pads strides"] true "transposed convolution" |c, _| conv::conv_transpose(c);
@@ -118,7 +121,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "GatherElements" "x indices" -> "y" ["axis"] false "an element for each index" |c, _| places::gather_elements(c);
     "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| places::gather_nd(c);
     "Gelu" "x" -> "y" ["approximate"] true "Gaussian error linear unit" unary::unary;
-    "Gemm" "a b c?" -> "y" ["act act_max act_min alpha beta transA transB"] true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
+    "Gemm" "a b c?" -> "y" ["act act_max act_min alpha beta math transA transB"] true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
     "GlobalAveragePoolChannelsLast" "x" -> "y" [""] false "mean of each channel of [n, h, w, c]; no ONNX operator" |c, _| last::global(c);
     "GlobalAveragePool" "x" -> "y" [""] true "mean of each channel" pool::global;
     "GlobalLpPool" "x" -> "y" ["p"] true "norm of each channel" pool::global;
@@ -146,7 +149,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "LogSoftmax" "x" -> "y" ["axis"] true "logarithm of the softmax along an axis" reduce::softmax;
     "LpNormalization" "x" -> "y" ["axis p"] true "divided by the norm along an axis" |c, _| norm::lp(c);
     "LpPool" "x" -> "y" ["auto_pad ceil_mode dilations kernel_shape p pads strides"] true "norm of each window" |c, _| pool::mean_pool(c, true);
-    "MatMul" "x y bias~" -> "z" ["act act_max act_min"] true "product of matrices, broadcast; `bias` is added to each row" |c, _| matmul::matmul(c);
+    "MatMul" "x y bias~" -> "z" ["act act_max act_min math"] true "product of matrices, broadcast; `bias` is added to each row" |c, _| matmul::matmul(c);
     "MatMulInteger" "x y x_zero? y_zero?" -> "z" [""] false "product of bytes into 32-bit integers" |c, _| matmul::matmul_integer(c);
     "Max" "x*" -> "y" [""] true "greatest of tensors, broadcast" elementwise::variadic;
     "MaxPoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode dilations kernel_shape pads strides"] false "greatest of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, false);

@@ -106,6 +106,8 @@ impl<'a> Printer<'a> {
                 ];
                 self.plain(Op::ControlBarrier, operands);
             }
+            // `KernelPlan::lacks` keeps such kernels away.
+            Stmt::Multiply(..) => unreachable!("products on tensor cores are CUDA's"),
             Stmt::If(c, then, other) => self.branches(*c, then, other),
             Stmt::Loop(var, until, step, body) => self.repeat(*var, *until, *step, body),
         }
@@ -228,6 +230,7 @@ impl<'a> Printer<'a> {
                 let a = self.reg(a);
                 self.op(Op::Bitcast, out, ids(&[a]))
             }
+            Code::Factor(..) | Code::Pack(..) => unreachable!("factors are CUDA's"),
             Code::Load(binding, at) => self.load(binding, at),
             Code::Shared(array, at) => {
                 let place = self.shared_place(array, at);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use zbmd_compiler::{Replicate, units};
+use zbmd_compiler::{Math, Replicate, units};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 
@@ -58,6 +58,7 @@ Examples:
   zbmdc compile agc.ron --cores 2                         two cores work on each op together
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
+  zbmdc compile net.onnx --gpus --math tf32               rounds factors of products for tensor cores
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
@@ -376,6 +377,10 @@ pub(crate) struct Compile {
     /// replicas at most, for which iterations may become longer
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = replicate)]
     pub(crate) replicate: Replicate,
+    /// What CUDA devices may round the factors of matrix products and convolutions to, for their tensor cores:
+    /// `f32` (nothing), `tf32`, `f16` or `bf16`; sums stay f32, and other devices round nothing
+    #[arg(long, value_name = "TYPE", default_value_t)]
+    pub(crate) math: Math,
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,

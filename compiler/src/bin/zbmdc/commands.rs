@@ -113,6 +113,9 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         if let Some(replication) = &compiled.replication {
             say(&format!("{replication}\n"));
         }
+        if let Some(rounding) = &compiled.rounding {
+            say(&format!("{rounding}\n"));
+        }
         say(&losses(&compiled));
         say(&left_to_cpus(&compiled.program, &registry));
     }
@@ -169,6 +172,7 @@ pub(crate) fn options(args: &Compile, voice: Voice) -> Result<CompileOptions, Di
             Contingencies::Pairs => Losses::Pairs,
         },
         replicate: args.replicate,
+        math: args.math,
         ..outside
     })
 }

@@ -2,11 +2,11 @@
 
 use super::super::cx::volume;
 use super::super::index::broadcast;
-use super::{Gpu, Lowered, said};
+use super::{Gpu, Lowered, is_factor, said};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::Ty;
 use crate::kernels::tensor::function::After;
-use crate::kernels::tensor::product::{Grows, Rules, Sizes, Variant, product};
+use crate::kernels::tensor::product::{Element, Grows, Rules, Sizes, Variant, places, product};
 use crate::kernels::tensor::space::{Space, dense, spread};
 use crate::kernels::tensor::{Tensor, Why, computed};
 
@@ -43,9 +43,11 @@ impl Gpu<'_> {
         let (m, depth, n) = (a[a.len() - 2], a[a.len() - 1], b[b.len() - 1]);
         let (ba, bb) = (&a[..a.len() - 2], &b[..b.len() - 2]);
         let batch = broadcast(&[ba, bb]).map_err(said)?;
-        let (x, y, z) = (self.slot(0)?, self.slot(1)?, self.out(0));
+        let z = self.out(0);
         let integers = self.op == "MatMulInteger";
         let ty = if integers { Ty::I32 } else { computed(z.dtype)? };
+        let math = self.math(ty)?;
+        let (x, y) = (self.factor(0, math)?, self.factor(1, math)?);
         // One matrix for all rows of all batches and firings.
         let stacked = y.constant && !x.constant && volume(bb) == 1;
         let sizes = match stacked {
@@ -61,7 +63,7 @@ impl Gpu<'_> {
             }
         };
         let small = ty != Ty::F32 && ty != Ty::I32;
-        let variant = if small { Variant::Elements } else { sizes.variant(false) };
+        let variant = if small { Variant::Elements } else { sizes.variant(false, math) };
         let bench = Sizes::bench("matrix product", variant);
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
         let after = if integers { After::Nothing } else { self.after()? };
@@ -82,18 +84,27 @@ impl Gpu<'_> {
             spread(&batch, own).iter().map(|s| s * size as isize).collect()
         };
         let space = Space::new(&batch, &[steps(ba, m * depth), steps(bb, depth * n)]);
-        let places = space.on(&bench)?;
+        let spots = space.on(&bench)?;
+        let left_at = places(|b, row, d| {
+            let at = row * depth_on + d;
+            b.first().map_or(at, |first| *first + at)
+        });
+        let right_at = places(|b, d, column| {
+            let at = d * columns + column;
+            b.get(1).map_or(at, |first| *first + at)
+        });
+        let left_bits: Element<'_, '_> = &|b, row, d| left.bits(left_at(b, row, d));
+        let right_bits: Element<'_, '_> = &|b, d, column| right.bits(right_at(b, d, column));
         let rules = Rules {
             batch: &|b| {
                 if stacked {
                     return vec![];
                 }
-                let (firing, at) = (b / count, places.at(b % count));
+                let (firing, at) = (b / count, spots.at(b % count));
                 vec![left.base(firing) + at[0], right.base(firing) + at[1], b * rows, firing]
             },
             left: &|b, row, d| {
-                let at = row * depth_on + d;
-                let v = left.load(b.first().map_or(at, |first| *first + at)).cast(ty);
+                let v = left.load(left_at(b, row, d)).cast(ty);
                 match zeros[0] {
                     Some((zero, many)) => {
                         let k = v.builder();
@@ -105,8 +116,7 @@ impl Gpu<'_> {
                 }
             },
             right: &|b, d, column| {
-                let at = d * columns + column;
-                let v = right.load(b.get(1).map_or(at, |first| *first + at)).cast(ty);
+                let v = right.load(right_at(b, d, column)).cast(ty);
                 match zeros[1] {
                     Some((zero, many)) => {
                         let k = v.builder();
@@ -117,6 +127,8 @@ impl Gpu<'_> {
                     None => v,
                 }
             },
+            left_bits: is_factor(x, math).then_some(left_bits),
+            right_bits: is_factor(y, math).then_some(right_bits),
             store: &|b, row, column, sum| {
                 let sum = match bias {
                     Some(bias) => sum + bias.load(column),
@@ -135,7 +147,7 @@ impl Gpu<'_> {
             return Err("zero points that vary are the CPU's".to_owned());
         }
         let grid = product(&bench, &sizes, variant, &rules)?;
-        Ok(bench.finish(KernelPlan::default(), grid))
+        self.rounded(bench.finish(KernelPlan::default(), grid), variant, [x, y], math)
     }
 
     /// alpha · a · b + beta · c.
@@ -147,8 +159,10 @@ impl Gpu<'_> {
         let n = if tb { b[0] } else { b[1] };
         let f = |name: &str| self.cx.args.float_or(name, 1.0).map_err(said);
         let (alpha, beta) = (f("alpha")?, f("beta")?);
-        let (x, y, z) = (self.slot(0)?, self.slot(1)?, self.out(0));
+        let z = self.out(0);
         let ty = computed(z.dtype)?;
+        let math = self.math(ty)?;
+        let (x, y) = (self.factor(0, math)?, self.factor(1, math)?);
         if !ty.is_float() && (alpha, beta) != (1.0, 1.0) {
             return Err("scaled products of integers are the CPU's".to_owned());
         }
@@ -156,7 +170,7 @@ impl Gpu<'_> {
         let stacked = y.constant && !x.constant && !ta && added.is_none_or(|c| c.constant);
         let grows = if stacked { Grows::Rows } else { Grows::Batches };
         let sizes = Sizes { batches: 1, rows: m, columns: n, depth, grows };
-        let variant = if ty == Ty::F32 { sizes.variant(tb) } else { Variant::Elements };
+        let variant = if ty == Ty::F32 { sizes.variant(tb, math) } else { Variant::Elements };
         let bench = Sizes::bench("product and sum", variant);
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
         let c = added.map(|slot| bench.reads(slot)).transpose()?;
@@ -164,23 +178,29 @@ impl Gpu<'_> {
         let after = self.after()?;
         let (rows, columns, inner) = (bench.size(m)?, bench.size(n)?, bench.size(depth)?);
         let own = if added.is_some() { self.dims(2)? } else { vec![] };
-        let places = Space::new(&[m, n], &[spread(&[m, n], &own)]).on(&bench)?;
+        let spots = Space::new(&[m, n], &[spread(&[m, n], &own)]).on(&bench)?;
+        let left_at = places(|b, row, d| {
+            let at = if ta { d * rows + row } else { row * inner + d };
+            // Stacked rows count through all firings.
+            if stacked { at } else { left.base(b[0]) + at }
+        });
+        let right_at = places(|b, d, column| {
+            let at = if tb { column * inner + d } else { d * columns + column };
+            if y.constant { at } else { right.base(b[0]) + at }
+        });
+        let left_bits: Element<'_, '_> = &|b, row, d| left.bits(left_at(b, row, d));
+        let right_bits: Element<'_, '_> = &|b, d, column| right.bits(right_at(b, d, column));
         let rules = Rules {
             batch: &|b| vec![b],
-            left: &|b, row, d| {
-                let at = if ta { d * rows + row } else { row * inner + d };
-                // Stacked rows count through all firings.
-                if stacked { left.load(at) } else { left.get(b[0], at) }
-            },
-            right: &|b, d, column| {
-                let at = if tb { column * inner + d } else { d * columns + column };
-                right.get(b[0], at)
-            },
+            left: &|b, row, d| left.load(left_at(b, row, d)),
+            right: &|b, d, column| right.load(right_at(b, d, column)),
+            left_bits: is_factor(x, math).then_some(left_bits),
+            right_bits: is_factor(y, math).then_some(right_bits),
             store: &|b, row, column, sum| {
                 let scaled = if alpha == 1.0 { sum } else { sum * sum.like(alpha) };
                 let value = match c {
                     Some(c) => {
-                        let at = places.at((row % rows) * columns + column)[0];
+                        let at = spots.at((row % rows) * columns + column)[0];
                         let more = c.get(b[0], at);
                         scaled + if beta == 1.0 { more } else { more * more.like(beta) }
                     }
@@ -192,7 +212,7 @@ impl Gpu<'_> {
             ty,
         };
         let grid = product(&bench, &sizes, variant, &rules)?;
-        Ok(bench.finish(KernelPlan::default(), grid))
+        self.rounded(bench.finish(KernelPlan::default(), grid), variant, [x, y], math)
     }
 
     /// Einstein's sums of two operands at most: one thread for each element of the result.

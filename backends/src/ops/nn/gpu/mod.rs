@@ -20,11 +20,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
 use zbmd_ir::{DType, TokenType};
 
 use super::cx::{Cx, Operand};
+use crate::kernels::lang::Ty;
+use crate::kernels::tensor::product::Variant;
 use crate::kernels::tensor::{Slot, Why};
-use crate::kernels::{KernelPlan, Operand as Memory};
+use crate::kernels::{KernelPlan, Math, Operand as Memory, UnknownMath};
 use crate::op::OpError;
 
 /// Kernels, or why there are none.
@@ -133,6 +137,49 @@ impl Gpu<'_> {
         Ok(Slot { operand, dtype, elements, constant: matches!(operand, Memory::Const(_)) })
     }
 
+    /// What factors of products of a type may be rounded to.
+    fn math(&self, ty: Ty) -> Result<Math, Why> {
+        if ty != Ty::F32 {
+            return Ok(Math::F32);
+        }
+        let word = self.cx.args.word_opt(Math::PARAM).map_err(said)?;
+        word.map_or(Ok(Math::F32), |w| w.parse().map_err(|e: UnknownMath| e.to_string()))
+    }
+
+    /// Operand `i`, a factor of products: a constant with all of its elements rounded, where that halves its size.
+    fn factor(&self, i: usize, math: Math) -> Result<Slot, Why> {
+        let operand = self.operand(i)?;
+        let (dtype, elements) = match math {
+            Math::F16 => (DType::F16, operand.ty.elements()),
+            Math::Bf16 => (DType::Bf16, operand.ty.elements()),
+            Math::F32 | Math::Tf32 => return self.slot(i),
+        };
+        let whole = operand.ty.dtype == DType::F32 && elements > 0;
+        let Some(data) = operand.data.as_ref().filter(|_| whole) else { return self.slot(i) };
+        let floats: Vec<f32> = data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let mut bits = vec![0_u16; floats.len()];
+        match math {
+            Math::F16 => bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(&floats),
+            _ => bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(&floats),
+        }
+        let bytes: Vec<u8> = bits.into_iter().flat_map(u16::to_le_bytes).collect();
+        let operand = self.constant(Bytes::from(bytes));
+        Ok(Slot { operand, dtype, elements, constant: true })
+    }
+
+    /// A plan of a product, with what was rounded on the way to it.
+    fn rounded(
+        &self,
+        plan: KernelPlan,
+        variant: Variant,
+        factors: [Slot; 2],
+        math: Math,
+    ) -> Lowered {
+        let there = |i: usize| self.dtype(i).map(|dtype| dtype != factors[i].dtype);
+        let any = matches!(variant, Variant::Cores { .. }) || there(0)? || there(1)?;
+        Ok(plan.in_math(if any { math } else { Math::F32 }))
+    }
+
     /// Operand `i`, if it is there.
     fn opt_slot(&self, i: usize) -> Result<Option<Slot>, Why> {
         self.cx.opt(i).map(|_| self.slot(i)).transpose()
@@ -203,6 +250,11 @@ impl Gpu<'_> {
         let axis = self.cx.args.int_or(name, default).map_err(said)?;
         self.cx.axis(axis, rank).map_err(said)
     }
+}
+
+/// Whether elements lie in memory as factors of 16 bits.
+fn is_factor(slot: Slot, math: Math) -> bool {
+    matches!((slot.dtype, math), (DType::F16, Math::F16) | (DType::Bf16, Math::Bf16))
 }
 
 /// What an error says: parameters were checked before, so none is seen.

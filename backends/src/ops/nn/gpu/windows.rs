@@ -2,10 +2,10 @@
 
 use super::super::cx::volume;
 use super::super::window::Window;
-use super::{Gpu, Lowered, said};
+use super::{Gpu, Lowered, is_factor, said};
 use crate::kernels::lang::{Builder, Ty, Val};
 use crate::kernels::tensor::function::{After, sigmoid};
-use crate::kernels::tensor::product::{Grows, Rules, Sizes, Variant, product};
+use crate::kernels::tensor::product::{Element, Grows, Rules, Sizes, Variant, places, product};
 use crate::kernels::tensor::{Bench, Tensor, Why, computed};
 use crate::kernels::{Amount, Grid, KernelPlan};
 
@@ -118,11 +118,13 @@ impl Gpu<'_> {
         let (batch, channels, filters) = (input[0], input[1], weights[0]);
         let (per, each) = (channels / groups, filters / groups);
         let (plane, out, kernel) = w.sizes();
-        let (x, weights, y) = (self.slot(0)?, self.slot(1)?, self.out(0));
-        if !weights.constant || x.constant {
+        let (x, y) = (self.slot(0)?, self.out(0));
+        if self.operand(1)?.data.is_none() || x.constant {
             return self.conv_of_ports(&w, [batch, per, each, groups]);
         }
         let ty = if integers { Ty::I32 } else { computed(x.dtype)? };
+        let math = self.math(ty)?;
+        let weights = self.factor(1, math)?;
         let sizes = Sizes {
             batches: groups,
             rows: each,
@@ -131,7 +133,7 @@ impl Gpu<'_> {
             grows: Grows::Columns,
         };
         let variant = match ty {
-            Ty::F32 => sizes.variant(true),
+            Ty::F32 => sizes.variant(true, math),
             _ => Variant::Elements,
         };
         let bench = Sizes::bench("convolution", variant);
@@ -159,10 +161,12 @@ impl Gpu<'_> {
         if [zero_x, zero_w].iter().flatten().any(|z| !z.is_constant()) {
             return Err("zero points that vary are the CPU's".to_owned());
         }
+        let filter_at = places(|b, row, d| (b[1] + row) * depth + d);
+        let left_bits: Element<'_, '_> = &|b, row, d| filter.bits(filter_at(b, row, d));
         let rules = Rules {
             batch: &|g| vec![g * per_on, g * each_on],
             left: &|b, row, d| {
-                let v = filter.load((b[1] + row) * depth + d).cast(ty);
+                let v = filter.load(filter_at(b, row, d)).cast(ty);
                 zero_w.map_or(v, |z| v - z.load(k.u32(0)).cast(ty))
             },
             right: &|b, d, column| {
@@ -177,6 +181,8 @@ impl Gpu<'_> {
                     zero_x.map_or(v, |z| v - z.load(k.u32(0)).cast(ty))
                 })
             },
+            left_bits: is_factor(weights, math).then_some(left_bits),
+            right_bits: None,
             store: &|b, row, column, sum| {
                 let (image, n) = (column / out, column % out);
                 let filter = b[1] + row;
@@ -196,7 +202,7 @@ impl Gpu<'_> {
             return Err("a bias that varies is the CPU's".to_owned());
         }
         let grid = product(&bench, &sizes, variant, &rules)?;
-        Ok(bench.finish(KernelPlan::default(), grid))
+        self.rounded(bench.finish(KernelPlan::default(), grid), variant, [x, weights], math)
     }
 
     /// The same with filters that differ in each firing: one thread for each element.

@@ -1,0 +1,349 @@
+//! Models at batch 1 on a CUDA device, beside PyTorch on the same device in the same run, by turns: microseconds of one
+//! call, from the input in the host's memory to the output there.
+//!
+//! `cargo bench -p zbmd-tests --bench torch [-- FILTER]`. `ZBMD_TORCH` names a Python that has PyTorch (by default
+//! `python3`), and `ZBMD_TORCH_SCRIPT` the script beside this file, for binaries that run elsewhere. Without PyTorch its
+//! columns stay empty, without a device there is no table. Ratios are ours to the rival's, medians of the turns'; below 1
+//! ours is quicker. The floor is the longer of two times: all weights once at the bandwidth of a large copy, and all
+//! operations at the pace of a large product; both are measured by the rival, in the same types.
+//!
+//! `-- tiny` runs small models of the same making: what a device in software can do, to see that it runs.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use zbmd_backends::gpu::{Device, Drivers, Options, Replay};
+use zbmd_backends::op::Registry;
+use zbmd_compiler::{
+    ActorRef, CompileOptions, Compiled, Diagnostics, GraphBuilder, MachineChoice, Math,
+    compile_file,
+};
+use zbmd_ir::{DType, DeviceId, PlanId, Program, Role, TokenType, Value};
+use zbmd_tests::data;
+use zbmd_tests::gpu::{Idle, Player, with};
+
+const GPU: DeviceId = DeviceId(1);
+/// How the rival runs a model.
+const HOWS: [&str; 3] = ["eager", "graph", "compile"];
+/// Turns of each model, and seconds of one.
+const TURNS: usize = 7;
+const BUDGET: f64 = 0.2;
+/// Names of models, and what makes ours.
+const MODELS: &[(&str, Model)] = &[
+    ("mobilenet_v2", Model::File("mobilenet_v2.onnx")),
+    ("light_resnet50", Model::File("light_resnet50.onnx")),
+    ("bert_tiny", Model::File("bert_tiny.onnx")),
+    ("encoder", Model::Encoder { layers: 12, width: 768, heads: 12, tokens: 128 }),
+    ("mlp", Model::Mlp { layers: 8, width: 1024 }),
+];
+const TINY: &[(&str, Model)] = &[
+    ("tiny encoder", Model::Encoder { layers: 2, width: 32, heads: 2, tokens: 8 }),
+    ("tiny mlp", Model::Mlp { layers: 3, width: 32 }),
+];
+
+#[derive(Clone, Copy)]
+enum Model {
+    /// A file of the shared data.
+    File(&'static str),
+    /// A norm before each half of a layer, as the rival's.
+    Encoder { layers: usize, width: u32, heads: i64, tokens: u32 },
+    /// Products of a row with square matrices, a bias and a ReLU behind each.
+    Mlp { layers: usize, width: u32 },
+}
+
+/// A graph in the making, with random weights.
+struct Maker {
+    graph: GraphBuilder,
+    random: fastrand::Rng,
+    last: ActorRef,
+    made: usize,
+}
+
+impl Maker {
+    fn new(name: &str, shape: [u32; 3]) -> Self {
+        let mut graph = GraphBuilder::new(name);
+        let last = graph.source("x", TokenType::new(DType::F32, shape));
+        Self { graph, random: fastrand::Rng::with_seed(1), last, made: 0 }
+    }
+
+    fn weights(&mut self, shape: &[u32], around: f32) -> Value {
+        let token = TokenType::new(DType::F32, shape);
+        // So large that sums stay near 1.
+        let size = 1.0 / (f64::from(shape[0]).sqrt() as f32);
+        let mut one = || around + (self.random.f32() - 0.5) * size;
+        let bytes: Vec<u8> = (0..token.elements()).flat_map(|_| one().to_le_bytes()).collect();
+        self.graph.tensor(token, bytes)
+    }
+
+    /// An actor behind others.
+    fn add(&mut self, op: &str, params: Vec<(&str, Value)>, from: &[(ActorRef, &str)]) -> ActorRef {
+        self.made += 1;
+        let actor = self.graph.actor(&format!("n{}", self.made), op, params);
+        for (from, port) in from {
+            self.graph.connect(*from, actor.port(port));
+        }
+        self.last = actor;
+        actor
+    }
+
+    fn product(&mut self, from: ActorRef, [inputs, outputs]: [u32; 2], act: &str) -> ActorRef {
+        let (y, bias) = (self.weights(&[inputs, outputs], 0.0), self.weights(&[outputs], 0.0));
+        let params = vec![("y", y), ("bias", bias), ("act", Value::Str(act.to_owned()))];
+        self.add("NnMatMul", params, &[(from, "x")])
+    }
+
+    fn norm(&mut self, from: ActorRef, width: u32) -> ActorRef {
+        let params =
+            vec![("scale", self.weights(&[width], 1.0)), ("bias", self.weights(&[width], 0.0))];
+        self.add("NnLayerNormalization", params, &[(from, "x")])
+    }
+
+    fn layer(&mut self, width: u32, heads: i64) {
+        let x = self.last;
+        let normed = self.norm(x, width);
+        let [q, k, v] = [(); 3].map(|()| self.product(normed, [width; 2], "none"));
+        let heads = ["q_num_heads", "kv_num_heads"].map(|name| (name, Value::Int(heads)));
+        let y = self.add("NnAttention", heads.into(), &[(q, "q"), (k, "k"), (v, "v")]);
+        let y = self.product(y, [width; 2], "none");
+        let x = self.add("NnAdd", vec![], &[(x, "x"), (y, "y")]);
+        let normed = self.norm(x, width);
+        let up = self.product(normed, [width, 4 * width], "gelu");
+        let down = self.product(up, [4 * width, width], "none");
+        self.add("NnAdd", vec![], &[(x, "x"), (down, "y")]);
+    }
+
+    fn finish(mut self, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
+        let sink = self.graph.sink("y");
+        self.graph.connect(self.last, sink);
+        self.graph.compile(options)
+    }
+}
+
+impl Model {
+    /// Compiled with all that has kernels there on the GPU; `None` where its file is not here.
+    fn compile(self, name: &str, device: &Device, math: Math) -> Option<Compiled> {
+        let mut machine = with(&["cuda"]);
+        let cpu = &mut machine.devices[DeviceId(0)];
+        (cpu.flops_per_s, cpu.bytes_per_s) = (1_000_000, 1_000_000);
+        let mut registry = Registry::standard();
+        registry.set_caps("cuda:0", *device.caps());
+        let machine = MachineChoice::Given(machine);
+        let options =
+            CompileOptions { registry, machine, math, block: Some(1), ..Default::default() };
+        let made = match self {
+            Model::File(file) => {
+                let path = data::file("models")?.join(file);
+                compile_file(path.exists().then_some(path)?, &options)
+            }
+            Model::Encoder { layers, width, heads, tokens } => {
+                let mut maker = Maker::new(name, [1, tokens, width]);
+                (0..layers).for_each(|_| maker.layer(width, heads));
+                maker.finish(&options)
+            }
+            Model::Mlp { layers, width } => {
+                let mut maker = Maker::new(name, [1, 1, width]);
+                for _ in 0..layers {
+                    maker.product(maker.last, [width; 2], "relu");
+                }
+                maker.finish(&options)
+            }
+        };
+        Some(made.unwrap_or_else(|d| panic!("{name}: {d}")))
+    }
+}
+
+/// The rival, if there is one.
+struct Rival {
+    child: Child,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Rival {
+    /// The rival and what it says of itself; `Err` says why there is none.
+    fn start() -> Result<(Self, String), String> {
+        let python = std::env::var_os("ZBMD_TORCH").unwrap_or_else(|| "python3".into());
+        let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/torch_rival.py");
+        let script = std::env::var_os("ZBMD_TORCH_SCRIPT").map_or_else(beside, PathBuf::from);
+        let mut command = Command::new(&python);
+        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|e| format!("{}: {e}", python.display()))?;
+        let (ask, answers) = (child.stdin.take(), child.stdout.take());
+        let (ask, answers) = (ask.expect("a pipe"), BufReader::new(answers.expect("a pipe")));
+        let mut rival = Self { child, ask, answers };
+        let said = rival.answer();
+        match said.strip_prefix("ready ") {
+            Some(name) => Ok((rival, name.to_owned())),
+            None => Err(said.strip_prefix("skip ").unwrap_or("it says nothing").to_owned()),
+        }
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.answers.read_line(&mut line);
+        line.trim().to_owned()
+    }
+
+    /// A number, or why there is none.
+    fn number(&mut self, question: &str) -> Result<f64, String> {
+        writeln!(self.ask, "{question}").map_err(|e| e.to_string())?;
+        let answer = self.answer();
+        answer.parse().map_err(|_| answer.trim_start_matches("skip ").to_owned())
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Operations of an iteration and bytes of weights, halves where factors have 16 bits.
+fn work(program: &Program, registry: &Registry, math: Math) -> (f64, f64) {
+    let actors = || program.graph.actors.iter().filter(|a| a.role == Role::Compute);
+    let flops = actors().filter_map(|a| Some(registry.op(&a.op)?.work(a, &program.blobs).flops));
+    let bytes: usize = program.blobs.iter().map(|b| b.len()).sum();
+    let share = if matches!(math, Math::F16 | Math::Bf16) { 0.5 } else { 1.0 };
+    (flops.sum(), bytes as f64 * share)
+}
+
+fn median(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_unstable_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}
+
+fn text(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
+}
+
+/// Seconds of one of so many periods, each waited for.
+fn ours(replay: &mut dyn Replay, period: &mut u64, calls: u64) -> f64 {
+    let start = Instant::now();
+    for _ in 0..calls {
+        replay.step(*period, None, &mut Idle).expect("a period");
+        *period += 1;
+        replay.drain(&mut Idle).expect("its end");
+    }
+    start.elapsed().as_secs_f64() / calls as f64
+}
+
+/// What the turns of a row have found: seconds of ours, and of each way of the rival with the ratios to ours.
+#[derive(Default)]
+struct Found {
+    ours: Vec<f64>,
+    theirs: [(Vec<f64>, Vec<f64>); HOWS.len()],
+    /// Why something of the rival's is missing.
+    why: String,
+}
+
+impl Found {
+    fn turn(&mut self, ours: f64, rival: Option<&mut Rival>, question: &dyn Fn(&str) -> String) {
+        self.ours.push(ours);
+        let Some(rival) = rival else { return };
+        for (how, (seconds, ratios)) in HOWS.iter().zip(&mut self.theirs) {
+            match rival.number(&question(how)) {
+                Ok(its) => {
+                    seconds.push(its);
+                    ratios.push(ours / its);
+                }
+                Err(said) => self.why = format!("  {how}: {said}"),
+            }
+        }
+    }
+
+    fn print(self, name: &str, math: Math, floor: Option<f64>, more: &str) {
+        let us = |seconds: Option<f64>| text(seconds.map(|s| s * 1e6), 1);
+        let ours = median(self.ours);
+        let mut line = format!("{name:<16} {math:>5} {:>9}", us(ours));
+        for (seconds, ratios) in self.theirs {
+            line += &format!(" {:>9} {:>6}", us(median(seconds)), text(median(ratios), 2));
+        }
+        let share = floor.zip(ours).map(|(floor, ours)| floor / ours);
+        println!("{line} {:>9} {:>6}{more}{}", us(floor), text(share, 2), self.why);
+    }
+}
+
+/// Seconds below which the device cannot do it.
+fn floor(rival: &mut Rival, program: &Program, math: Math) -> Option<f64> {
+    let (flops, bytes) = work(program, &Registry::standard(), math);
+    let (peak, band) = (rival.number(&format!("peak {math}")), rival.number("bandwidth"));
+    peak.ok().zip(band.ok()).map(|(p, b)| (flops / p).max(bytes / b))
+}
+
+/// One row.
+fn row(
+    device: &Device,
+    mut rival: Option<&mut Rival>,
+    (name, model): (&str, Model),
+    math: Math,
+    turns: usize,
+) {
+    let Some(compiled) = model.compile(name, device, math) else {
+        return println!("{name:<16} {math:>5}  not run: its file is not here");
+    };
+    let program = &compiled.program;
+    let plan = &program.plans[PlanId(0)];
+    let actors = program.graph.actors.iter_enumerated();
+    let elsewhere = actors.filter(|(id, a)| a.role == Role::Compute && plan.placement[*id] != GPU);
+    let mut more = match elsewhere.count() {
+        0 => String::new(),
+        n => format!("  {n} actors on the CPU"),
+    };
+    if let Some(rounding) = &compiled.rounding {
+        more += &format!("  {} rounded", rounding.rounded.len());
+    }
+    let none = program.graph.channels.iter().map(|_| vec![]).collect();
+    let mut player = Player::new(program, plan, GPU, &none, false);
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let regions = player.host_regions();
+    let replay = device.replay(&Registry::standard(), program, plan, calendar, &regions);
+    let (mut replay, mut period) = (replay.expect("a replay"), 0);
+    let mut ours = |calls| ours(&mut *replay, &mut period, calls);
+    // All stages are at work then.
+    let once = ours(1 + u64::from(plan.stages));
+    let calls = if turns == 1 { 1 } else { ((BUDGET / once) as u64).clamp(1, 1000) };
+    let floor = rival.as_deref_mut().and_then(|r| floor(r, program, math));
+    let mut found = Found::default();
+    for _ in 0..turns {
+        let question = |how: &str| format!("{name} {math} {how} {calls}");
+        found.turn(ours(calls), rival.as_deref_mut(), &question);
+    }
+    found.print(name, math, floor, &more);
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let tiny = words.iter().any(|w| w == "tiny");
+    let filter = words.iter().find(|w| *w != "tiny");
+    let device = match Drivers::default().open("cuda", "cuda:0", &Options::default()) {
+        Ok(device) => device,
+        Err(fault) => return println!("not run: {fault}"),
+    };
+    println!("{}", device.kind());
+    let rival = if tiny { Err("not asked for".to_owned()) } else { Rival::start() };
+    let mut rival = match rival {
+        Ok((rival, said)) => {
+            println!("beside {said}");
+            Some(rival)
+        }
+        Err(why) => {
+            println!("not run beside PyTorch: {why}");
+            None
+        }
+    };
+    print!("{:<16} {:>5} {:>9}", "model", "math", "ours us");
+    for how in HOWS {
+        print!(" {how:>9} {:>6}", "ratio");
+    }
+    println!(" {:>9} {:>6}", "floor us", "share");
+    let (models, turns) = if tiny { (TINY, 1) } else { (MODELS, TURNS) };
+    for &(name, model) in models.iter().filter(|m| filter.is_none_or(|f| m.0.contains(f.as_str())))
+    {
+        for math in Math::ALL {
+            row(&device, rival.as_mut(), (name, model), math, turns);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Replaying a GPU's calendar allocates nothing once all stages are at work.
+#![expect(unsafe_code, reason = "counts what the global allocator is asked for")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use zbmd_backends::cuda::Instance;
+use zbmd_backends::gpu::Device;
+use zbmd_backends::op::Registry;
+use zbmd_backends::{cuda, vulkan};
+use zbmd_ir::{DeviceId, PlanId};
+use zbmd_tests::gpu::{Idle, Player, chain, open, required, tokens};
+use zbmd_tests::run::random_inputs;
+
+struct Counting;
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    if COUNTED.get() {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    }
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Periods of a chain of 20 slots, all but the first few of them counted; how often memory was asked for or given back.
+fn allocations(device: &Device) -> u64 {
+    let registry = Registry::standard();
+    let program = chain(20, &registry);
+    let plan = &program.plans[PlanId(0)];
+    let (tokens, _) =
+        tokens(&program, &registry, &random_inputs(&program, plan.block, 1), plan.block);
+    let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false);
+    let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+    let regions = player.host_regions();
+    let replay = device.replay(&registry, &program, plan, calendar, &regions);
+    let mut replay = replay.expect("a replay");
+    for period in 0..100 {
+        COUNTED.set(period >= u64::from(plan.stages));
+        replay.step(period, None, &mut Idle).expect("a period");
+    }
+    replay.drain(&mut Idle).expect("the end");
+    COUNTED.set(false);
+    ALLOCATIONS.take()
+}
+
+#[test]
+fn steady_periods_allocate_nothing() {
+    let Some(device) = open(false, &vulkan::Options::default()) else { return };
+    assert_eq!(allocations(&Device::Vulkan(device)), 0);
+}
+
+#[test]
+fn steady_periods_of_cuda_allocate_nothing() {
+    let instance = Instance::software();
+    let listed = instance.find("cuda:0").expect("the only one");
+    let device = cuda::Device::open(&instance, &listed, &cuda::Options::default());
+    let machine = instance.machine().expect("software");
+    // What the device does in software takes memory, as a GPU does not; everything on the way to it is the real thing.
+    machine.idle();
+    assert_eq!(allocations(&Device::Cuda(device.expect("nothing is injected"))), 0);
+    // The chain has nothing to do in the first period.
+    assert_eq!(machine.counts().launches, 99, "a launch a period, and nothing else");
+}
+
+#[test]
+fn steady_periods_on_a_gpu_allocate_nothing() {
+    let opened = Instance::load().map_err(cuda::OpenError::from).and_then(|instance| {
+        let listed = instance.find("cuda:0")?;
+        cuda::Device::open(&instance, &listed, &cuda::Options::default())
+    });
+    match opened {
+        Ok(device) => assert_eq!(allocations(&Device::Cuda(device)), 0),
+        Err(error) if required("cuda") => panic!("ZBMD_REQUIRE names cuda, but {error}"),
+        Err(error) => eprintln!("SKIPPED, not run on a GPU: {error}"),
+    }
+}
