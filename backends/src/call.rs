@@ -106,8 +106,8 @@ impl Call {
     /// What the kernel reports.
     ///
     /// # Panics
-    /// If a pair does not lie within its ports, or pairs do not go together: an input with more than one output that is no
-    /// part of it, or an output with more than one input of which it is a part.
+    /// If a pair does not lie within its ports, or pairs do not go together: an input with more than one output that is
+    /// no part of it, or an output with more than one input of which it is a part.
     pub fn run_over(&mut self, kernel: &dyn Kernel, pairs: &[InPlace]) -> Result<(), KernelFault> {
         let ports = |pair: &InPlace| (pair.input as usize, pair.output as usize);
         let at = |pair: &InPlace| pair.at_bytes as usize;
@@ -157,8 +157,8 @@ impl Call {
         }
         let scratch = Scratch(self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
         // SAFETY: every port is a vector of its own, initialised, aligned to 64 bytes, at least as long as `bytes`
-        // and, `self` being borrowed mutably, reachable in no other way until the kernel returns, but for parts of others,
-        // which the shape announces.
+        // and, `self` being borrowed mutably, reachable in no other way until the kernel returns, but for parts of
+        // others, which the shape announces.
         let mut io = unsafe { Io::new(&shape, self.ports.as_ptr(), &scratch) };
         kernel.fire(&mut io)
     }

@@ -46,8 +46,8 @@ pub fn detect_in_teams(n: usize) -> Machine {
     joined
 }
 
-/// A machine of `n` like CPU devices that may run anywhere on this computer. Where there are more devices than cores, they
-/// share them by turns of the operating system.
+/// A machine of `n` like CPU devices that may run anywhere on this computer. Where there are more devices than cores,
+/// they share them by turns of the operating system.
 pub fn uniform(n: usize) -> Machine {
     let found = cores();
     let cores: Vec<_> = (0..n).map(|i| found.get(i).copied().flatten()).collect();
@@ -86,11 +86,12 @@ pub(crate) fn find<T>(
     listed.into_iter().find(is_wanted).ok_or(known)
 }
 
-/// The GPUs of this machine, in a stable order: by driver (CUDA, then Vulkan), by kind, by UUID. A card that both drivers
-/// find is there twice. Rooflines are guesses; only calibration knows.
+/// The GPUs of this machine, in a stable order: by driver (CUDA, then Vulkan), by kind, by UUID. A card that both
+/// drivers find is there twice. Rooflines are guesses; only calibration knows.
 ///
 /// # Errors
-/// A sentence for each driver, where there is none, or a device cannot be opened, or this program was built without GPUs.
+/// A sentence for each driver, where there is none, or a device cannot be opened, or this program was built without
+/// GPUs.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     let found: [Result<Vec<Gpu>, String>; _] = [
         #[cfg(feature = "cuda")]
@@ -170,8 +171,9 @@ fn cuda_gpus() -> Result<Vec<Gpu>, String> {
     Ok(listed.into_iter().map(gpu).collect())
 }
 
-/// The machine with more devices, each linked with all others both ways: to the host's memory and back. Of a card that is
-/// listed twice, the first: the other name stands for the same processors, and taking turns there costs more than both give.
+/// The machine with more devices, each linked with all others both ways: to the host's memory and back. Of a card that
+/// is listed twice, the first: the other name stands for the same processors, and taking turns there costs more than
+/// both give.
 #[must_use]
 pub fn with_gpus(mut machine: Machine, gpus: &[Gpu]) -> Machine {
     for (i, gpu) in gpus.iter().enumerate() {

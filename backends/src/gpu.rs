@@ -1,7 +1,7 @@
 //! GPUs, whatever drives them: opened by name, their calendars behind one interface.
 //!
-//! What differs between drivers stays in [`crate::vulkan`] and [`crate::cuda`]. Whoever runs calendars sees a [`Device`],
-//! a [`Replay`], and [`Fault`]s sorted by what is to be done about them.
+//! What differs between drivers stays in [`crate::vulkan`] and [`crate::cuda`]. Whoever runs calendars sees a
+//! [`Device`], a [`Replay`], and [`Fault`]s sorted by what is to be done about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -395,8 +395,8 @@ impl Device {
         })
     }
 
-    /// Makes the kernels ready that the plans of a program have on devices like this one: what calendars need of them later
-    /// is there then.
+    /// Makes the kernels ready that the plans of a program have on devices like this one: what calendars need of them
+    /// later is there then.
     ///
     /// # Errors
     /// A driver's fault.
@@ -441,8 +441,8 @@ impl Device {
         }
     }
 
-    /// `calls` calls of `firings` firings of an actor's kernels in a row, as one submission, on memory of their own: for
-    /// calibration and benchmarks.
+    /// `calls` calls of `firings` firings of an actor's kernels in a row, as one submission, on memory of their own:
+    /// for calibration and benchmarks.
     ///
     /// # Errors
     /// A driver's fault; a call that is too long for the device.

@@ -153,8 +153,8 @@ impl<'a> Io<'a> {
         (0..self.inputs()).find(|&input| self.shares(input, index))
     }
 
-    /// Whether output `output` is written over input `input` in this call, or over a part of it, or has it as a part. Where
-    /// they lie to each other is what the actor's [`zbmd_ir::InPlace`] says.
+    /// Whether output `output` is written over input `input` in this call, or over a part of it, or has it as a part.
+    /// Where they lie to each other is what the actor's [`zbmd_ir::InPlace`] says.
     ///
     /// # Panics
     /// If there are no such ports.
@@ -396,8 +396,8 @@ mod tests {
         let ports = [port(0, 32), port(16, 16), port(64, 16)];
         let shape = Shape { firings: 1, inputs: 1, outputs: 2, states: 0, over: true };
         let scratch = Scratch(ptr, 0);
-        // SAFETY: all ports lie in `memory`, which only this call touches; outputs are disjoint, and the shape says that
-        // one lies over the input.
+        // SAFETY: all ports lie in `memory`, which only this call touches; outputs are disjoint, and the shape says
+        // that one lies over the input.
         let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
         assert_eq!((io.over(0), io.over(1)), (Some(0), None));
         for range in [0..17, 16..20, 31..32, 32..33] {

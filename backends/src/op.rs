@@ -177,8 +177,8 @@ pub trait Op: Send + Sync {
     ) -> Result<Arc<dyn Kernel>, OpError>;
 
     /// Names of the variants that the actor's CPU kernel can be had in, the default first; none where there is but one
-    /// way to do it. Variants differ in what they cost, and in nothing else: not a bit of what they write, and none needs
-    /// more scratch memory than the default. A name means the same in every version, or goes. Ports are as for
+    /// way to do it. Variants differ in what they cost, and in nothing else: not a bit of what they write, and none
+    /// needs more scratch memory than the default. A name means the same in every version, or goes. Ports are as for
     /// [`Self::kernel`].
     fn variants(&self, _actor: &Actor, _blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
         Vec::new()
@@ -246,9 +246,9 @@ pub trait CustomActor: Kernel {
         None
     }
 
-    /// Outputs that the kernel may write over inputs, if a plan puts them there: of a firing's tokens at both, those of one
-    /// lie within the other's, and the input has no window beyond its rate. A plan may do with several pairs at once, but
-    /// never puts an input into two outputs, or an output over two inputs, of equal sizes. Such a kernel asks
+    /// Outputs that the kernel may write over inputs, if a plan puts them there: of a firing's tokens at both, those of
+    /// one lie within the other's, and the input has no window beyond its rate. A plan may do with several pairs at
+    /// once, but never puts an input into two outputs, or an output over two inputs, of equal sizes. Such a kernel asks
     /// [`crate::kernel::Io::over`] or [`crate::kernel::Io::shares`] in every call.
     fn in_place(&self) -> Vec<InPlace> {
         Vec::new()

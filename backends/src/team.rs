@@ -132,8 +132,8 @@ impl Team {
     }
 
     /// A team of a device's cores; `None` where it has one, or threads cannot be started: kernels take longer then, and
-    /// that is all. With `tie` this thread is kept on the first of the cores and helpers on the others; says also whether
-    /// this one is.
+    /// that is all. With `tie` this thread is kept on the first of the cores and helpers on the others; says also
+    /// whether this one is.
     ///
     /// # Panics
     /// If this thread leads a team already.

@@ -88,7 +88,8 @@ pub struct CostRow {
 }
 
 impl CostRow {
-    /// How much more than the default one the best variant takes, as a fraction: at most 0. `None` where it is the default.
+    /// How much more than the default one the best variant takes, as a fraction: at most 0. `None` where it is the
+    /// default.
     pub fn gain(&self) -> Option<f64> {
         self.cost.variant.as_ref()?;
         self.variants.first().map(|default| relative(&self.cost, default) - 1.0)

@@ -5,7 +5,8 @@ use crate::diag::Severity;
 macro_rules! codes {
     ($($name:ident $title:literal,)*) => {
         /// The code of a diagnostic: `E01xx` syntax, `E02xx` names and structure, `E03xx` types and parameters,
-        /// `E04xx` analysis, `E05xx` machine, placement and limits, `E06xx` bundles, `E07xx` files, `E08xx` ONNX; `W` warns.
+        /// `E04xx` analysis, `E05xx` machine, placement and limits, `E06xx` bundles, `E07xx` files, `E08xx` ONNX; `W`
+        /// warns.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = $title] $name,)*

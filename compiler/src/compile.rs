@@ -58,7 +58,8 @@ pub enum MachineChoice {
 }
 
 impl MachineChoice {
-    /// Passes over ONNX models that this machine does not gain from: what GPUs compute has its channels in ONNX's order.
+    /// Passes over ONNX models that this machine does not gain from: what GPUs compute has its channels in ONNX's
+    /// order.
     fn useless_passes(&self) -> Vec<String> {
         let has_gpu = match self {
             Self::Detect | Self::Uniform(_) => false,

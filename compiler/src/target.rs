@@ -12,8 +12,8 @@ use crate::machine;
 use crate::source::SourceMap;
 
 impl CompileOptions {
-    /// Compiles for a machine and, if asked, the GPUs of this computer besides. What GPUs that are here can do goes into
-    /// the registry; a machine file says its GPUs itself.
+    /// Compiles for a machine and, if asked, the GPUs of this computer besides. What GPUs that are here can do goes
+    /// into the registry; a machine file says its GPUs itself.
     ///
     /// # Errors
     /// GPUs that are asked for and not here.

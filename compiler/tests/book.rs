@@ -5,11 +5,13 @@
 //! - a `sh` block runs, with this build's `zbmdc` and `zbmd-run` on the path and a `cargo` that takes only what other
 //!   tests run; `<!-- exit: N -->` says that it ends with that code;
 //! - `<!-- file: NAME -->` before a block writes it to a file, `<!-- same: PATH -->` holds it to a file of this
-//!   repository, `<!-- output -->` to what the last `sh` block printed, or said where it printed nothing (`ZBMD_BLESS=1` writes it);
+//!   repository, `<!-- output -->` to what the last `sh` block printed, or said where it printed nothing
+//!   (`ZBMD_BLESS=1` writes it);
 //! - `<!-- needs: PATH -->` leaves the next `sh` block out where the data of `ZBMD_DATA` lacks a file, which is copied
 //!   (`gpu`: where there is none);
 //! - `<!-- varies -->` stands before an output that differs from computer to computer, `<!-- part -->` before a part of
-//!   something that stands elsewhere. Rust blocks are documentation tests, mermaid drawings by hand have `<!-- drawn -->`.
+//!   something that stands elsewhere. Rust blocks are documentation tests, mermaid drawings by hand have `<!-- drawn
+//!   -->`.
 //!
 //! No test harness: this program is `zbmd-run` too, by that name.
 

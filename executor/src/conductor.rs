@@ -308,8 +308,8 @@ impl Conductor {
         blocks
     }
 
-    /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to. The
-    /// state is taken over if it fits, and else begins anew.
+    /// Goes over to another program with the same streams, at a border that all of the old one's work is done up to.
+    /// The state is taken over if it fits, and else begins anew.
     pub(crate) fn exchange(&mut self, to: Arc<Inner>) {
         self.source_offsets = self.bases();
         let done = self.state.iterations - self.iterations_before;
@@ -383,7 +383,8 @@ impl Conductor {
         }
     }
 
-    /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may follow.
+    /// Whether there is more to run; sets the phase. Waits until that is final where an incomplete iteration may
+    /// follow.
     pub(crate) fn has_more(&mut self) -> bool {
         let engine = Arc::clone(&self.engine);
         let main_block = self.block_of(engine.main);

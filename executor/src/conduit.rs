@@ -393,8 +393,8 @@ impl Consumer {
     }
 
     /// Waits until `tokens` tokens (at least 1) are there, or some and no more can come in this queue: `Ok(false)` if
-    /// there is none at all. When the deadline has come it is `Ok(true)` whatever there is. Nobody else may wait at this
-    /// queue's parker.
+    /// there is none at all. When the deadline has come it is `Ok(true)` whatever there is. Nobody else may wait at
+    /// this queue's parker.
     pub(crate) fn wait_data(
         &mut self,
         tokens: u64,

@@ -25,8 +25,8 @@ use crate::supervise::{
 use crate::system;
 use crate::watchdog::Dog;
 
-/// A watchdog runs out when its worker has not got on for so many looks; without watchdogs, looks are so many times rarer
-/// while every worker gets on.
+/// A watchdog runs out when its worker has not got on for so many looks; without watchdogs, looks are so many times
+/// rarer while every worker gets on.
 const CALM: u64 = 3;
 /// Looks after a watchdog ran out that must find all workers well: the first shows only where they are.
 const ALERT: u32 = 2;

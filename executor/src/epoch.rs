@@ -180,8 +180,8 @@ impl Spec {
 
 /// The last committed border of an epoch, shifted by one, and in the lowest bit whether that is final.
 ///
-/// Because both are one word, a border that a worker would commit after the fence is refused as a whole: whatever is let
-/// go or written over because of a commit, the next epoch begins at that commit or after it.
+/// Because both are one word, a border that a worker would commit after the fence is refused as a whole: whatever is
+/// let go or written over because of a commit, the next epoch begins at that commit or after it.
 pub(crate) struct Committed(CachePadded<AtomicU64>);
 
 impl Committed {

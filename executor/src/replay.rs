@@ -370,18 +370,18 @@ fn call(
 ) -> Result<(), Halt> {
     // SAFETY: `prepare` made the counted ports in a row for this instruction, in a table or staging that nobody changes
     // during the call. Ports lie in the device's arenas at the offsets of a verified plan: windows hold tokens written
-    // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but for
-    // those that lie over inputs, as `Shape::over` says,
-    // scratch belongs to the device, whose one worker this is. Buffers are aligned to 64 bytes and tokens are whole
-    // elements, so every port is aligned for its dtype; arenas are zeroed at first, so all bytes are initialised.
+    // (or carried, or received and published) before this slot, outputs and states are live for this slot alone, but
+    // for those that lie over inputs, as `Shape::over` says, scratch belongs to the device, whose one worker this is.
+    // Buffers are aligned to 64 bytes and tokens are whole elements, so every port is aligned for its dtype; arenas are
+    // zeroed at first, so all bytes are initialised.
     let mut io = unsafe { Io::new(shape, first, scratch) };
     // SAFETY: `Code::_kernels` holds the kernel.
     unsafe { &*kernel }.fire(&mut io).map_err(Halt::Fault)
 }
 
-/// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts only
-/// when it says so. Not if it has states or writes over an input, which are updated in place: then only the last border is
-/// sound.
+/// Calls a kernel that has reported a fault again, some times: its windows are as they were, and what it wrote counts
+/// only when it says so. Not if it has states or writes over an input, which are updated in place: then only the last
+/// border is sound.
 #[cold]
 fn call_again(
     kernel: *const dyn Kernel,

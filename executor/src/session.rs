@@ -45,9 +45,9 @@ pub struct RunOptions {
     pub queue_bytes: u64,
     /// Where workers run.
     pub isolation: Isolation,
-    /// Of each worker that is a process, keep a second one ready to take its place: it has loaded the program, and opened
-    /// its GPU and made the kernels there. A restart then does not wait for that; it costs the memory of an idle process, on
-    /// GPUs that of a context too.
+    /// Of each worker that is a process, keep a second one ready to take its place: it has loaded the program, and
+    /// opened its GPU and made the kernels there. A restart then does not wait for that; it costs the memory of an idle
+    /// process, on GPUs that of a context too.
     pub standby: bool,
     /// Check that what arrives over rings is what was sent.
     pub checksums: bool,
@@ -532,7 +532,8 @@ impl Inner {
 
     /// A block is admitted when its tokens are there; the slot that takes them may come as many periods later as
     /// there are stages, and tokens are let go only when the next border after them is committed: so many blocks must
-    /// fit besides; and twice that, for a program that sleeps until half the queue is free must not starve the calendar.
+    /// fit besides; and twice that, for a program that sleeps until half the queue is free must not starve the
+    /// calendar.
     fn source_capacity(&self, id: ActorId, options: &RunOptions) -> u64 {
         let room = |plan: &Plan| {
             let every = self.saves(plan, options).map_or(0, |saves| saves.every);

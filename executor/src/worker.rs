@@ -345,8 +345,8 @@ impl Worker {
     }
 }
 
-/// Called by a worker that has passed a border and told so: if that commits a border, lets the sources' tokens before it
-/// go.
+/// Called by a worker that has passed a border and told so: if that commits a border, lets the sources' tokens before
+/// it go.
 ///
 /// Every worker looks after it has told: whoever is the last to pass a border sees that all have.
 pub(crate) fn commit(epoch: &EpochMemory, gate: &Gate) {

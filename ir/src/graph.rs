@@ -110,8 +110,8 @@ pub struct StatePort {
 }
 
 /// An output that a kernel may write over an input: firing by firing, the tokens that it writes into the bytes of the
-/// tokens that it reads. Either may be a part of the other: of a concatenation the inputs, of a split the outputs. What a
-/// plan makes of it is said in the crate's documentation.
+/// tokens that it reads. Either may be a part of the other: of a concatenation the inputs, of a split the outputs. What
+/// a plan makes of it is said in the crate's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InPlace {
     /// Index into [`Actor::inputs`]: no state, and its window is its rate.

@@ -43,13 +43,13 @@
 //! every other buffer is live always. Offsets count from the start of the device's region.
 //!
 //! One thing may lie over another: where an actor may write an output over an input ([`Actor::in_place`]), the output's
-//! buffer may lie over the input's just as the pair says, on a CPU, if both are live within the period only and no other
-//! port, send or actor reads the input after the actor's first firing of the period. A firing then writes the very bytes
-//! that it alone reads. Where one is a part of the other ([`InPlace::at_bytes`]), the actor must fire once a block, for the
-//! tokens of a second firing would lie elsewhere. An actor may do so with several pairs at once: the inputs in one output
-//! (a concatenation that copies nothing) are disjoint, as are the outputs over one input (a split). Bytes in common belong
-//! to the input until the actor's first firing, to the larger of the two in its firings and to the output from then on; so
-//! what lies over each other may do so again: [`Plan::over`] finds all such pairs.
+//! buffer may lie over the input's just as the pair says, on a CPU, if both are live within the period only and no
+//! other port, send or actor reads the input after the actor's first firing of the period. A firing then writes the
+//! very bytes that it alone reads. Where one is a part of the other ([`InPlace::at_bytes`]), the actor must fire once a
+//! block, for the tokens of a second firing would lie elsewhere. An actor may do so with several pairs at once: the
+//! inputs in one output (a concatenation that copies nothing) are disjoint, as are the outputs over one input (a
+//! split). Bytes in common belong to the input until the actor's first firing, to the larger of the two in its firings
+//! and to the output from then on; so what lies over each other may do so again: [`Plan::over`] finds all such pairs.
 //!
 //! At the end of a run, block N's heads hold the last h tokens of every channel: the [`State`]. A run starts at
 //! block 0 in place 0 with the heads filled from a state. So any plan can go on where any other stopped.

@@ -20,8 +20,8 @@ pub struct Over {
     pub below: BufferId,
     /// The output's buffer.
     pub above: BufferId,
-    /// The input's bytes compared with the output's: `Less` where the input is a part of the output, `Greater` where the
-    /// output is a part of the input.
+    /// The input's bytes compared with the output's: `Less` where the input is a part of the output, `Greater` where
+    /// the output is a part of the input.
     pub fit: Ordering,
 }
 
@@ -59,9 +59,9 @@ impl Plan {
         self.variants.get(&actor).map(String::as_str)
     }
 
-    /// What actors write over their inputs, in their order: buffers in arenas that lie to each other as ports that allow
-    /// it do. A part lies in a whole only where the actor fires once a block, as tokens of several firings lie in a row.
-    /// Nothing where ids do not exist. O(pairs log buffers).
+    /// What actors write over their inputs, in their order: buffers in arenas that lie to each other as ports that
+    /// allow it do. A part lies in a whole only where the actor fires once a block, as tokens of several firings lie in
+    /// a row. Nothing where ids do not exist. O(pairs log buffers).
     pub fn over(&self, graph: &Graph) -> Vec<Over> {
         let at: BTreeMap<_, _> =
             self.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();

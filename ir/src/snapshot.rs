@@ -1,8 +1,8 @@
 //! Calendars pinned in tests: [`assert_calendar_snapshot!`](crate::assert_calendar_snapshot) over insta.
 //!
 //! With the feature `snapshot`, which is for `[dev-dependencies]`. A snapshot shows change, not truth: that a plan is
-//! right the verifier has said before. Fix the machine in such a test, since the one that is found differs from computer
-//! to computer.
+//! right the verifier has said before. Fix the machine in such a test, since the one that is found differs from
+//! computer to computer.
 //!
 //! ```
 //! # use zbmd_ir::snapshot::{Times, text};

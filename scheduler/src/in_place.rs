@@ -3,9 +3,9 @@
 //! An actor that may write over an input does, where the input is read for the last time: then its memory would be free
 //! after the firing, and the output's be taken before it. So what lies in memory at any moment only shrinks.
 //!
-//! With parts it can grow: all of a concatenation is there as soon as its first part is, and all of what was split until its
-//! last part goes. So parts are tied ([`crate::parts`]) only where the most that lies in memory at one moment stays what it
-//! is without them.
+//! With parts it can grow: all of a concatenation is there as soon as its first part is, and all of what was split
+//! until its last part goes. So parts are tied ([`crate::parts`]) only where the most that lies in memory at one moment
+//! stays what it is without them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Buffers that lie in one block, each at its place: chains of operations in place, concatenations of parts, splits into parts.
-//! Knows when buffers live and how large they are, not why they may lie over each other.
+//! Buffers that lie in one block, each at its place: chains of operations in place, concatenations of parts, splits
+//! into parts. Knows when buffers live and how large they are, not why they may lie over each other.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ pub(crate) struct Life {
     pub(crate) bytes: u64,
 }
 
-/// Buffers at fixed distances, as an arena sees them: live from the first of them to the last, from the lowest byte to the
-/// highest.
+/// Buffers at fixed distances, as an arena sees them: live from the first of them to the last, from the lowest byte to
+/// the highest.
 #[derive(Clone, Debug)]
 struct Block {
     /// With the byte at which each begins.
@@ -78,8 +78,8 @@ impl Blocks {
         Self { lives, of, all }
     }
 
-    /// Lays a buffer over one that is as large and goes when it comes. Before anything else is tied: then all members of a
-    /// block begin where it does.
+    /// Lays a buffer over one that is as large and goes when it comes. Before anything else is tied: then all members
+    /// of a block begin where it does.
     pub(crate) fn lay_over(&mut self, below: BufferId, above: BufferId) {
         let (a, b) = (self.of[below], self.of[above]);
         if a == b || self.lives[below].is_none() || self.lives[above].is_none() {
@@ -132,9 +132,9 @@ impl Blocks {
         Load { at, peak }
     }
 
-    /// Ties parts to a whole, at these bytes of it, as far as nothing lies where something else lives; not at all if more
-    /// than the peak were live at any position. `meant` are pairs that share bytes as they should: the one below, the one above,
-    /// how far apart they begin. Whether anything was tied.
+    /// Ties parts to a whole, at these bytes of it, as far as nothing lies where something else lives; not at all if
+    /// more than the peak were live at any position. `meant` are pairs that share bytes as they should: the one below,
+    /// the one above, how far apart they begin. Whether anything was tied.
     pub(crate) fn tie(
         &mut self,
         whole: BufferId,

@@ -1,5 +1,6 @@
-//! What a period of a GPU's calendar costs: chains of 10, 100 and 1,000 slots, beside the same kernels bare (one command
-//! buffer or graph, launched again and again) and launched one by one. Prints a table; without a device it says so.
+//! What a period of a GPU's calendar costs: chains of 10, 100 and 1,000 slots, beside the same kernels bare (one
+//! command buffer or graph, launched again and again) and launched one by one. Prints a table; without a device it says
+//! so.
 //!
 //! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's.
 

@@ -4,11 +4,12 @@
 //! `onnxruntime`, the rival runs on the same computer in the same run, with as many threads, by turns; its outputs
 //! are compared. The ratio is the median of the turns' ratios, the times are the turns' medians. Without it its
 //! columns stay empty. `ZBMD_TRACT` names the program of `benches/tract`, which `cargo build --release
-//! --manifest-path tests/benches/tract/Cargo.toml` makes, for one thread and the models that tract loads. Models come from
-//! the shared data folder.
+//! --manifest-path tests/benches/tract/Cargo.toml` makes, for one thread and the models that tract loads. Models come
+//! from the shared data folder.
 //!
-//! Memory is what a process that only loads and runs the compiled bundle has at its peak, its queues as short as they may
-//! be (by default a MiB for each stream), less what an empty one has; of the rival, the peak of its process, less what it had before it loaded the model.
+//! Memory is what a process that only loads and runs the compiled bundle has at its peak, its queues as short as they
+//! may be (by default a MiB for each stream), less what an empty one has; of the rival, the peak of its process, less
+//! what it had before it loaded the model.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -2,10 +2,10 @@
 //! call, from the input in the host's memory to the output there.
 //!
 //! `cargo bench -p zbmd-tests --bench torch [-- FILTER]`. `ZBMD_TORCH` names a Python that has PyTorch (by default
-//! `python3`), and `ZBMD_TORCH_SCRIPT` the script beside this file, for binaries that run elsewhere. Without PyTorch its
-//! columns stay empty, without a device there is no table. Ratios are ours to the rival's, medians of the turns'; below 1
-//! ours is quicker. The floor is the longer of two times: all weights once at the bandwidth of a large copy, and all
-//! operations at the pace of a large product; both are measured by the rival, in the same types.
+//! `python3`), and `ZBMD_TORCH_SCRIPT` the script beside this file, for binaries that run elsewhere. Without PyTorch
+//! its columns stay empty, without a device there is no table. Ratios are ours to the rival's, medians of the turns';
+//! below 1 ours is quicker. The floor is the longer of two times: all weights once at the bandwidth of a large copy,
+//! and all operations at the pace of a large product; both are measured by the rival, in the same types.
 //!
 //! `-- tiny` runs small models of the same making: what a device in software can do, to see that it runs.
 

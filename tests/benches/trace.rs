@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Each column is the time with it against the time without, the median over the rounds, then the fastest against the
-//! fastest; a second line has the same of the processor's time of all threads, which neighbours disturb less. `again` is
-//! the plain run once more: what the ratio of equal runs looks like on this machine, now. In `watched`, the run keeps its
-//! page, and somebody reads it five times as often as `zbmd-run top` does.
+//! fastest; a second line has the same of the processor's time of all threads, which neighbours disturb less. `again`
+//! is the plain run once more: what the ratio of equal runs looks like on this machine, now. In `watched`, the run
+//! keeps its page, and somebody reads it five times as often as `zbmd-run top` does.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

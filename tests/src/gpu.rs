@@ -227,7 +227,8 @@ impl Peers for Idle {
     fn release(&mut self, _: RingId, _: u64) {}
 }
 
-/// All tokens that were ever written to each channel in so many iterations (none for states), and the state that is left.
+/// All tokens that were ever written to each channel in so many iterations (none for states), and the state that is
+/// left.
 ///
 /// # Panics
 /// If the interpretation fails.

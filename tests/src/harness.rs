@@ -9,7 +9,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 pub type Test = (&'static str, fn());
 
 /// Runs the tests whose names hold one of the words of the command line (all without any) one after the other, or lists
-/// them with `--list`. Where `ready` says that what they need is not here, none runs. A test that hangs ends the program.
+/// them with `--list`. Where `ready` says that what they need is not here, none runs. A test that hangs ends the
+/// program.
 ///
 /// # Panics
 /// As the tests do.

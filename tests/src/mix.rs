@@ -25,7 +25,8 @@ struct MixKernel {
 }
 
 impl MixKernel {
-    /// Input `i` of the call, gathered from where it lies: also from the outputs that it is a part of or that lie over it.
+    /// Input `i` of the call, gathered from where it lies: also from the outputs that it is a part of or that lie over
+    /// it.
     fn input(&self, io: &Io<'_>, i: usize, outputs: &[&mut [u8]]) -> Vec<u8> {
         let (step, window) = self.inputs[i];
         let bytes = (io.firings() - 1) * step + window;

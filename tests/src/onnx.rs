@@ -113,8 +113,8 @@ pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
     }
 }
 
-/// One call's input tokens for the model of that name in `dir`, from its files `NAME.inN.npy`; without them the ramp that
-/// the images are.
+/// One call's input tokens for the model of that name in `dir`, from its files `NAME.inN.npy`; without them the ramp
+/// that the images are.
 ///
 /// # Panics
 /// If a file is no array.

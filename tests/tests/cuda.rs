@@ -1,6 +1,6 @@
-//! Calendars of CUDA devices beside the interpreter: whole graphs, with the other devices played by hand. On a device in
-//! software everywhere, with the printed code read instruction by instruction and every edge of the graphs compared with
-//! what nodes touch; on a GPU where there is one.
+//! Calendars of CUDA devices beside the interpreter: whole graphs, with the other devices played by hand. On a device
+//! in software everywhere, with the printed code read instruction by instruction and every edge of the graphs compared
+//! with what nodes touch; on a GPU where there is one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Models whose products round their factors, on a CUDA device in software, beside the interpreter, which rounds nothing.
+//! Models whose products round their factors, on a CUDA device in software, beside the interpreter, which rounds
+//! nothing.
 
 use std::sync::Arc;
 

@@ -196,7 +196,8 @@ mod linux {
     }
 
     /// Sums and products of single numbers, which every device computes to the same bits; history and state on the GPU.
-    /// Partly on the GPU, by pins; where it may be lost, all of it by a slow CPU, for what is pinned can go nowhere else.
+    /// Partly on the GPU, by pins; where it may be lost, all of it by a slow CPU, for what is pinned can go nowhere
+    /// else.
     fn exact(machine: &Machine, losses: Losses) -> Engine {
         Engine::new(scaled("3.0 * x", machine, losses), &registry()).expect("an engine")
     }
@@ -311,8 +312,8 @@ mod linux {
         disturbed(Losses::Single, &PROCESSES, faults, 2);
     }
 
-    /// A function that devices compute each in their own way: nothing is lost or doubled, and what comes after a loss is
-    /// as near as what comes before it.
+    /// A function that devices compute each in their own way: nothing is lost or doubled, and what comes after a loss
+    /// is as near as what comes before it.
     fn approximate() {
         let mut feed = live_feed();
         let mut cpu = machine();

@@ -32,8 +32,8 @@ fn inputs(program: &Program, iterations: u64) -> Streams {
     sources.collect()
 }
 
-/// Written from what an entry means: whichever devices of its kinds fail, survivors can take all roles of its plans, and
-/// a run can go over at any border of the main plan's blocks.
+/// Written from what an entry means: whichever devices of its kinds fail, survivors can take all roles of its plans,
+/// and a run can go over at any border of the main plan's blocks.
 fn check_entry(program: &Program, entry: &Contingency, what: &str) {
     let kinds = &program.contingencies.kinds;
     let block = program.plans[PlanId(0)].block;

@@ -1,5 +1,5 @@
-//! Histories of the simulation in seconds; hours of it are the command `simulate`. `ZBMD_SIM_SEED=n` replays one history
-//! with everything that happens in it.
+//! Histories of the simulation in seconds; hours of it are the command `simulate`. `ZBMD_SIM_SEED=n` replays one
+//! history with everything that happens in it.
 
 use zbmd_tests::sim::{Bug, Summary, history, large};
 

@@ -152,7 +152,8 @@ fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> 
     }
 }
 
-/// The operator cases that the CPU passes; those that stay there, in part or whole, are in the snapshot with the reason.
+/// The operator cases that the CPU passes; those that stay there, in part or whole, are in the snapshot with the
+/// reason.
 #[test]
 fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
     let Some(dir) = data::file("onnx-node") else { return };

@@ -1,5 +1,5 @@
-//! One open device, and what is made on it: memory, kernels, graphs. Everything is given back when it is dropped, unless
-//! the device is lost.
+//! One open device, and what is made on it: memory, kernels, graphs. Everything is given back when it is dropped,
+//! unless the device is lost.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +23,8 @@ pub struct Options {
 
 /// An open device. One thread drives it at a time.
 ///
-/// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or never
-/// answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
+/// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or
+/// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
 pub struct Device {
     driver: Arc<dyn Driver>,
     listed: Listed,
@@ -83,8 +83,8 @@ impl Device {
         self.options.bank_bytes.unwrap_or(1 << 48)
     }
 
-    /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and the
-    /// process must end before it is asked for it again.
+    /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and
+    /// the process must end before it is asked for it again.
     pub fn is_alive(&self) -> bool {
         !self.dead.load(Ordering::Relaxed)
     }
@@ -137,8 +137,8 @@ impl Device {
 
     /// Waits for the mark that follows launch `value`.
     ///
-    /// The driver's own waits have no end; this one asks again and again, at first without a pause, because most of what
-    /// is waited for is nearly there.
+    /// The driver's own waits have no end; this one asks again and again, at first without a pause, because most of
+    /// what is waited for is nearly there.
     ///
     /// # Errors
     /// [`Fault::Hung`] after `timeout_ns`.

@@ -1,8 +1,8 @@
 //! NVIDIA GPUs by way of CUDA 12 and later: devices, kernels printed as PTX, calendars as graphs.
 //!
 //! The driver (libcuda) is looked for at run time, and nothing else of CUDA's is needed, neither to build nor to run;
-//! without it everything here says [`Unavailable`], in one sentence. [`list`] finds devices, [`Device::open`] opens one,
-//! [`Replay`] runs the calendar of one device of a plan.
+//! without it everything here says [`Unavailable`], in one sentence. [`list`] finds devices, [`Device::open`] opens
+//! one, [`Replay`] runs the calendar of one device of a plan.
 //!
 //! Invariant: a device is driven by one thread at a time. What goes wrong after opening is a [`Fault`], with a
 //! [`Verdict`] for whoever watches the worker; the worker reports it and ends. After a fatal fault nothing more is asked

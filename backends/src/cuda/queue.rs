@@ -61,8 +61,8 @@ impl Replay {
 }
 
 impl GpuCall {
-    /// Memory for calls of `firings` (at least 1) firings, and the commands of `calls` of them in a row, on the same memory,
-    /// each time it runs: the difference of two numbers of calls is what one takes apart from its submission.
+    /// Memory for calls of `firings` (at least 1) firings, and the commands of `calls` of them in a row, on the same
+    /// memory, each time it runs: the difference of two numbers of calls is what one takes apart from its submission.
     ///
     /// # Errors
     /// The driver's faults; [`ReplayError::TooLarge`] for a call that is too long for the device.

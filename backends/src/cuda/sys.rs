@@ -365,8 +365,8 @@ impl Driver for Cuda {
             ctx: null_mut(),
         };
         let (mut made, count) = (null_mut(), after.len());
-        // SAFETY: graph, nodes and function are alive; the arguments are as many and as large as the printer declared, and
-        // outlive the call.
+        // SAFETY: graph, nodes and function are alive; the arguments are as many and as large as the printer declared,
+        // and outlive the call.
         let code = unsafe {
             (self.api.kernel_node)(&raw mut made, handle(graph.0), after.as_ptr(), count, &node)
         };

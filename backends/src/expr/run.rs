@@ -3,8 +3,8 @@
 //! [`Columns`] applies an instruction to a column of elements in scratch memory; [`Single`] to one element, for the
 //! single firings of feedback loops. Both inline the same functions of one element, so their bits are equal.
 //!
-//! Where the output is written over an input, that input's part of a column is copied first: no function sees an element
-//! that is written meanwhile, and what is copied stays in the first-level cache.
+//! Where the output is written over an input, that input's part of a column is copied first: no function sees an
+//! element that is written meanwhile, and what is copied stays in the first-level cache.
 
 use num_complex::Complex32;
 

@@ -423,7 +423,8 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
     }
 }
 
-/// Products of matrices and convolutions in each of their forms: rows and columns that fill tiles, and some that do not.
+/// Products of matrices and convolutions in each of their forms: rows and columns that fill tiles, and some that do
+/// not.
 const TILED: &[(&str, &str, &str)] = &[
     ("NnMatMul", "", "x: f32[1,70], y: f32[70,200]"),
     ("NnMatMul", "", "x: f32[2,13,300], y: f32[300,130]"),

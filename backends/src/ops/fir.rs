@@ -213,8 +213,8 @@ struct Run<'a, const X: bool, const H: bool> {
     y: &'a mut [f32],
 }
 
-/// How many firings' dot products share the loads of taps: more of them, fewer loads, but registers are few. Each is the
-/// same sum either way.
+/// How many firings' dot products share the loads of taps: more of them, fewer loads, but registers are few. Each is
+/// the same sum either way.
 #[derive(Clone, Copy)]
 enum Group {
     Four,

@@ -1,5 +1,5 @@
-//! The op suite of GPUs: every case of the catalogue that has kernels for them, beside the CPU kernel, with the tolerance
-//! that its op keeps. Cases without kernels are listed, with the reason.
+//! The op suite of GPUs: every case of the catalogue that has kernels for them, beside the CPU kernel, with the
+//! tolerance that its op keeps. Cases without kernels are listed, with the reason.
 
 use zbmd_ir::{DType, TiVec};
 

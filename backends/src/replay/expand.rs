@@ -23,8 +23,8 @@ pub(super) enum What {
 
 /// Slots between two points at which the device waits for others: it receives, computes, then sends and releases.
 ///
-/// Tokens may be received earlier than in the calendar, and given out later, but never across the end of a segment, which
-/// lies before each receipt that follows a sending or a release: another device may need the one to do the other.
+/// Tokens may be received earlier than in the calendar, and given out later, but never across the end of a segment,
+/// which lies before each receipt that follows a sending or a release: another device may need the one to do the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) execs: Vec<Exec>,

@@ -3,14 +3,15 @@
 //!
 //! # How a period runs
 //!
-//! A calendar is cut into segments (see `expand`); most have one, or may be run as one (see `merge`). For each the host waits until all that it receives is
-//! published, copies it into memory that the device sees, and submits: the device copies the tokens in, fires, carries,
-//! copies what it sends out. When the device has ended, the host copies what was sent into the receivers' regions,
-//! publishes it, and releases what was read, in the calendar's order. Between slots of one device there is no host.
+//! A calendar is cut into segments (see `expand`); most have one, or may be run as one (see `merge`). For each the host
+//! waits until all that it receives is published, copies it into memory that the device sees, and submits: the device
+//! copies the tokens in, fires, carries, copies what it sends out. When the device has ended, the host copies what was
+//! sent into the receivers' regions, publishes it, and releases what was read, in the calendar's order. Between slots
+//! of one device there is no host.
 //!
-//! Two periods are in flight: period n + 1 is queued while n runs. While the host would have to wait for tokens, it first
-//! ends what is in flight, because other devices may need that to go on; so a calendar that is free of deadlocks slot by
-//! slot is free of them here.
+//! Two periods are in flight: period n + 1 is queued while n runs. While the host would have to wait for tokens, it
+//! first ends what is in flight, because other devices may need that to go on; so a calendar that is free of deadlocks
+//! slot by slot is free of them here.
 //!
 //! # Memory
 //!
@@ -325,8 +326,8 @@ impl<Q: Queue> Replay<Q> {
         self.patience_ns = ns;
     }
 
-    /// Runs one period, as far as it can without waiting for the device: it may still run when this returns. `blocks` is
-    /// the number of blocks of the run once it is known. Periods come one after the other, from 0.
+    /// Runs one period, as far as it can without waiting for the device: it may still run when this returns. `blocks`
+    /// is the number of blocks of the run once it is known. Periods come one after the other, from 0.
     ///
     /// Allocates nothing, but in the first and last periods, when stages are missing.
     ///
@@ -465,9 +466,9 @@ impl<Q: Queue> Replay<Q> {
                 let to = region.at(at, len);
                 let from = tokens.outbox + (of.period % DEPTH) * ring.outbox_stride;
                 let from = self.queue.host(outbox, from, len as usize);
-                // SAFETY: the receiver has released the place and reads these tokens only after they are published below;
-                // the region is valid memory, as its maker promised. The submission that wrote the outbox has ended, and
-                // the host sees what it wrote.
+                // SAFETY: the receiver has released the place and reads these tokens only after they are published
+                // below; the region is valid memory, as its maker promised. The submission that wrote the outbox has
+                // ended, and the host sees what it wrote.
                 unsafe { to.copy_from_nonoverlapping(from, len as usize) };
             }
             peers.publish(ring.id, block * ring.block_tokens + tokens.first + tokens.count);

@@ -9,8 +9,8 @@ use super::{DEPTH, Peers, Replay, Stopped, block_at};
 
 /// What is saved at borders, and how.
 ///
-/// At the end of period p the heads of stage s are those of border p + 1 - s, until the end of the next period at least:
-/// only the carry, or the last firing, of the next block writes them. Borders lie as many blocks apart as there
+/// At the end of period p the heads of stage s are those of border p + 1 - s, until the end of the next period at
+/// least: only the carry, or the last firing, of the next block writes them. Borders lie as many blocks apart as there
 /// are stages, or more; so in each period the heads of one stage are due at most.
 pub(super) struct Saves {
     every: u64,

@@ -35,8 +35,8 @@ impl<Q: Queue> Replay<Q> {
         self.queue.upload(&uploads, self.patience_ns)
     }
 
-    /// Takes the last tokens of the device's channels after `blocks` blocks into a state of the same graph. Channels that
-    /// do not lie on the device are left alone. Nothing is in flight.
+    /// Takes the last tokens of the device's channels after `blocks` blocks into a state of the same graph. Channels
+    /// that do not lie on the device are left alone. Nothing is in flight.
     ///
     /// # Errors
     /// The driver's faults.

@@ -1,4 +1,5 @@
-//! Commands of a calendar with their memory: bound to descriptors, then recorded, barriers only where data asks for them.
+//! Commands of a calendar with their memory: bound to descriptors, then recorded, barriers only where data asks for
+//! them.
 #![expect(unsafe_code, reason = "calls the Vulkan driver")]
 
 use std::collections::BTreeMap;

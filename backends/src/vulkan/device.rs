@@ -45,8 +45,8 @@ impl From<Limits> for crate::replay::Limits {
 
 /// An open device. One thread drives it.
 ///
-/// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or never answer again:
-/// nothing is freed then, and nothing is waited for. The process is expected to end.
+/// After [`Fault::Lost`], [`Fault::Hung`] or a wait that failed the driver may still write to what it was given, or
+/// never answer again: nothing is freed then, and nothing is waited for. The process is expected to end.
 pub struct Device {
     pub(super) raw: ash::Device,
     pub(super) limits: Limits,
@@ -260,8 +260,8 @@ impl Device {
         }
     }
 
-    /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and its
-    /// instance must not be destroyed before the process ends.
+    /// Whether no fault was seen after which the driver must be left alone. If one was, the device is of no use, and
+    /// its instance must not be destroyed before the process ends.
     pub fn is_alive(&self) -> bool {
         !self.dead.load(Ordering::Relaxed)
     }

@@ -26,8 +26,8 @@ pub(super) struct Hazards {
 }
 
 impl Hazards {
-    /// Notes a command; if it must wait for one before it, the stages that a barrier in front of it must wait for, after
-    /// which nothing else is pending.
+    /// Notes a command; if it must wait for one before it, the stages that a barrier in front of it must wait for,
+    /// after which nothing else is pending.
     ///
     /// Two commands conflict where one writes what the other touches.
     pub(super) fn note(

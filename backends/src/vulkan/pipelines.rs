@@ -211,8 +211,8 @@ impl Device {
         let layout = self.layouts(key.bindings)?.pipeline;
         let cache = self.pipelines.lock().cache;
         let info = vk::ShaderModuleCreateInfo::default().code(words);
-        // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device has;
-        // a bundle has the printer's, unless somebody forged it (see `codes`).
+        // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device
+        // has; a bundle has the printer's, unless somebody forged it (see `codes`).
         let module = self
             .call(Site::CreateModule, || unsafe { self.raw.create_shader_module(&info, None) })?;
         let entries: Vec<_> = (0..key.specs.len() as u32)

@@ -1,7 +1,7 @@
 //! A first look at an ONNX file: lengths and nesting, before a parser trusts them.
 //!
-//! A length that reaches beyond its message would have memory allocated for it, deep nesting would exhaust the stack, and
-//! on a number of more than ten bytes the parser never ends. This walk goes through exactly those messages that the
+//! A length that reaches beyond its message would have memory allocated for it, deep nesting would exhaust the stack,
+//! and on a number of more than ten bytes the parser never ends. This walk goes through exactly those messages that the
 //! parser reads.
 
 use std::io::{Read, Seek, SeekFrom};

@@ -68,8 +68,8 @@ pub enum ReplicateError {
     Step,
 }
 
-/// Replaces each actor of `factors` by so many replicas that take turns in runs of firings. Outputs stay the same to the
-/// bit, for whole iterations of the new graph. The graph must have passed `zbmd_ir::verify::check_graph`.
+/// Replaces each actor of `factors` by so many replicas that take turns in runs of firings. Outputs stay the same to
+/// the bit, for whole iterations of the new graph. The graph must have passed `zbmd_ir::verify::check_graph`.
 ///
 /// # Errors
 /// See [`ReplicateError`].

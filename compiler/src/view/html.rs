@@ -1,7 +1,7 @@
 //! Everything in one page that needs no network: graph, calendars, memory, blocks in the pipeline, losses of devices.
 //!
-//! The page is plain JavaScript and CSS beside this file, and the view as JSON. Canvases are drawn for what is seen, slots within a
-//! pixel as one line, so that a hundred thousand slots stay quick.
+//! The page is plain JavaScript and CSS beside this file, and the view as JSON. Canvases are drawn for what is seen,
+//! slots within a pixel as one line, so that a hundred thousand slots stay quick.
 
 use super::svg::escaped;
 use super::{View, json};

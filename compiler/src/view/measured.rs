@@ -1,9 +1,9 @@
 //! A run beside its plans: the trace that `zbmd-run --trace` wrote, summed up for every format.
 //!
-//! A measured period of a device is laid over the planned one at the moment at which the device began it. A slot is *late*
-//! by the time from the planned to the measured end, both counted from there, or, where the device first had to wait for
-//! another one's tokens, from where this wait ends as planned: what came of slots that took longer and of waits within
-//! the period, but not of a device that runs behind another one, as pipelining has it.
+//! A measured period of a device is laid over the planned one at the moment at which the device began it. A slot is
+//! *late* by the time from the planned to the measured end, both counted from there, or, where the device first had to
+//! wait for another one's tokens, from where this wait ends as planned: what came of slots that took longer and of
+//! waits within the period, but not of a device that runs behind another one, as pipelining has it.
 
 use std::collections::BTreeMap;
 

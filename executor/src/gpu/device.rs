@@ -51,8 +51,8 @@ impl Gpus {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device of that name is here and can be opened; it stays open, with the kernels that the program has for
-    /// it.
+    /// Whether the device of that name is here and can be opened; it stays open, with the kernels that the program has
+    /// for it.
     ///
     /// # Errors
     /// In words, with a mend.

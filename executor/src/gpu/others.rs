@@ -68,7 +68,8 @@ impl Default for Place {
     }
 }
 
-// SAFETY: it points into the epoch's memory, which `Others` keeps alive, and which the protocol of rings keeps in order.
+// SAFETY: it points into the epoch's memory, which `Others` keeps alive, and which the protocol of rings keeps in
+// order.
 unsafe impl Send for Place {}
 
 impl End {
@@ -301,8 +302,8 @@ impl Peers for With<'_> {
         .map_err(|_| Stopped)?;
         let (to, bytes) = self.others.epoch.saved(Area::Border(border), channel);
         assert_eq!(tokens.len(), bytes, "a keeper holds the whole history");
-        // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it, and which
-        // nobody reads: see `wait_for_area`.
+        // SAFETY: the area has a place of this size for the channel, whose one keeper's worker alone writes it, and
+        // which nobody reads: see `wait_for_area`.
         unsafe { to.copy_from_nonoverlapping(tokens.as_ptr(), bytes) };
         Ok(())
     }

@@ -196,8 +196,8 @@ pub fn create_sink(path: &Path, port: Port<'_>) -> Result<Box<dyn TokenWrite>, F
     }
 }
 
-/// Opens a file that a run was writing when it was killed, to go on after its first `tokens` tokens. What lies beyond is
-/// dropped. The file must have been synced when it had at least those.
+/// Opens a file that a run was writing when it was killed, to go on after its first `tokens` tokens. What lies beyond
+/// is dropped. The file must have been synced when it had at least those.
 ///
 /// # Errors
 /// See [`FileError`]; a file with fewer tokens is refused.

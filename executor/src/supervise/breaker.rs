@@ -98,7 +98,8 @@ impl Breaker {
         recent.count() as u32 + 1 >= self.policy.failures
     }
 
-    /// The device failed. Opens the breaker when that was too often and `may_open`, or a probe was on; whether it opened.
+    /// The device failed. Opens the breaker when that was too often and `may_open`, or a probe was on; whether it
+    /// opened.
     pub fn fail(&mut self, now_ns: u64, may_open: bool) -> bool {
         let window_ns = self.policy.window_ns;
         self.failures.retain(|at| now_ns - at < window_ns);

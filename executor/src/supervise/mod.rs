@@ -1,5 +1,5 @@
-//! Supervision: what is done when a worker is lost, hangs, is slow or comes back. Pure: time, devices and processes enter
-//! as [`Input`]s, decisions leave as [`Action`]s, so that the executor and the simulation run the same code.
+//! Supervision: what is done when a worker is lost, hangs, is slow or comes back. Pure: time, devices and processes
+//! enter as [`Input`]s, decisions leave as [`Action`]s, so that the executor and the simulation run the same code.
 //!
 //! # Epochs
 //!
@@ -11,10 +11,10 @@
 //!      +------------------- Fenced ----------------+
 //! ```
 //!
-//! *Between* epochs, one begins as soon as there is a plan for the devices that are ready. *Fencing* ends an epoch at once,
-//! at its last committed border; it is how every loss begins its recovery. A *quiesce* ends it where all workers have
-//! finished the same blocks, with nothing to be done again: for a stop, a new bundle, a restart on request, and the
-//! return of a device. Both lead to the same next step, so recovery, restart, swap and return are one mechanism.
+//! *Between* epochs, one begins as soon as there is a plan for the devices that are ready. *Fencing* ends an epoch at
+//! once, at its last committed border; it is how every loss begins its recovery. A *quiesce* ends it where all workers
+//! have finished the same blocks, with nothing to be done again: for a stop, a new bundle, a restart on request, and
+//! the return of a device. Both lead to the same next step, so recovery, restart, swap and return are one mechanism.
 //! What happens to whom at which moment may come in any order: messages of an epoch that is over or of a worker that
 //! has been replaced change nothing ([`What::Stale`]).
 //!

@@ -210,8 +210,8 @@ impl Recorder {
         self.slot(WHOLE);
     }
 
-    /// A period of a device that begins the next one before this one ends. It is taken to have begun when the one before
-    /// ended, if that was later.
+    /// A period of a device that begins the next one before this one ends. It is taken to have begun when the one
+    /// before ended, if that was later.
     pub(crate) fn overlapping(&mut self, period: u64, began: u64) {
         if self.begin_at(period, began.max(self.last)) {
             self.whole();

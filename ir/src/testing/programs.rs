@@ -198,8 +198,8 @@ pub fn chain() -> Program {
     build("chain", actors, channels, sketch)
 }
 
-/// A product of a source's tokens with what another actor makes of them, written over the former, half a block at a time
-/// in a loop with the sink; blocks of 4 iterations.
+/// A product of a source's tokens with what another actor makes of them, written over the former, half a block at a
+/// time in a loop with the sink; blocks of 4 iterations.
 pub fn over() -> Program {
     let mut product =
         actor("mul", "Mul", vec![input("x", 1, 1), input("y", 1, 1)], vec![output("z", 1)]);
@@ -232,8 +232,8 @@ pub fn over() -> Program {
     program
 }
 
-/// A split, a gain over one of its parts, and a concatenation of that with the other part: all in the memory of what the
-/// source wrote. Blocks of one iteration.
+/// A split, a gain over one of its parts, and a concatenation of that with the other part: all in the memory of what
+/// the source wrote. Blocks of one iteration.
 pub fn parts() -> Program {
     let (mut split, mut gain, mut join) = (
         actor("split", "Split", vec![input("x", 48, 48)], vec![output("y", 16), output("z", 32)]),

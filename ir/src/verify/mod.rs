@@ -17,8 +17,8 @@
 //! - buffers (`V04..`, `plan/buffers.rs`): exactly those needed, sizes, alignment, bounds, device memory;
 //! - order on each device (`V05..`, `plan/order.rs`): reads after the writes and carries they need, and before what
 //!   overwrites them, over all blocks in flight;
-//! - memory (`V06..`, `plan/memory.rs`): no two live things overlap, but for an output over an input (in whole or in part)
-//!   where the actor may do so, both live within one period, and nobody else reads the input any more;
+//! - memory (`V06..`, `plan/memory.rs`): no two live things overlap, but for an output over an input (in whole or in
+//!   part) where the actor may do so, both live within one period, and nobody else reads the input any more;
 //! - rings (`V07..`, `plan/rings.rs`): exactly those needed, both ends carry every token once and in order, one
 //!   release after the last use;
 //! - deadlock (`V08..`, `plan/deadlock.rs`): no cycle of devices waiting for each other;

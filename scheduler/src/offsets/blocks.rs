@@ -33,8 +33,8 @@ impl Block {
 
 /// Blocks and what follows from them.
 ///
-/// All sizes in here are rounded up to the smallest alignment, of which all offsets are multiples. That costs nothing but at the top of the
-/// region, where up to `padding` bytes may be left unused.
+/// All sizes in here are rounded up to the smallest alignment, of which all offsets are multiples. That costs nothing
+/// but at the top of the region, where up to `padding` bytes may be left unused.
 pub(super) struct Problem {
     /// All blocks that are live at some time and have a size, by `(lo, id)`.
     pub(super) blocks: Vec<Block>,

@@ -90,8 +90,8 @@ pub enum DagError {
 /// A directed acyclic graph of tasks on unlike processors with transfer times; all times are integer ticks.
 ///
 /// A task runs on one processor without interruption; a processor runs one task at a time (a task of no ticks needs
-/// none of its time); a transfer delays the receiver, occupies nobody, and takes no time on the same processor (the model of HEFT and of most of its
-/// successors: Topcuoglu, Hariri & Wu 2002).
+/// none of its time); a transfer delays the receiver, occupies nobody, and takes no time on the same processor (the
+/// model of HEFT and of most of its successors: Topcuoglu, Hariri & Wu 2002).
 #[derive(Clone, Debug)]
 pub struct Dag {
     processors: usize,

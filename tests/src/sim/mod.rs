@@ -1,6 +1,6 @@
-//! Deterministic simulation of a run and its losses: the *same* supervisor, borders, tree and detector that the executor
-//! uses, driven by a simulated clock over simulated devices, links, processes and disk, against an oracle of tokens that
-//! shares no code with any of it (after FoundationDB's and TigerBeetle's simulators).
+//! Deterministic simulation of a run and its losses: the *same* supervisor, borders, tree and detector that the
+//! executor uses, driven by a simulated clock over simulated devices, links, processes and disk, against an oracle of
+//! tokens that shares no code with any of it (after FoundationDB's and TigerBeetle's simulators).
 //!
 //! One seed is one *history*: a model, a declaration, a list of faults, the delay of every message. A pipeline with
 //! feedback runs over the devices; values are hash chains of state and input, so that any token that is lost, doubled,

@@ -1,5 +1,5 @@
-//! What is computed: a pipeline of stateful actors whose last one feeds back to the first; and the oracle, which runs it
-//! in plain loops and knows every output and every state. Must not know devices.
+//! What is computed: a pipeline of stateful actors whose last one feeds back to the first; and the oracle, which runs
+//! it in plain loops and knows every output and every state. Must not know devices.
 
 use std::collections::VecDeque;
 

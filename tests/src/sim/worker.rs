@@ -1,4 +1,5 @@
-//! Simulated worker processes: what they do slot by slot, and what the system does to them. Must not know the supervisor.
+//! Simulated worker processes: what they do slot by slot, and what the system does to them. Must not know the
+//! supervisor.
 
 use std::collections::VecDeque;
 

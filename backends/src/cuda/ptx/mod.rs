@@ -1,9 +1,9 @@
-//! Prints kernels as PTX 7.0 for sm_70, or for sm_80 where they multiply matrices, which every driver since compiles for
-//! what it drives. Knows no driver.
+//! Prints kernels as PTX 7.0 for sm_70, or for sm_80 where they multiply matrices, which every driver since compiles
+//! for what it drives. Knows no driver.
 //!
-//! The code does what the SPIR-V does: sums and products of floats say how they are rounded, which keeps them from being
-//! contracted, quotients and roots are rounded correctly, numbers below the normal ones are kept, integers wrap. Values
-//! of specialisation constants are part of the text.
+//! The code does what the SPIR-V does: sums and products of floats say how they are rounded, which keeps them from
+//! being contracted, quotients and roots are rounded correctly, numbers below the normal ones are kept, integers wrap.
+//! Values of specialisation constants are part of the text.
 //!
 //! A kernel's parameters are a pointer for each binding, `b0`, `b1` ..., then the words of its arguments, `a0` ...
 

@@ -1,6 +1,6 @@
-//! Runs the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after the other.
-//! Every access is checked against the memory that there is, all threads must meet at the same barriers, and those of a
-//! warp at the same products of matrices.
+//! Runs the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after the
+//! other. Every access is checked against the memory that there is, all threads must meet at the same barriers, and
+//! those of a warp at the same products of matrices.
 
 use std::collections::BTreeMap;
 

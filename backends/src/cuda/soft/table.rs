@@ -1,5 +1,5 @@
-//! What single instructions do with the bits of their operands, by the PTX manual; what it leaves open is as the hardware
-//! has it.
+//! What single instructions do with the bits of their operands, by the PTX manual; what it leaves open is as the
+//! hardware has it.
 
 use super::matrix::{Factor, pack, to_tf32};
 

@@ -1,6 +1,6 @@
-//! Products whose factors are rounded: on a device in software beside the CPU's kernel of the factors rounded before, and
-//! on a GPU where there is one. `#[2,3]` in parameters stands for a constant factor of that shape, `%[3]` for a tensor
-//! that nobody rounds.
+//! Products whose factors are rounded: on a device in software beside the CPU's kernel of the factors rounded before,
+//! and on a GPU where there is one. `#[2,3]` in parameters stands for a constant factor of that shape, `%[3]` for a
+//! tensor that nobody rounds.
 
 use std::sync::Arc;
 

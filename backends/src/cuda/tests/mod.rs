@@ -17,8 +17,8 @@ fn soft() -> Arc<Device> {
     Device::open(&instance, &listed, &Options::default()).expect("nothing is injected")
 }
 
-/// A device of this machine: the first, or that of `ZBMD_CUDA`. `None`, loudly, without one, unless `ZBMD_REQUIRE` names
-/// `cuda`.
+/// A device of this machine: the first, or that of `ZBMD_CUDA`. `None`, loudly, without one, unless `ZBMD_REQUIRE`
+/// names `cuda`.
 fn real() -> Option<Arc<Device>> {
     let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "cuda"));
     let wanted = std::env::var("ZBMD_CUDA").unwrap_or_else(|_| "cuda:0".to_owned());

@@ -362,8 +362,8 @@ impl Plan {
         self
     }
 
-    /// Says that operand `i` and wanted output `o` may be one memory, the smaller `at` bytes into the larger: then the body
-    /// asks [`Tensors::shares`].
+    /// Says that operand `i` and wanted output `o` may be one memory, the smaller `at` bytes into the larger: then the
+    /// body asks [`Tensors::shares`].
     pub(crate) fn part(mut self, i: usize, o: usize, at: usize) -> Self {
         self.parts.push((i, o, at));
         self

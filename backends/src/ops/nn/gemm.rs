@@ -70,9 +70,9 @@ pub(crate) struct Left<'a> {
 /// How many rows and panels of a result are summed up in registers at a time: the variants of whatever is a product of
 /// matrices. Each element is the same chain in both.
 ///
-/// Tall tiles read few weights for each product. Square ones keep to few rows: a first cache has eight places for rows that
-/// lie a multiple of 4 KiB apart, as those of 1024 floats do. For single rows they leave it to the processor to ask for
-/// weights ahead of time.
+/// Tall tiles read few weights for each product. Square ones keep to few rows: a first cache has eight places for rows
+/// that lie a multiple of 4 KiB apart, as those of 1024 floats do. For single rows they leave it to the processor to
+/// ask for weights ahead of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tile {
     #[default]

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Device, Instance, Options};
 
-/// A device of this machine with the layers on: the first, or that of `ZBMD_VULKAN`. `None`, loudly, without one, unless
-/// `ZBMD_REQUIRE` names `vulkan`.
+/// A device of this machine with the layers on: the first, or that of `ZBMD_VULKAN`. `None`, loudly, without one,
+/// unless `ZBMD_REQUIRE` names `vulkan`.
 pub(crate) fn open() -> Option<Arc<Device>> {
     let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
     let wanted = std::env::var("ZBMD_VULKAN").unwrap_or_else(|_| "vulkan:0".to_owned());
@@ -38,8 +38,8 @@ pub(crate) fn device() -> Option<Arc<Device>> {
     SHARED.get_or_init(open).clone()
 }
 
-/// One test at a time: the validation layers crash now and then where one thread makes a device of an instance of its own
-/// while another records commands (layers 1.3.239, in `vkBeginCommandBuffer`).
+/// One test at a time: the validation layers crash now and then where one thread makes a device of an instance of its
+/// own while another records commands (layers 1.3.239, in `vkBeginCommandBuffer`).
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

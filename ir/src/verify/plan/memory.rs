@@ -2,9 +2,9 @@
 //!
 //! Of an execution there are two moments: one in which a slot reads and writes, and the one after it. Bytes that an
 //! actor writes over its input change hands there: to the larger of the two buffers for the actor's executions, before
-//! which the input has them and after which the output. So a part gives way to the whole: an input in an output is over one
-//! moment before the actor begins, an output in an input begins one moment after the (one) execution. Whatever else lies
-//! there meets one of the three, two parts in the same place meet each other, and no pair needs a rule of its own.
+//! which the input has them and after which the output. So a part gives way to the whole: an input in an output is over
+//! one moment before the actor begins, an output in an input begins one moment after the (one) execution. Whatever else
+//! lies there meets one of the three, two parts in the same place meet each other, and no pair needs a rule of its own.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

@@ -69,8 +69,8 @@ pub(super) fn check(
     if errors.len() > before {
         return;
     }
-    // A plan does not say what lies over what: what lies just so is taken to be meant, and whatever else overlaps does so by
-    // mistake. Only kernels of CPUs keep to `Actor::in_place`.
+    // A plan does not say what lies over what: what lies just so is taken to be meant, and whatever else overlaps does
+    // so by mistake. Only kernels of CPUs keep to `Actor::in_place`.
     let mut over = plan.over(graph);
     over.retain(|o| machine.devices[plan.placement[o.actor]].backend == "cpu");
     let live = order::check(&cx, &lanes, &stages, (&buffer_of, &over), errors);

@@ -22,14 +22,14 @@ pub(crate) struct Tensors<'a> {
 pub(crate) const STRETCH: usize = 256;
 
 impl<'a> Tensors<'a> {
-    /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`super::Plan::over`] names
-    /// it.
+    /// The operand that lies in output 0 in this run, and cannot be had otherwise. Only where [`super::Plan::over`]
+    /// names it.
     pub(crate) fn over(&self) -> Option<usize> {
         self.over
     }
 
-    /// Whether operand `i` and wanted output `o` are one memory in this run, as [`super::Plan::part`] says. Such an operand
-    /// cannot be had otherwise, but for [`Self::part`].
+    /// Whether operand `i` and wanted output `o` are one memory in this run, as [`super::Plan::part`] says. Such an
+    /// operand cannot be had otherwise, but for [`Self::part`].
     pub(crate) fn shares(&self, i: usize, o: usize) -> bool {
         match self.ins {
             Inputs::Io { io, places, .. } => match places.get(i) {

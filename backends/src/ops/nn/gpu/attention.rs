@@ -1,5 +1,5 @@
-//! Attention with the softmax on the way (Milakov & Gimelshein 2018; Dao et al. 2022): a group of threads for each query
-//! goes through the keys in chunks, and no score ever leaves it. Rotary embeddings.
+//! Attention with the softmax on the way (Milakov & Gimelshein 2018; Dao et al. 2022): a group of threads for each
+//! query goes through the keys in chunks, and no score ever leaves it. Rotary embeddings.
 
 use zbmd_ir::DType;
 

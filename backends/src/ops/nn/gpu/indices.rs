@@ -133,8 +133,8 @@ impl Gpu<'_> {
         })
     }
 
-    /// Updates put where indices say: one thread for each element of the result looks for its updates in their order, so
-    /// that it does not matter which comes first.
+    /// Updates put where indices say: one thread for each element of the result looks for its updates in their order,
+    /// so that it does not matter which comes first.
     pub(super) fn scatter(&self) -> Lowered {
         let (from, places, updates) = (self.dims(0)?, self.dims(1)?, self.dims(2)?);
         let join = self.cx.args.word_opt("reduction").map_err(said)?.unwrap_or("none");

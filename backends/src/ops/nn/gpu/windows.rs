@@ -108,8 +108,8 @@ impl Gpu<'_> {
         Window::new(self.cx, &self.dims(x)?[2..], kernel).map_err(said)
     }
 
-    /// A product of filters with gathered windows for each group of channels; the outputs of all batches and firings are
-    /// columns of one matrix.
+    /// A product of filters with gathered windows for each group of channels; the outputs of all batches and firings
+    /// are columns of one matrix.
     pub(super) fn conv(&self) -> Lowered {
         let integers = self.op == "ConvInteger";
         let (input, weights) = (self.dims(0)?, self.dims(1)?);

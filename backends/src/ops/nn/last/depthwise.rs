@@ -149,8 +149,8 @@ impl Channels<'_> {
         }
     }
 
-    /// X pixels side by side from number n on, P vectors of channels at a time; returns X. Where K is not 0, windows are K
-    /// wide and S apart, and none is cut.
+    /// X pixels side by side from number n on, P vectors of channels at a time; returns X. Where K is not 0, windows
+    /// are K wide and S apart, and none is cut.
     ///
     /// # Safety
     /// The sizes are as [`Self::check`] wants them, the pixels exist and have the same window, and the processor has

@@ -187,7 +187,8 @@ struct Job<'a> {
     panels: Range<usize>,
 }
 
-// SAFETY: all is read only but for the result and what is added to it, of which each core has pixels or panels of its own.
+// SAFETY: all is read only but for the result and what is added to it, of which each core has pixels or panels of its
+// own.
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
@@ -196,8 +197,8 @@ impl Job<'_> {
         4 * self.rows.packed.len() / self.rows.groups.max(1) <= RESIDENT
     }
 
-    /// Does all of it, on all cores of the device: each has pixels of its own, or, where weights are many or pixels few,
-    /// weights.
+    /// Does all of it, on all cores of the device: each has pixels of its own, or, where weights are many or pixels
+    /// few, weights.
     fn share(&self) {
         self.check();
         let r = self.rows;
