@@ -549,10 +549,11 @@ impl<'a> Run<'a> {
                 contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
             let Contingent { mut plans, contingencies, .. } = made;
             let mut blobs = std::mem::take(&mut self.files.blobs);
-            // Costs are of actors as the model has them: before their weights are packed.
+            let rounding = rounding::settle(registry, &mut graph, &machine, &plans, &blobs);
+            // Costs are of actors as the model has them: before their weights are packed, and without what only some
+            // devices were asked to round.
             let known = (registry, blobs.as_ref());
             variants::choose(&graph, &machine, &measured, known, &mut plans, &mut self.sink);
-            let rounding = rounding::settle(registry, &mut graph, &machine, &plans, &blobs);
             let packed = (!without.iter().any(|w| w == pack::NAME))
                 .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
             if packed != Some(0) {
