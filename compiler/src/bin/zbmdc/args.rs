@@ -58,7 +58,7 @@ Examples:
   zbmdc compile agc.ron --cores 2                         two cores work on each op together
   zbmdc compile agc.ron --devices 8 --contingencies pairs   also for the loss of any two devices
   zbmdc compile fm.ron --gpus                             for the GPUs of this computer too
-  zbmdc compile net.onnx --gpus --math tf32               rounds factors of products for tensor cores
+  zbmdc compile detector.onnx --gpus --math tf32          rounds factors of products for tensor cores
   zbmdc compile detect.ron --devices 4 --replicate 4      shares a heavy actor between devices
   zbmdc compile agc.ron --emit schedule                   prints the calendars, writes no bundle
   zbmdc compile - -o agc.zbmd < agc.ron                   reads the model from stdin")]
