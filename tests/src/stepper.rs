@@ -5,7 +5,7 @@
 //! does not hold the token it expects, a lane that can never go on, or a token missing at the end is a violation.
 //! Hand-overs take arbitrarily long, because the devices are stepped in random order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use zbmd_ir::*;
 
@@ -27,12 +27,65 @@ struct Machine<'a> {
     q: TiVec<ActorId, u64>,
     blocks: u64,
     memory: BTreeMap<(DeviceId, Region), Vec<Option<Tag>>>,
+    touched: Touched,
     published: Vec<u64>,
     released: Vec<u64>,
     /// Tokens of each ring that its receiver has waited for: it may touch no others.
     received: Vec<u64>,
     buffer_at: BTreeMap<(ChannelId, DeviceId), BufferId>,
     fired: TiVec<ActorId, u64>,
+}
+
+/// Who reads a byte in a call: the input, the firing, and which byte of its window it is.
+type Reader = (u32, u64, u64);
+
+/// What a call of an actor reads and writes, byte by byte. A byte's mark counts only if it was made in this call.
+#[derive(Default)]
+struct Touched {
+    marks: BTreeMap<(DeviceId, Region), Vec<u32>>,
+    /// The mark of bytes with several readers; then comes that of bytes written, then those of `reads`, in order.
+    shared: u32,
+    /// Input, firing, and place of the byte in the window, less its place in the region.
+    reads: Vec<(u32, u64, u64)>,
+}
+
+impl Touched {
+    fn begin(&mut self) {
+        let next = self.shared.checked_add(2 + self.reads.len() as u32);
+        // Every number was used: what is left of the calls before is taken away.
+        let next = next.filter(|next| *next < u32::MAX / 2).unwrap_or_else(|| {
+            self.marks.values_mut().for_each(|marks| marks.fill(0));
+            1
+        });
+        self.shared = next;
+        self.reads.clear();
+    }
+
+    /// Notes that a token is read, from byte `own` of the input's window on.
+    fn read(&mut self, at: (DeviceId, Region), bytes: std::ops::Range<usize>, who: Reader) {
+        let (input, firing, own) = who;
+        self.reads.push((input, firing, own.wrapping_sub(bytes.start as u64)));
+        let number = self.shared + 1 + self.reads.len() as u32;
+        let marks = self.marks.get_mut(&at).expect("every region has marks");
+        for mark in &mut marks[bytes] {
+            *mark = if *mark < self.shared { number } else { self.shared };
+        }
+    }
+
+    /// Notes that a byte is written; who reads it, and whether it was written before. No reader means several.
+    fn write(&mut self, at: (DeviceId, Region), byte: usize) -> (Option<Option<Reader>>, bool) {
+        let mark = &mut self.marks.get_mut(&at).expect("every region has marks")[byte];
+        let before = std::mem::replace(mark, self.shared + 1);
+        let Some(before) = before.checked_sub(self.shared) else { return (None, false) };
+        match before {
+            0 => (Some(None), false),
+            1 => (None, true),
+            read => {
+                let (input, firing, own) = self.reads[read as usize - 2];
+                (Some(Some((input, firing, own.wrapping_add(byte as u64)))), false)
+            }
+        }
+    }
 }
 
 /// Runs `blocks` blocks of the plan in an interleaving drawn from `seed`.
@@ -52,7 +105,7 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
             return violation(format!("a ring names {} of {}", ring.buffer, plan.buffers.len()));
         }
     }
-    let mut memory = BTreeMap::new();
+    let (mut memory, mut touched) = (BTreeMap::new(), Touched::default());
     let mut lanes = Vec::new();
     for calendar in &plan.calendars {
         for (region, bytes) in
@@ -62,6 +115,7 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
                 return violation(format!("{bytes} bytes are too many for the slow checker"));
             }
             memory.insert((calendar.device, region), vec![None; bytes as usize]);
+            touched.marks.insert((calendar.device, region), vec![0; bytes as usize]);
         }
         let mut steps = Vec::new();
         for lane in &calendar.lanes {
@@ -78,6 +132,7 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
         q,
         blocks,
         memory,
+        touched,
         published: vec![0; plan.rings.len()],
         released: vec![0; plan.rings.len()],
         received: vec![0; plan.rings.len()],
@@ -371,8 +426,7 @@ impl Machine<'_> {
             arena[start as usize..end as usize].fill(None);
         }
         let ports = graph.port_channels();
-        // Bytes of the arena that this call reads, with the input, the firing and which of its bytes if it is one only.
-        let mut seen: BTreeMap<usize, Option<(u32, u64, u64)>> = BTreeMap::new();
+        self.touched.begin();
         for firing in first..first + count {
             let inputs = graph.actors[actor].inputs.iter().zip(&ports.inputs[actor]);
             for (i, (port, joined)) in (0..).zip(inputs) {
@@ -399,17 +453,13 @@ impl Machine<'_> {
                         self.token_number(&buffer, block, position),
                     )?;
                     let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
-                    let own = (token - firing * port.rate) * port.token.bytes()..;
-                    for (own, byte) in own.zip(start..end).filter(|_| region == Region::Arena) {
-                        let who = seen.entry(byte).or_insert(Some((i, firing, own)));
-                        *who = who.filter(|who| *who == (i, firing, own));
-                    }
+                    let own = (token - firing * port.rate) * port.token.bytes();
+                    self.touched.read((device, region), start..end, (i, firing, own));
                 }
             }
         }
         // A call reads all its windows before it writes. None of that may be among them, but for what a firing alone
         // reads, by one input, at the very byte at which the actor may write over it. Nothing is written twice.
-        let mut written: BTreeSet<usize> = BTreeSet::new();
         for firing in first..first + count {
             let outputs = graph.actors[actor].outputs.iter().zip(&ports.outputs[actor]);
             for (o, (port, joined)) in (0..).zip(outputs) {
@@ -421,7 +471,7 @@ impl Machine<'_> {
                     self.write(&buffer, 0, 0, block * per_block + firing + 1)?;
                     continue;
                 }
-                let may = |who: Option<(u32, u64, u64)>, byte: u64| {
+                let may = |who: Option<Reader>, byte: u64| {
                     who.is_some_and(|(input, at, own)| {
                         let mut pairs = graph.actors[actor].in_place.iter();
                         let read = &graph.actors[actor].inputs[input as usize];
@@ -437,15 +487,18 @@ impl Machine<'_> {
                 for token in firing * port.rate..(firing + 1) * port.rate {
                     let position = buffer.head_tokens + token;
                     let number = self.token_number(&buffer, block, position);
-                    let (_, _, start, end) = self.bytes_at(&buffer, block, position)?;
-                    let first = (token - firing * port.rate) * port.token.bytes();
-                    let mut under = seen.range(start..end);
-                    let wrong = under.find(|(b, who)| !may(**who, first + (**b - start) as u64));
-                    if let Some((byte, _)) = wrong {
-                        return violation(format!("{actor} overwrites byte {byte} of its input"));
-                    }
-                    if !(start..end).all(|byte| written.insert(byte)) {
-                        return violation(format!("{actor} writes a byte from {start} on twice"));
+                    let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
+                    let own = (token - firing * port.rate) * port.token.bytes()..;
+                    for (own, byte) in own.zip(start..end) {
+                        let (reader, again) = self.touched.write((device, region), byte);
+                        if reader.is_some_and(|who| !may(who, own)) {
+                            return violation(format!(
+                                "{actor} overwrites byte {byte} of its input"
+                            ));
+                        }
+                        if again {
+                            return violation(format!("{actor} writes byte {byte} twice"));
+                        }
                     }
                     self.write(&buffer, block, position, number)?;
                 }
