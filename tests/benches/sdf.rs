@@ -1,5 +1,6 @@
 //! `cargo bench -p zbmd-tests --bench sdf [-- FILTER]`: the classic SDF benchmark graphs and two synthetic ones of a
-//! million firings: instance, what, ours, published, time. It ends with a panic where a figure differs.
+//! million firings: instance, what, ours, what it must be, time. What it must be is the published figure, but for the
+//! modes, which are beside the front that was found. It ends with a panic where a figure differs.
 
 use zbmd_tests::sdf;
 

@@ -75,7 +75,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// Prints the titles of the columns.
 pub fn header() {
-    println!("{:<14} {:<32} {:>20} {:>20} {:>13}", "instance", "what", "ours", "published", "time");
+    println!("{:<14} {:<32} {:>20} {:>20} {:>13}", "instance", "what", "ours", "beside", "time");
 }
 
 fn row(instance: &str, what: &str, ours: &str, published: &str, took: Duration) {
