@@ -19,7 +19,7 @@ build() {
     mkdir -p "$to"
     list="$(cd "$here/.." && "$cargo" test --release --no-run --message-format=json \
         -p zbmd-backends --lib -p zbmd-tests --test cuda --test gpu_runs --test gpu_allocations \
-        --bench gpu --bench torch)" || return 1
+        --bench gpu --bench torch --bench recovery)" || return 1
     # Lines of JSON, of which only the names of executables are wanted.
     printf '%s\n' "$list" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | while read -r binary; do
         case "$(basename "$binary")" in
@@ -28,11 +28,12 @@ build() {
             gpu_runs-*) cp "$binary" "$to/runs" ;;
             gpu_allocations-*) cp "$binary" "$to/allocations" ;;
             torch-*) cp "$binary" "$to/torch" ;;
+            recovery-*) cp "$binary" "$to/recovery" ;;
             gpu-*) cp "$binary" "$to/bench" ;;
         esac
     done
     cp "$here/benches/torch_rival.py" "$to/"
-    for binary in backends calendars runs allocations bench torch; do
+    for binary in backends calendars runs allocations bench torch recovery; do
         [ -x "$to/$binary" ] || return 1
     done
 }
@@ -73,7 +74,7 @@ check() {
     shift
     if [ -z "$gpu" ]; then
         row "$name" "not run: no GPU here"
-    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare' <<<"$output"; then
+    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries' <<<"$output"; then
         row "$name" "passed"
     else
         row "$name" "FAILED"
@@ -138,16 +139,19 @@ check "runs: CPU + Vulkan + CUDA in one calendar" "$runs" three
 check "losses: a killed worker, the same bits" "$runs" "cuda killed"
 check "losses: a stopped worker, the same bits" "$runs" "cuda stopped"
 check "losses: corrupted transfers, the same bits" "$runs" "cuda corrupted"
-check "losses: an illegal address loses the worker only" "$backends" --ignored --exact \
+check "losses: illegal address, trap, endless kernel: the same bits" "$runs" "cuda lost"
+check "losses: an illegal address loses the worker only" "$backends" --ignored --nocapture --exact \
     cuda::tests::faults::an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only
+check "losses: a trap loses the worker only" "$backends" --ignored --nocapture --exact \
+    cuda::tests::faults::a_trap_on_a_gpu_is_a_loss_of_the_worker_only
 check "losses: a kernel that never ends is a hang" "$backends" --ignored --nocapture --exact \
     cuda::tests::faults::a_kernel_on_a_gpu_that_does_not_end_is_a_hang
-check "replay of 10, 100, 1,000 slots against the bare graph; host cost" \
+check "replay of 10, 100, 1,000 slots against the bare graph" \
     bash -c "'$packed/bench' cuda | tee '$packed/bench.txt'; test -s '$packed/bench.txt'"
 check "allocations in steady state: none" \
     "$packed/allocations" --exact steady_periods_on_a_gpu_allocate_nothing
-missing "losses: a trap; distribution of detect, fence, swap, restart" "no test yet"
-missing "start of a worker with and without a standby" "there is no standby yet"
+check "losses: time to swap and to restart, standby or not" \
+    bash -c "'$packed/recovery' gpu 20 | tee '$packed/recovery.txt'"
 check "tensor cores: products in tf32, f16, bf16" "$backends" --exact \
     cuda::tests::math::rounded_products_agree_with_products_of_rounded_factors_on_a_gpu
 beside_torch
@@ -155,7 +159,7 @@ missing "cuBLASLt, cuDNN, cuFFT" "not written yet"
 
 printf '\n%-62s %s\n' "on ${gpu:-a machine without a GPU}" "result"
 printf '%s\n' "${rows[@]}"
-for table in bench torch; do
+for table in bench recovery torch; do
     if [ -s "$packed/$table.txt" ]; then
         printf '\n'
         cat "$packed/$table.txt"

@@ -342,6 +342,15 @@ where
     }
 }
 
+/// Constants that an open GPU keeps from one calendar to the next: of one device only, and dropped before it.
+#[derive(Debug, Default)]
+pub struct Kept {
+    #[cfg(feature = "vulkan")]
+    vulkan: vulkan::Kept,
+    #[cfg(feature = "cuda")]
+    cuda: cuda::Kept,
+}
+
 /// An open GPU. One thread drives it at a time.
 #[derive(Clone, Debug)]
 pub enum Device {
@@ -415,7 +424,7 @@ impl Device {
             #[cfg(feature = "vulkan")]
             Device::Vulkan(device) => device.warm(kernels, program)?,
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => device.warm(kernels)?,
+            Device::Cuda(device) => device.warm(kernels, program)?,
         }
         Ok(())
     }
@@ -468,7 +477,7 @@ impl Device {
     /// Makes the device ready for its calendar in a plan of a verified program: takes memory, compiles, records.
     ///
     /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any.
+    /// they have any; `kept` the constants that the device has.
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -482,15 +491,22 @@ impl Device {
         plan: &Plan,
         calendar: &Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
+        kept: &mut Kept,
     ) -> Result<Box<dyn Replay>, Fault> {
         Ok(match self {
             #[cfg(feature = "vulkan")]
             Device::Vulkan(device) => {
-                Box::new(vulkan::Replay::new(device, registry, program, plan, calendar, regions)?)
+                let kept = &mut kept.vulkan;
+                Box::new(vulkan::Replay::new(
+                    device, registry, program, plan, calendar, regions, kept,
+                )?)
             }
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
-                Box::new(cuda::Replay::new(device, registry, program, plan, calendar, regions)?)
+                let kept = &mut kept.cuda;
+                Box::new(cuda::Replay::new(
+                    device, registry, program, plan, calendar, regions, kept,
+                )?)
             }
         })
     }

@@ -17,6 +17,7 @@ use zbmd_scheduler::search::Progress;
 use zbmd_scheduler::{Block, Contingent, Control, Estimate, Level, Losses};
 
 use crate::analysis::Analysis;
+use crate::assemble::Cubins;
 use crate::build::{self, Origins};
 use crate::calibrate::{self, CalibrateOptions, Calibration};
 use crate::codes::Code;
@@ -111,6 +112,8 @@ pub struct CompileOptions {
     pub replicate: Replicate,
     /// What CUDA devices may round the factors of products to, where actors do not say so themselves.
     pub math: Math,
+    /// Whether kernels of CUDA devices are assembled, and for what; otherwise the driver compiles them.
+    pub cubins: Option<Cubins>,
     /// How an ONNX model is imported.
     pub onnx: ImportOptions,
     /// Values for parameters of the model, as its text would write them, by name.
@@ -130,6 +133,7 @@ impl Default for CompileOptions {
             contingencies: Losses::None,
             replicate: Replicate::Auto,
             math: Math::F32,
+            cubins: None,
             onnx: ImportOptions::default(),
             params: BTreeMap::new(),
         }
@@ -561,7 +565,9 @@ impl<'a> Run<'a> {
                 let report = PassReport { name, summary, changes: packed, actors };
                 self.files.passes.push(("the whole graph".to_owned(), vec![report]));
             }
-            let kernels = kernels::print(registry, &graph, &machine, &plans, &mut blobs);
+            let cubins = options.cubins.as_ref();
+            let kernels = kernels::print(registry, &graph, &machine, &plans, cubins, &mut blobs);
+            let kernels = kernels.map_err(|refusal| self.sink.push(refusal)).ok()?;
             let plans = plans.into();
             let program = Program { graph, machine, plans, contingencies, blobs, kernels };
             Some((program, estimate, impossible, replication, rounding))

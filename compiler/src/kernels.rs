@@ -1,37 +1,68 @@
-//! Kernels of GPUs, printed once and kept in the bundle, so that a run need not print them.
+//! Kernels of GPUs, printed once and kept in the bundle, so that a run need not print them; those of CUDA devices also
+//! assembled, if that is asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
-use zbmd_backends::{kernels::Caps, vulkan};
+use zbmd_backends::{cuda, kernels::Caps, vulkan};
 use zbmd_ir::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, Role, TiVec};
 
+use crate::assemble::{self, Cubins};
+use crate::codes::Code;
+use crate::diag::Diagnostic;
+
 /// Prints the kernels of all actors that some plan places on a GPU; their code becomes the last of the blobs.
+///
+/// # Errors
+/// Objects that are asked for and cannot be made.
 pub(crate) fn print(
     registry: &Registry,
     graph: &Graph,
     machine: &Machine,
     plans: &[Plan],
+    cubins: Option<&Cubins>,
     blobs: &mut TiVec<BlobId, Bytes>,
-) -> Vec<KernelCode> {
-    let on_gpu = |plan: &Plan| -> Vec<ActorId> {
+) -> Result<Vec<KernelCode>, Diagnostic> {
+    let on_gpu = |plan: &Plan| -> Vec<_> {
         let placed = plan.placement.iter_enumerated();
-        let there = placed.filter(|(_, device)| machine.devices[**device].backend == "vulkan");
-        there.map(|(actor, _)| actor).collect()
+        placed.map(|(actor, device)| (actor, *device)).collect()
     };
-    let actors: BTreeSet<ActorId> = plans.iter().flat_map(on_gpu).collect();
-    let mut codes = BTreeMap::new();
-    for actor in actors.into_iter().map(|id| &graph.actors[id]) {
-        if actor.role == Role::Compute
-            && let Some(plan) = registry.lower(actor, blobs, &Caps::COMMON)
-        {
-            vulkan::print_all(&plan, &mut codes);
+    let placed: BTreeSet<_> = plans.iter().flat_map(on_gpu).collect();
+    let lower = |id: ActorId, caps: &Caps| {
+        let actor = &graph.actors[id];
+        let compute = (actor.role == Role::Compute).then_some(actor);
+        compute.and_then(|actor| registry.lower(actor, blobs, caps))
+    };
+    let (mut codes, mut texts) = (BTreeMap::new(), BTreeMap::new());
+    let mut seen = BTreeSet::new();
+    for (actor, device) in placed {
+        let device = &machine.devices[device];
+        if device.backend == "vulkan" && seen.insert(actor) {
+            let plan = lower(actor, &Caps::COMMON);
+            plan.iter().for_each(|plan| vulkan::print_all(plan, &mut codes));
+        }
+        if device.backend == "cuda" && cubins.is_some() {
+            let plan = lower(actor, registry.caps(device));
+            plan.iter().for_each(|plan| cuda::texts(plan, &mut texts));
         }
     }
-    let kept = codes.into_iter().map(|(key, code)| {
+    let codes = codes.into_iter().map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code));
+    let mut all: BTreeMap<(String, u128), Vec<u8>> = codes.collect();
+    if let Some(cubins) = cubins {
+        if !machine.devices.iter().any(|d| d.backend == "cuda") {
+            let what = "objects of CUDA kernels are asked for, and the machine has no CUDA device";
+            return Err(Diagnostic::new(Code::E0507, what).help(
+                "leave `--cubin` away, or compile for a CUDA device: `--gpus`, or a machine file that names one",
+            ));
+        }
+        for (arch, key, object) in assemble::all(cubins, &texts)? {
+            all.insert((cuda::format(&arch), key), object);
+        }
+    }
+    let kept = all.into_iter().map(|((format, key), code)| {
         let blob = blobs.push_and_get_key(code.into());
-        KernelCode { format: vulkan::FORMAT.to_owned(), key, blob }
+        KernelCode { format, key, blob }
     });
-    kept.collect()
+    Ok(kept.collect())
 }

@@ -4,6 +4,7 @@
 //! [`GraphBuilder`] or by hand. All say everything that is wrong at once, in [`Diagnostics`].
 
 mod analysis;
+mod assemble;
 pub mod book;
 mod build;
 mod builder;
@@ -47,6 +48,7 @@ mod tests;
 mod compile;
 
 pub use analysis::{Analysis, AnalysisRefused, Order};
+pub use assemble::Cubins;
 pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{

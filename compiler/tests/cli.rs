@@ -341,6 +341,16 @@ fn replicas_are_told_and_can_be_switched_off() {
     assert!(said.contains("replicas     of `heavy` on several devices would shorten it"), "{said}");
 }
 
+/// A CPU and a CUDA device.
+const WITH_CUDA: &str = r#"Machine(
+    devices: [
+        (name: "cpu:0", backend: cpu, memory: "1GiB", flops: 1e9, bandwidth: 1e9),
+        (name: "cuda:0", backend: cuda, memory: "1GiB", flops: 1e12, bandwidth: 1e12),
+    ],
+    links: [(from: "cpu:0", to: "cuda:0"), (from: "cuda:0", to: "cpu:0")],
+)
+"#;
+
 #[test]
 fn rounded_factors_are_told_and_need_a_device_that_can() {
     const PRODUCTS: &str = r#"Model(
@@ -353,16 +363,8 @@ fn rounded_factors_are_told_and_need_a_device_that_can() {
     pins: { "large": "cuda:0", "last": "cpu:0" },
 )
 "#;
-    const MACHINE: &str = r#"Machine(
-    devices: [
-        (name: "cpu:0", backend: cpu, memory: "1GiB", flops: 1e9, bandwidth: 1e9),
-        (name: "cuda:0", backend: cuda, memory: "1GiB", flops: 1e12, bandwidth: 1e12),
-    ],
-    links: [(from: "cpu:0", to: "cuda:0"), (from: "cuda:0", to: "cpu:0")],
-)
-"#;
     let dir = tempfile::tempdir().expect("a folder");
-    for (name, text) in [("net.ron", PRODUCTS), ("machine.ron", MACHINE)] {
+    for (name, text) in [("net.ron", PRODUCTS), ("machine.ron", WITH_CUDA)] {
         std::fs::write(dir.path().join(name), text).expect("a file");
     }
     let compile = |more: &[&str]| {
@@ -390,4 +392,62 @@ fn rounded_factors_are_told_and_need_a_device_that_can() {
     assert!(code == Some(3) && said.contains(expected), "{said}");
     let (code, said) = compile(&[&there[..], &["--math", "f8"]].concat());
     assert!(code == Some(2) && said.contains("`f8` is none of f32, tf32, f16, bf16"), "{said}");
+}
+
+/// An assembler that puts what it was told into the object, and knows one architecture.
+#[cfg(unix)]
+#[test]
+fn kernels_are_assembled_by_request() {
+    use std::os::unix::fs::PermissionsExt;
+    const MODEL: &str = r#"Model(
+    sources: { "in": Stream(dtype: f32) },
+    actors: { "half": Gain(gain: 0.5) },
+    sinks: { "out": Stream() },
+    channels: [(from: "in", to: ["half"]), (from: "half", to: ["out"])],
+    pins: { "half": "cuda:0" },
+)
+"#;
+    const PTXAS: &str = "#!/bin/sh
+[ \"$2\" = sm_90 ] || { echo \"no such thing as $2\" >&2; exit 1; }
+{ echo assembled for \"$2\"; cat \"$5\"; } > \"$4\"
+";
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| dir.path().join(name);
+    for (name, text) in [("net.ron", MODEL), ("machine.ron", WITH_CUDA), ("ptxas", PTXAS)] {
+        std::fs::write(file(name), text).expect("a file");
+    }
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(file("ptxas"), executable).expect("its owner may");
+    let compile = |ptxas: &str, more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zbmdc"));
+        command.args(["compile", "net.ron"]).args(more).current_dir(dir.path());
+        let output = command.env("ZBMD_PTXAS", file(ptxas)).output().expect("zbmdc runs");
+        (output.status.code(), text(&output.stderr))
+    };
+    let there = ["--machine", "machine.ron"];
+    let asked = |arch| [&there[..], &["--cubin", arch]].concat();
+    let bundle = || std::fs::read(file("net.zbmd")).expect("a bundle");
+    let holds = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|w| w == what);
+    assert_eq!(compile("ptxas", &there).0, Some(0));
+    let plain = bundle();
+    let (code, said) = compile("ptxas", &asked("sm_90"));
+    assert_eq!(code, Some(0), "{said}");
+    let object = b"assembled for sm_90\n.version";
+    assert!(holds(&bundle(), object) && !holds(&plain, object));
+    let whole = bundle();
+    assert_eq!((compile("ptxas", &asked("sm_90")).0, bundle()), (Some(0), whole));
+    for (ptxas, args, exit, expected) in [
+        (
+            "ptxas",
+            asked("sm_90,sm_11"),
+            3,
+            "error[E0507]: `ptxas` refuses a kernel for sm_11: no such thing as sm_11",
+        ),
+        ("ptxas", asked("h100"), 3, "error[E0507]: `h100` is no architecture of a CUDA device"),
+        ("none", asked("sm_90"), 4, "none` cannot be run: "),
+        ("ptxas", vec!["--cubin", "sm_90", "--devices", "1"], 3, "no CUDA device"),
+    ] {
+        let (code, said) = compile(ptxas, &args);
+        assert!(code == Some(exit) && said.contains(expected), "{code:?}: {said}");
+    }
 }

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use zbmd_backends::gpu::{Calls, Device, Drivers, Options, Replay};
+use zbmd_backends::gpu::{Calls, Device, Drivers, Kept, Options, Replay};
 use zbmd_backends::op::Registry;
 use zbmd_ir::{DeviceId, PlanId, Program};
 use zbmd_tests::gpu::{Idle, Player, chain, tokens};
@@ -48,7 +48,9 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
     let mut player = Player::new(program, plan, DeviceId(1), &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
     let regions = player.host_regions();
-    let mut replay = device.replay(registry, program, plan, calendar, &regions).expect("a replay");
+    let mut replay = device
+        .replay(registry, program, plan, calendar, &regions, &mut Kept::default())
+        .expect("a replay");
     let actor = program.graph.actors.iter().find(|a| a.op == "Gain").expect("a chain");
     let kernels = registry.lower(actor, &program.blobs, device.caps()).expect("a kernel");
     let calls = |n| device.calls(actor, &kernels, plan.block as usize, n).expect("calls");

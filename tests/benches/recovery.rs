@@ -9,6 +9,8 @@
 //!                                                                  (or of one model: `cost 25 fm`)
 //! cargo bench -p zbmd-tests --bench recovery -- soak kill 600      a worker killed every 50 to 500 ms, 10 minutes
 //!                                                                  for each model, or one: `soak stop 600 fm`
+//! cargo bench -p zbmd-tests --bench recovery -- gpu 50             losses of a CUDA device: its worker killed, kernels
+//!                                                                  that do wrong; swap to the CPU, and restarts
 //! ```
 
 #[cfg(not(target_os = "linux"))]
@@ -39,6 +41,7 @@ mod linux {
         ["cd2dat/model.ron", "fm/model.ron", "agc/model.ron", "adsb/model.ron", "vad/model.ron"];
 
     pub(super) fn main() {
+        zbmd_executor::testing::on_open(gpu::misbehave_as_told);
         zbmd_executor::serve_if_worker(&registry());
         let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
         let number = |at: usize, default: u64| {
@@ -49,6 +52,7 @@ mod linux {
             Some("hang") => hang(number(1, 200)),
             Some("calm") => calm(number(1, 600)),
             Some("cost") => cost(number(1, 60), args.get(2).map_or("", String::as_str)),
+            Some("gpu") => gpu::main(number(1, 50)),
             Some("soak") => {
                 let kind = args.get(1).map_or("kill", String::as_str);
                 soak(kind, number(2, 600), args.get(3).map_or("", String::as_str));
@@ -101,25 +105,39 @@ mod linux {
         restore: Times,
         replay: Times,
         all: Times,
+        /// The last fault counted: another fence after it is not its own.
+        last_ns: Option<u64>,
     }
 
     impl Split {
         fn take(&mut self, events: &[Event]) {
+            self.take_with(events, &[]);
+        }
+
+        /// With faults that the supervisor did not bring about, and so does not tell of, in order.
+        fn take_with(&mut self, events: &[Event], faults_ns: &[u64]) {
             let mut injected_ns = None;
-            let mut detected_ns = None;
+            let mut detected_ns: Option<u64> = None;
             for event in events {
                 match &event.what {
                     What::Injected { .. } if detected_ns.is_none() => {
                         injected_ns = Some(event.at_ns);
                     }
-                    What::Fence { .. } if injected_ns.is_some() => {
-                        detected_ns.get_or_insert(event.at_ns);
+                    What::Fence { .. } => {
+                        let others = faults_ns.iter().rev().find(|ns| **ns <= event.at_ns);
+                        injected_ns = injected_ns.max(others.copied());
+                        if injected_ns.is_some() {
+                            detected_ns.get_or_insert(event.at_ns);
+                        }
                     }
                     What::Recovered { fence_ns, restore_ns, replay_ns, .. } => {
                         let (Some(from), Some(seen)) = (injected_ns.take(), detected_ns.take())
                         else {
                             continue;
                         };
+                        if self.last_ns.replace(from) == Some(from) {
+                            continue;
+                        }
                         self.detect.add(seen - from);
                         self.fence.add(*fence_ns);
                         self.restore.add(*restore_ns);
@@ -336,5 +354,165 @@ mod linux {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
         line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Losses of a CUDA device, with the CPU going on or waiting for a restart.
+    mod gpu {
+        use std::io::Write;
+        use std::path::{Path, PathBuf};
+
+        use zbmd_backends::cuda::{self, Misdeed};
+        use zbmd_backends::gpu::Device;
+        use zbmd_compiler::{CompileOptions, MachineChoice, compile_file};
+        use zbmd_ir::{DeviceId, Machine, PlanId};
+        use zbmd_tests::run::graph_file;
+
+        use super::*;
+
+        /// What the GPU of every worker is to do wrong, and the file that then has the times, as `trap:FILE`.
+        const MISDEED: &str = "ZBMD_BENCH_MISDEED";
+        const GPUS: Isolation = Isolation::GpuProcesses { program: None };
+
+        const MISDEEDS: [(&str, Misdeed); 3] = [
+            ("illegal address", Misdeed::IllegalAddress),
+            ("trap", Misdeed::Trap),
+            ("kernel that never ends", Misdeed::Endless),
+        ];
+
+        /// The clock of events.
+        fn now_ns() -> u64 {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        }
+
+        pub(super) fn misbehave_as_told(device: &Device) {
+            let Ok(told) = std::env::var(MISDEED) else { return };
+            let Some((what, file)) = told.split_once(':') else { return };
+            let misdeed = MISDEEDS.iter().find(|(name, _)| *name == what).map(|(_, m)| *m);
+            let (Device::Cuda(device), Some(misdeed)) = (device, misdeed) else { return };
+            let (device, file) = (Arc::clone(device), PathBuf::from(file));
+            std::thread::spawn(move || {
+                // Longer than it takes until the calendar is at work.
+                std::thread::sleep(Duration::from_millis(700));
+                let note = std::fs::OpenOptions::new().append(true).create(true).open(file);
+                let noted = note.and_then(|mut f| writeln!(f, "{}", now_ns()));
+                noted.map(|()| device.misbehave(misdeed)).expect("a file for the time")
+            });
+        }
+
+        /// A slow CPU and the GPU, which so has all the work.
+        fn machine() -> Machine {
+            let mut machine = zbmd_tests::gpu::with(&["cuda"]);
+            let cpu = &mut machine.devices[DeviceId(0)];
+            (cpu.flops_per_s, cpu.bytes_per_s) = (10_000_000, 10_000_000);
+            machine
+        }
+
+        fn is_in_software() -> bool {
+            std::env::var_os("ZBMD_CUDA_DRIVER").is_some_and(|v| v == "software")
+        }
+
+        /// Iterations of a block, and a second: 10 ms at the pace of the radio; what a device in software can do.
+        fn paced() -> (u64, f64) {
+            if is_in_software() { (16, 300.0) } else { (480, 48_000.0) }
+        }
+
+        fn engine(losses: Losses) -> Engine {
+            let options = CompileOptions {
+                block: Some(paced().0),
+                registry: registry(),
+                machine: MachineChoice::Given(machine()),
+                contingencies: losses,
+                ..CompileOptions::default()
+            };
+            let compiled = compile_file(graph_file("fm/model.ron"), &options);
+            let program = compiled.unwrap_or_else(|d| panic!("{d}")).program;
+            let calendars = &program.plans[PlanId(0)].calendars;
+            assert!(calendars.iter().any(|c| c.device == DeviceId(1)), "nothing is on the GPU");
+            assert_eq!(
+                losses == Losses::None,
+                program.contingencies.find(&[DeviceId(1)]).is_none()
+            );
+            Engine::new(program, &registry()).expect("an engine")
+        }
+
+        fn times(file: &Path) -> Vec<u64> {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            text.lines().filter_map(|line| line.parse().ok()).collect()
+        }
+
+        /// From the fault to the first new output.
+        pub(super) fn main(count: u64) {
+            let in_software = is_in_software();
+            if let Err(why) = cuda::Instance::load() {
+                println!("not run: {why}");
+                return;
+            }
+            println!(
+                "from a fault to the first new output; fm, all of it on {}",
+                if in_software { "a device in software: a rehearsal" } else { "a GPU" }
+            );
+            let swap = ("swap to the CPU (goal 50 ms)", Losses::Single, false);
+            let restart = ("restart (goal 400 ms)", Losses::None, false);
+            let ready = ("restart with a process standing by (goal 100 ms)", Losses::None, true);
+            for (what, losses, standby) in [swap, restart, ready] {
+                let kill = "Inject(kinds: [kill], every: (\"900ms\", \"1200ms\"), seed: 1)";
+                let name = format!("worker killed; {what}");
+                distribution(&name, count, losses, kill, None, |o| o.standby = standby);
+            }
+            for (name, misdeed) in MISDEEDS {
+                // Nothing in software ends what never ends.
+                if in_software && misdeed == Misdeed::Endless {
+                    println!("{name}: not run in software");
+                    continue;
+                }
+                for (what, losses, _) in [swap, restart] {
+                    let title = format!("{name}; {what}");
+                    distribution(&title, count, losses, "Inject()", Some(name), |_| ());
+                }
+            }
+        }
+
+        fn distribution(
+            title: &str,
+            count: u64,
+            losses: Losses,
+            faults: &str,
+            misdeed: Option<&str>,
+            change: impl Fn(&mut RunOptions),
+        ) {
+            let file = std::env::temp_dir().join(format!("zbmd-misdeeds-{}", std::process::id()));
+            let engine = engine(losses);
+            let mut split = Split::default();
+            let mut rounds = 0;
+            while (split.all.0.len() as u64) < count && rounds < count {
+                rounds += 1;
+                let per_s = paced().1;
+                let feed =
+                    Feed { seed: rounds, iterations: (per_s * 10.0) as u64, per_s: Some(per_s) };
+                let _ = std::fs::remove_file(&file);
+                tell(misdeed.map(|m| format!("{m}:{}", file.display())));
+                let told = disturbed(&engine, feed, faults, |options| {
+                    options.isolation = GPUS;
+                    change(options);
+                });
+                tell(None);
+                told.outcome.expect("it goes on");
+                split.take_with(&told.events, &times(&file));
+            }
+            let _ = std::fs::remove_file(&file);
+            split.print(title);
+        }
+
+        fn tell(misdeed: Option<String>) {
+            // SAFETY: no other thread of this program is at work: sessions have ended.
+            #[expect(unsafe_code, reason = "tells worker processes how to fail")]
+            unsafe {
+                match misdeed {
+                    Some(misdeed) => std::env::set_var(MISDEED, misdeed),
+                    None => std::env::remove_var(MISDEED),
+                }
+            }
+        }
     }
 }

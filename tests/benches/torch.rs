@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use zbmd_backends::gpu::{Device, Drivers, Options, Replay};
+use zbmd_backends::gpu::{Device, Drivers, Kept, Options, Replay};
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
     ActorRef, CompileOptions, Compiled, Diagnostics, GraphBuilder, MachineChoice, Math,
@@ -299,7 +299,14 @@ fn row(
     let mut player = Player::new(program, plan, GPU, &none, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
     let regions = player.host_regions();
-    let replay = device.replay(&Registry::standard(), program, plan, calendar, &regions);
+    let replay = device.replay(
+        &Registry::standard(),
+        program,
+        plan,
+        calendar,
+        &regions,
+        &mut Kept::default(),
+    );
     let (mut replay, mut period) = (replay.expect("a replay"), 0);
     let mut ours = |calls| ours(&mut *replay, &mut period, calls);
     // All stages are at work then.

@@ -2,16 +2,21 @@
 //! in software everywhere, with the printed code read instruction by instruction and every edge of the graphs compared
 //! with what nodes touch; on a GPU where there is one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use zbmd_backends::cuda::{
-    Code, Device, Fault, Halt, Injection, Instance, Machine, OpenError, Options, Replay,
-    ReplayError, Site, Verdict,
+    self, Code, Device, Fault, Halt, Injection, Instance, Kept, Machine, OpenError, Options,
+    Replay, ReplayError, Site, Verdict,
 };
 use zbmd_backends::op::Registry;
-use zbmd_ir::{DeviceId, Plan, PlanId, Program, State};
+use zbmd_compiler::{CompileOptions, compile_str};
+use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::{DeviceId, KernelCode, Plan, PlanId, Program, State};
 use zbmd_scheduler::Block;
-use zbmd_tests::gpu::{Idle, Player, chain, distance, place_model, required, tame_inputs, tokens};
+use zbmd_tests::gpu::{
+    Idle, Player, chain, distance, place, place_model, required, tame_inputs, tokens,
+};
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -46,12 +51,15 @@ fn replay(
     program: &Program,
     plan: &Plan,
     player: &mut Player<'_>,
+    kept: &mut Kept,
 ) -> Result<Replay, ReplayError> {
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    Replay::new(device, registry, program, plan, calendar, &player.host_regions())
+    let regions = player.host_regions();
+    Replay::new(device, registry, program, plan, calendar, &regions, kept)
 }
 
-/// What every ring has carried, and the state that is left on the GPU, beside the interpreter's.
+/// What every ring has carried, and the state that is left on the GPU, beside the interpreter's; the bytes of constants
+/// that were not kept.
 fn check(
     device: &Arc<Device>,
     registry: &Registry,
@@ -59,12 +67,13 @@ fn check(
     blocks: u64,
     lazy: bool,
     tolerance: f64,
-) {
+    kept: &mut Kept,
+) -> u64 {
     let plan = &program.plans[PlanId(0)];
     let iterations = blocks * plan.block;
     let (tokens, want) = tokens(program, registry, &tame_inputs(program, iterations), iterations);
     let mut player = Player::new(program, plan, GPU, &tokens, lazy);
-    let mut replay = replay(device, registry, program, plan, &mut player).expect("a replay");
+    let mut replay = replay(device, registry, program, plan, &mut player, kept).expect("a replay");
     assert_eq!(replay.summary().segments, 1);
     let mut state = State::initial(&program.graph);
     replay.load_state(&state).expect("a state");
@@ -91,6 +100,7 @@ fn check(
         let off = distance(token.dtype, &last(&state), &last(&want));
         assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
     }
+    replay.summary().uploaded
 }
 
 type Model = (&'static str, Block, fn(usize) -> bool, u64, f64);
@@ -123,9 +133,14 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
         let program = place_model(model, &registry, block, on_gpu);
         let (device, machine) = soft(&Options::default());
         machine.check();
-        for lazy in [false, true] {
-            check(&device, &registry, &program, blocks, lazy, tolerance);
-        }
+        let mut kept = Kept::default();
+        let mut run =
+            |lazy| check(&device, &registry, &program, blocks, lazy, tolerance, &mut kept);
+        let (first, second) = (run(false), run(true));
+        let filters = model.starts_with("fm") || model.starts_with("cd2dat");
+        assert_eq!((first > 0, second), (filters, 0), "{model}: constants stay");
+        assert_eq!(machine.counts().allocations, usize::from(filters), "{model}: and nothing else");
+        drop(kept);
         let counts = machine.counts();
         println!("{model}: {counts:?}");
         assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
@@ -146,7 +161,8 @@ fn graphs_without_edges_are_noticed() {
     let (device, machine) = soft(&Options::default());
     machine.check();
     machine.cut();
-    let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
+    let mut replay = replay(&device, &registry, &program, plan, &mut player, &mut Kept::default())
+        .expect("a replay");
     replay.load_state(&State::initial(&program.graph)).expect("a state");
     // The chain is at work once all stages are.
     for period in 0..u64::from(plan.stages) {
@@ -157,16 +173,99 @@ fn graphs_without_edges_are_noticed() {
     assert!(machine.conflicts().len() >= 2, "{:?}", machine.conflicts());
 }
 
+/// Kernels that a bundle has assembled are taken from it; what the driver does not take of them is compiled.
+#[test]
+fn objects_of_kernels_are_taken_from_the_bundle() {
+    let registry = Registry::standard();
+    let plain = place_model("fm/model.ron", &registry, Block::Fixed(1), EVERY).into_inner();
+    let mut texts = BTreeMap::new();
+    let (device, _) = soft(&Options::default());
+    for actor in &plain.graph.actors {
+        let plan = registry.lower(actor, &plain.blobs, device.caps());
+        plan.iter().for_each(|plan| cuda::texts(plan, &mut texts));
+    }
+    for (arch, takes) in [("sm_80", true), ("sm_80", false), ("sm_90", true)] {
+        let mut program = plain.clone();
+        for (&key, text) in &texts {
+            let object = cuda::in_software(if takes { text } else { "for another driver" });
+            let blob = program.blobs.push_and_get_key(object.into());
+            program.kernels.push(KernelCode { format: cuda::format(arch), key, blob });
+        }
+        let program = verify(program).expect("objects are no matter of the verifier");
+        let (device, machine) = soft(&Options::default());
+        check(&device, &registry, &program, 3, false, 1e-5, &mut Kept::default());
+        let counts = machine.counts();
+        let offered = if arch == "sm_80" { texts.len() } else { 0 };
+        assert_eq!((counts.cubins, counts.modules), (offered, texts.len()), "{arch}, {takes}");
+    }
+}
+
 #[test]
 fn models_run_on_a_gpu_as_in_the_interpreter() {
     let Some(device) = real() else { return };
     let registry = Registry::standard();
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
+        let mut kept = Kept::default();
         for lazy in [false, true] {
-            check(&device, &registry, &program, blocks, lazy, tolerance);
+            check(&device, &registry, &program, blocks, lazy, tolerance, &mut kept);
         }
     }
+}
+
+/// Another calendar of the same device finds large constants, and what it does not need makes room.
+#[test]
+fn constants_are_uploaded_once() {
+    let registry = Registry::standard();
+    let (device, machine) = soft(&Options::default());
+    machine.idle();
+    let mut kept = Kept::default();
+    let mut uploaded = |cutoffs: &[f64]| {
+        let program = filters(cutoffs, &registry);
+        let plan = &program.plans[PlanId(0)];
+        let none = program.graph.channels.iter().map(|_| vec![]).collect();
+        let mut player = Player::new(&program, plan, GPU, &none, false);
+        let made = replay(&device, &registry, &program, plan, &mut player, &mut kept);
+        let bytes = made.expect("a replay").summary().uploaded;
+        (bytes / TAPS_BYTES, bytes > 0, machine.counts().allocations)
+    };
+    // Small constants of all filters share one bank.
+    assert_eq!(uploaded(&[0.1]), (1, true, 2));
+    assert_eq!(uploaded(&[0.1]), (0, false, 2));
+    assert_eq!(uploaded(&[0.1, 0.2]), (1, true, 3));
+    assert_eq!(uploaded(&[0.2]), (0, true, 2));
+    drop(kept);
+    assert_eq!(machine.counts().allocations, 0);
+}
+
+const TAPS_BYTES: u64 = 80_000;
+
+/// A row of filters, each with many taps, on the GPU.
+fn filters(cutoffs: &[f64], registry: &Registry) -> Verified<Program> {
+    let names: Vec<String> = (0..cutoffs.len()).map(|i| format!("f{i}")).collect();
+    let fir = |(name, cutoff): (&String, &f64)| {
+        let taps = TAPS_BYTES / 4;
+        format!(
+            "\"{name}\": Fir(design: {{ \"kind\": \"lowpass\", \"cutoff\": {cutoff}, \"rate\": 1, \"taps\": {taps} }})"
+        )
+    };
+    let actors: Vec<String> = names.iter().zip(cutoffs).map(fir).collect();
+    let ends = || ["in"].into_iter().chain(names.iter().map(String::as_str)).chain(["out"]);
+    let channels: Vec<String> = ends()
+        .zip(ends().skip(1))
+        .map(|(from, to)| format!("(from: \"{from}\", to: [\"{to}\"])"))
+        .collect();
+    let model = format!(
+        "Model(name: \"filters\", sources: {{ \"in\": Stream(dtype: f32) }}, sinks: {{ \"out\": Stream() }},
+             actors: {{ {} }}, channels: [ {} ])",
+        actors.join(", "),
+        channels.join(", ")
+    );
+    let options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+    let compiled = compile_str("filters.ron", &model, ".", &options);
+    let Program { graph, blobs, .. } =
+        compiled.unwrap_or_else(|d| panic!("{d}")).program.into_inner();
+    place(&graph, &blobs, registry, Block::Fixed(1), EVERY)
 }
 
 #[test]
@@ -178,7 +277,8 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     let made = |options: &Options, player: &mut Player<'_>| {
         let (device, machine) = soft(options);
-        let replay = replay(&device, &registry, &program, plan, player)?;
+        let kept = &mut Kept::default();
+        let replay = replay(&device, &registry, &program, plan, player, kept)?;
         Ok((machine.counts().allocations, replay.summary().bytes))
     };
     let (whole, bytes) = made(&Options::default(), &mut player).expect("fits");
@@ -207,7 +307,9 @@ fn fails(program: &Program, injection: Injection) -> Option<Fault> {
         Halt::Fault(fault) => ReplayError::Fault(fault),
         Halt::Stopped => panic!("nobody stops it"),
     };
-    let run = replay(&device, &registry, program, plan, &mut player).and_then(|mut replay| {
+    let kept = &mut Kept::default();
+    let made = replay(&device, &registry, program, plan, &mut player, kept);
+    let run = made.and_then(|mut replay| {
         replay.set_patience(1_000_000);
         replay.load_state(&State::initial(&program.graph))?;
         (0..8).try_for_each(|p| replay.step(p, None, &mut Idle)).map_err(halted)?;

@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use zbmd_backends::cuda::Instance;
-use zbmd_backends::gpu::Device;
+use zbmd_backends::gpu::{Device, Kept};
 use zbmd_backends::op::Registry;
 use zbmd_backends::{cuda, vulkan};
 use zbmd_ir::{DeviceId, PlanId};
@@ -53,7 +53,7 @@ fn allocations(device: &Device) -> u64 {
     let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
     let regions = player.host_regions();
-    let replay = device.replay(&registry, &program, plan, calendar, &regions);
+    let replay = device.replay(&registry, &program, plan, calendar, &regions, &mut Kept::default());
     let mut replay = replay.expect("a replay");
     for period in 0..100 {
         COUNTED.set(period >= u64::from(plan.stages));

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node};
+use zbmd_ir::Program;
+
+use super::cubins::Cubins;
+use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node};
 use super::error::{Fault, OpenError, Said};
 use super::instance::{Instance, Listed};
 use super::ptx;
@@ -117,12 +120,14 @@ impl Device {
     pub(crate) fn warm<'k>(
         &self,
         mut kernels: impl Iterator<Item = &'k Kernel>,
+        program: &Program,
     ) -> Result<(), Fault> {
-        kernels.try_for_each(|kernel| self.function(kernel).map(drop))
+        let cubins = Cubins::of(program, self.listed.arch);
+        kernels.try_for_each(|kernel| self.function(kernel, &cubins).map(drop))
     }
 
-    /// A kernel made ready; each is compiled once.
-    pub(super) fn function(&self, kernel: &Kernel) -> Result<Function, Fault> {
+    /// A kernel made ready, from the bundle if that has it; each is loaded once.
+    pub(super) fn function(&self, kernel: &Kernel, cubins: &Cubins) -> Result<Function, Fault> {
         // Sizes are in the code as numbers.
         let key = (kernel.digest("ptx"), kernel.specs.clone());
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +135,13 @@ impl Device {
             return Ok(*function);
         }
         let (text, entry) = ptx::print(kernel);
-        let function = self.call(|driver| driver.function(&text, &entry))?;
+        let load = |image| self.call(|driver| driver.function(image, &entry));
+        let function = match cubins.find(&text).map(|cubin| load(Image::Cubin(cubin))) {
+            Some(Ok(function)) => function,
+            Some(Err(fault)) if fault.is_fatal() => return Err(fault),
+            // None, or one that this driver does not take.
+            _ => load(Image::Ptx(&text))?,
+        };
         functions.insert(key, function);
         Ok(function)
     }
@@ -182,7 +193,7 @@ impl Drop for Device {
 }
 
 /// Memory of the device or of the host.
-pub(super) struct Bank {
+pub struct Bank {
     pub(super) at: Address,
     pub(super) bytes: u64,
     pub(super) home: Home,
@@ -271,7 +282,9 @@ impl Draft {
     /// The graph, ready to be launched.
     pub(super) fn finish(self) -> Result<Ready, Fault> {
         let exec = self.device.call(|driver| driver.instantiate(self.graph))?;
-        Ok(Ready { exec, device: Arc::clone(&self.device) })
+        let ready = Ready { exec, device: Arc::clone(&self.device) };
+        self.device.call(|driver| driver.upload(ready.exec))?;
+        Ok(ready)
     }
 }
 

@@ -29,6 +29,15 @@ handles!(
     Exec
 );
 
+/// Code of kernels.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Image<'a> {
+    /// A text that the driver compiles.
+    Ptx(&'a str),
+    /// An object file of which all parts are there.
+    Cubin(&'a [u8]),
+}
+
 /// One run of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
@@ -55,8 +64,8 @@ pub(super) trait Driver: Send + Sync {
     fn alloc_host(&self, bytes: u64) -> Result<Address, Said>;
     fn free_host(&self, at: Address);
 
-    /// The entry of a module in PTX, which stays loaded as long as the device is open.
-    fn function(&self, ptx: &str, entry: &str) -> Result<Function, Said>;
+    /// The entry of a module, which stays loaded as long as the device is open.
+    fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said>;
 
     /// Puts zeros into the queue.
     fn zero(&self, at: Address, bytes: u64) -> Result<(), Said>;
@@ -89,6 +98,8 @@ pub(super) trait Driver: Send + Sync {
         bytes: u64,
     ) -> Result<Node, Said>;
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said>;
+    /// Puts into the queue what the first launch of a graph would do besides.
+    fn upload(&self, exec: Exec) -> Result<(), Said>;
     fn free_exec(&self, exec: Exec);
     /// Puts a graph into the queue.
     fn launch(&self, exec: Exec) -> Result<(), Said>;

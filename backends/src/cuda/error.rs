@@ -191,6 +191,7 @@ sites! {
     CopyNode "cuGraphAddMemcpyNode",
     ZeroNode "cuGraphAddMemsetNode",
     Instantiate "cuGraphInstantiateWithFlags",
+    Upload "cuGraphUpload",
     Launch "cuGraphLaunch",
 }
 

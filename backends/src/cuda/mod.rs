@@ -11,11 +11,14 @@
 //! What was never run on a real device is said in the README. Tests run everything but the driver's functions on a
 //! device in software, which reads the printed code.
 
+mod cubins;
 mod device;
 mod driver;
 mod edges;
 mod error;
 mod instance;
+#[cfg(any(test, feature = "testing"))]
+mod misdeed;
 mod ptx;
 mod queue;
 #[cfg(any(test, feature = "testing"))]
@@ -24,9 +27,14 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "testing"))]
+pub use self::cubins::in_software;
+pub use self::cubins::{capability, format, texts};
 pub use self::device::{Device, Options};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Unavailable, Verdict};
 pub use self::instance::{Instance, Listed, list};
+#[cfg(any(test, feature = "testing"))]
+pub use self::misdeed::Misdeed;
 #[cfg(any(test, feature = "testing"))]
 pub use self::soft::{Counts, Injection, Machine};
 pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
@@ -35,6 +43,8 @@ pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
 pub type Replay = crate::replay::Replay<queue::Queue>;
 /// The kernels of one actor, on memory of their own.
 pub type GpuCall = crate::replay::Call<queue::Queue>;
+/// The constants that a device has.
+pub type Kept = crate::replay::Kept<queue::Queue>;
 /// Why a calendar cannot be replayed on a CUDA device.
 pub type ReplayError = crate::replay::ReplayError<Fault>;
 /// Why a period was not completed.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
 
+use super::cubins::Cubins;
 use super::device::{Bank, Device, Draft, Mark, Ready};
 use super::driver::{Address, Function, Launch, Node};
 use super::edges::Edges;
 use super::error::Fault;
-use super::{GpuCall, Replay, ReplayError};
+use super::{GpuCall, Kept, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
@@ -31,16 +32,17 @@ pub struct Queue {
 /// What commands speak of by numbers.
 pub(super) struct Work {
     pub(super) device: Arc<Device>,
+    cubins: Cubins,
     /// Kernels, with the threads of a group.
     pub(super) functions: Vec<(Function, u32)>,
-    pub(super) banks: Vec<Bank>,
+    pub(super) banks: Vec<Arc<Bank>>,
 }
 
 impl Replay {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, makes the graphs.
     ///
     /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any.
+    /// they have any; `kept` the constants that the device has, and then those that it has now.
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -54,9 +56,10 @@ impl Replay {
         plan: &Plan,
         calendar: &Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
+        kept: &mut Kept,
     ) -> Result<Replay, ReplayError> {
-        let queue = Queue::new(device)?;
-        Self::prepare(queue, registry, program, plan, calendar, regions)
+        let queue = Queue::new(device, Cubins::of(program, device.listed().arch))?;
+        Self::prepare(queue, registry, program, plan, calendar, regions, kept)
     }
 }
 
@@ -73,13 +76,14 @@ impl GpuCall {
         firings: usize,
         calls: usize,
     ) -> Result<Self, ReplayError> {
-        Self::prepare(Queue::new(device)?, actor, plan, firings, calls)
+        Self::prepare(Queue::new(device, Cubins::default())?, actor, plan, firings, calls)
     }
 }
 
 impl Work {
-    pub(super) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::clone(device), functions: Vec::new(), banks: Vec::new() }
+    pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Self {
+        let device = Arc::clone(device);
+        Self { device, cubins, functions: Vec::new(), banks: Vec::new() }
     }
 
     /// Makes kernels ready, in order.
@@ -88,7 +92,7 @@ impl Work {
         kernels: impl IntoIterator<Item = &'k Kernel>,
     ) -> Result<(), Fault> {
         for kernel in kernels {
-            self.functions.push((self.device.function(kernel)?, kernel.local));
+            self.functions.push((self.device.function(kernel, &self.cubins)?, kernel.local));
         }
         Ok(())
     }
@@ -145,20 +149,21 @@ impl Work {
 }
 
 impl Queue {
-    fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+    fn new(device: &Arc<Device>, cubins: Cubins) -> Result<Self, Fault> {
         let marks: Result<Vec<Mark>, Fault> = (0..MARKS).map(|_| Mark::new(device)).collect();
         Ok(Self {
             device: Arc::clone(device),
             submitted: 0,
             lists: Vec::new(),
             marks: marks?,
-            work: Work::new(device),
+            work: Work::new(device, cubins),
         })
     }
 }
 
 impl crate::replay::Backend for Queue {
     type Fault = Fault;
+    type Bank = Bank;
 }
 
 impl crate::replay::Queue for Queue {
@@ -180,8 +185,17 @@ impl crate::replay::Queue for Queue {
     }
 
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
-        self.work.banks.push(Bank::new(&self.device, bytes, home)?);
-        Ok(self.work.banks.len() as u32 - 1)
+        let bank = Bank::new(&self.device, bytes, home)?;
+        Ok(self.adopt(Arc::new(bank)))
+    }
+
+    fn adopt(&mut self, bank: Arc<Bank>) -> u32 {
+        self.work.banks.push(bank);
+        self.work.banks.len() as u32 - 1
+    }
+
+    fn share(&self, bank: u32) -> Arc<Bank> {
+        Arc::clone(&self.work.banks[bank as usize])
     }
 
     fn bank_bytes(&self, bank: u32) -> u64 {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node};
+use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node};
 use super::error::{Code, Said, Site, Unavailable};
 
 /// Functions with the signatures of driver 12.0; later drivers keep them.
@@ -87,6 +87,7 @@ functions! {
         *const sys::CUDA_MEMSET_NODE_PARAMS, sys::CUcontext
     );
     instantiate "cuGraphInstantiateWithFlags" (*mut sys::CUgraphExec, sys::CUgraph, c_ulonglong);
+    upload "cuGraphUpload" (sys::CUgraphExec, sys::CUstream);
     exec_destroy "cuGraphExecDestroy" (sys::CUgraphExec);
     launch "cuGraphLaunch" (sys::CUgraphExec, sys::CUstream);
 }
@@ -276,13 +277,25 @@ impl Driver for Cuda {
         unsafe { (self.api.free_host)(handle(at)) };
     }
 
-    fn function(&self, ptx: &str, entry: &str) -> Result<Function, Said> {
+    fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
         let unfit = |site| Said { site, code: Code(218) };
-        let ptx = CString::new(ptx).map_err(|_| unfit(Site::Load))?;
+        // Words, for both begin at a multiple of eight bytes then; a text ends with a zero.
+        let bytes = match image {
+            Image::Ptx(text) if text.contains('\0') => return Err(unfit(Site::Load)),
+            Image::Ptx(text) => text.as_bytes(),
+            Image::Cubin(bytes) => bytes,
+        };
+        let mut words = vec![0_u64; bytes.len() / 8 + 1];
+        for (word, part) in words.iter_mut().zip(bytes.chunks(8)) {
+            let mut all = [0; 8];
+            all[..part.len()].copy_from_slice(part);
+            *word = u64::from_ne_bytes(all);
+        }
         let entry = CString::new(entry).map_err(|_| unfit(Site::Function))?;
         let mut module = null_mut();
-        let (image, options) = (ptx.as_ptr().cast(), 0);
-        // SAFETY: the text ends with a zero and outlives the call; there are no options.
+        let (image, options) = (words.as_ptr().cast(), 0);
+        // SAFETY: the text ends with a zero, all parts of an object lie in it, and it outlives the call; there are no
+        // options.
         let code = unsafe {
             (self.api.module_load)(&raw mut module, image, options, null_mut(), null_mut())
         };
@@ -425,6 +438,11 @@ impl Driver for Cuda {
         let code = unsafe { (self.api.instantiate)(&raw mut exec, handle(graph.0), 0) };
         said(Site::Instantiate, code)?;
         Ok(Exec(number(exec)))
+    }
+
+    fn upload(&self, exec: Exec) -> Result<(), Said> {
+        // SAFETY: the graph is alive.
+        said(Site::Upload, unsafe { (self.api.upload)(handle(exec.0), self.stream) })
     }
 
     fn free_exec(&self, exec: Exec) {

@@ -19,6 +19,8 @@
 //! write into lies on the host ([`HostRegion`]); its tokens are copied from there to the same offsets of the device's.
 //! Heads of places are the device's alone: nothing but tokens crosses.
 //!
+//! Constants, weights above all, stay on the device from one calendar to the next (see [`Kept`]).
+//!
 //! # Borders
 //!
 //! Where tokens are saved at borders (see [`Replay::save_borders`]), the period in which they have all come about is
@@ -32,6 +34,7 @@
 
 mod call;
 mod expand;
+mod kept;
 mod layout;
 mod merge;
 mod prepare;
@@ -44,6 +47,7 @@ use std::collections::VecDeque;
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
 pub use self::call::Call;
+pub use self::kept::Kept;
 use self::prepare::{RingInfo, Segment};
 pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};
@@ -307,6 +311,8 @@ pub struct Summary {
     pub barriers: usize,
     /// Memory taken on the device and for staging.
     pub bytes: u64,
+    /// Bytes of constants that the device did not have yet.
+    pub uploaded: u64,
 }
 
 impl<Q> std::fmt::Debug for Replay<Q> {

@@ -10,6 +10,7 @@ use zbmd_ir::{
 };
 
 use super::expand::{self, Exec, What};
+use super::kept::{Constants, Kept};
 use super::layout::Layout;
 use super::queue::{Command, Home, Queue, Range, bind};
 use super::state::Head;
@@ -22,8 +23,6 @@ use crate::op::Registry;
 
 /// Commands that are recorded at most, all phases together: some tens of MiB in drivers.
 const MAX_COMMANDS: usize = 1 << 18;
-/// Alignment of constants.
-const CONST_ALIGN: u64 = 256;
 
 /// A ring of the device, for either side.
 #[derive(Clone, Copy, Debug)]
@@ -111,15 +110,17 @@ struct Preparing<'a, Q> {
     outbox: u32,
     kernels: Vec<Arc<Kernel>>,
     runs: u32,
-    /// Number of banks, without those of constants.
+    /// Number of banks.
     banks: u32,
+    /// Bytes of constants that the device did not have yet.
+    uploaded: u64,
 }
 
 impl<Q: Queue> Replay<Q> {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
     /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any.
+    /// they have any; `kept` the constants that the device has.
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -133,6 +134,7 @@ impl<Q: Queue> Replay<Q> {
         plan: &Plan,
         calendar: &Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
+        kept: &mut Kept<Q>,
     ) -> Result<Self, ReplayError<Q::Fault>> {
         let listed = queue.name();
         let too_many = |what: String| ReplayError::TooMany {
@@ -151,7 +153,7 @@ impl<Q: Queue> Replay<Q> {
         };
         let mut preparing = Preparing::new(queue, program, plan, calendar, regions)?;
         preparing.make_banks()?;
-        preparing.make_actors(registry, &program.blobs, &segments)?;
+        preparing.make_actors(registry, &program.blobs, &segments, kept)?;
         let mut ready = Vec::new();
         for segment in &segments {
             ready.push(preparing.segment(segment, phases)?);
@@ -222,6 +224,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             kernels: Vec::new(),
             runs: 0,
             banks: 0,
+            uploaded: 0,
         };
         this.make_rings(regions)?;
         Ok(this)
@@ -324,6 +327,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         registry: &Registry,
         blobs: &TiSlice<BlobId, Bytes>,
         segments: &[expand::Segment],
+        kept: &mut Kept<Q>,
     ) -> Result<(), ReplayError<Q::Fault>> {
         let mut plans: BTreeMap<ActorId, KernelPlan> = BTreeMap::new();
         for exec in segments.iter().flat_map(|s| &s.execs) {
@@ -333,7 +337,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 plans.insert(actor, self.lower(registry, blobs, actor)?);
             }
         }
-        let mut images = Vec::new();
+        let mut constants = Constants::new(self.queue.limits().bank_bytes);
         for (actor, plan) in plans {
             let mut kernels = Vec::new();
             for step in &plan.steps {
@@ -341,13 +345,15 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 kernels.push(self.kernels.len() as u32);
                 self.kernels.push(Arc::clone(&run.kernel));
             }
-            let consts = plan.consts.iter().map(|c| self.constant(&mut images, c)).collect();
+            let consts = plan.consts.iter().map(|c| constants.put(c)).collect();
             self.actors.insert(actor, Ready { plan, kernels, consts });
         }
-        for image in &images {
-            let (to, len) = (self.push_bank(image.len() as u64, Home::Device)?, image.len() as u64);
-            self.queue.upload(&[(Range::new(to, 0, len), image.as_slice())], PATIENCE_NS)?;
+        let (banks, uploaded) = constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
+        for range in self.actors.values_mut().flat_map(|ready| &mut ready.consts) {
+            range.bank = banks[range.bank as usize];
         }
+        self.banks += banks.len() as u32;
+        self.uploaded = uploaded;
         Ok(())
     }
 
@@ -373,23 +379,6 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             return Err(ReplayError::Scratch { actor, needed, found });
         }
         Ok(plan)
-    }
-
-    /// Where a constant will lie: constants share banks, which come next in the table.
-    fn constant(&self, images: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Range {
-        let limit = self.queue.limits().bank_bytes;
-        let fits = |image: &Vec<u8>| {
-            (image.len() as u64).next_multiple_of(CONST_ALIGN) + bytes.len() as u64 <= limit
-        };
-        if !images.last().is_some_and(fits) {
-            images.push(Vec::new());
-        }
-        let bank = self.banks + images.len() as u32 - 1;
-        let image = images.last_mut().expect("pushed above");
-        let start = (image.len() as u64).next_multiple_of(CONST_ALIGN);
-        image.resize(start as usize, 0);
-        image.extend(bytes);
-        Range::new(bank, start, bytes.len() as u64)
     }
 
     /// Tokens `[first, first + count)` of the buffer's place for a stage in a phase, `shift` places on.
@@ -600,6 +589,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             segments: segments.len(),
             phases,
             bytes: (0..self.banks).map(|i| queue.bank_bytes(i)).sum(),
+            uploaded: self.uploaded,
             ..Summary::default()
         };
         let mut steady = Vec::new();

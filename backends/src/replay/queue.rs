@@ -149,6 +149,8 @@ pub(crate) struct List(pub(crate) u32);
 pub trait Backend {
     /// What can go wrong with the driver.
     type Fault: std::error::Error + 'static;
+    /// Memory of the device.
+    type Bank;
 }
 
 /// A device, as calendars see it. Lists are run one after the other, each after the one before has ended. Banks are
@@ -163,6 +165,12 @@ pub(crate) trait Queue: Backend {
 
     /// Makes a bank of at least `bytes` bytes, of any content; its number.
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Self::Fault>;
+
+    /// Gives a bank of another list of this device the next number.
+    fn adopt(&mut self, bank: Arc<Self::Bank>) -> u32;
+
+    /// A bank of the device's own memory, for other lists as well.
+    fn share(&self, bank: u32) -> Arc<Self::Bank>;
 
     /// Bytes of a bank, rounded up as they are.
     fn bank_bytes(&self, bank: u32) -> u64;

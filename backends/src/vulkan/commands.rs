@@ -78,7 +78,7 @@ impl Draft {
     }
 
     /// Makes the descriptor sets.
-    pub(super) fn finish(self, bound: Vec<Bound>, banks: &[Bank]) -> Result<Sets, Fault> {
+    pub(super) fn finish(self, bound: Vec<Bound>, banks: &[Arc<Bank>]) -> Result<Sets, Fault> {
         let count = self.sets.len() as u32;
         let device = self.device;
         let mut made = Sets {
@@ -195,7 +195,7 @@ impl Pool {
         buffer: vk::CommandBuffer,
         commands: impl Iterator<Item = &'c Command>,
         sets: &Sets,
-        banks: &[Bank],
+        banks: &[Arc<Bank>],
         hazards: &mut Hazards,
     ) -> Result<usize, Fault> {
         let device = &self.device;
@@ -326,7 +326,7 @@ pub(super) fn once(
     device: &Arc<Device>,
     commands: &[Command],
     sets: &Sets,
-    banks: &[Bank],
+    banks: &[Arc<Bank>],
     timeout_ns: u64,
 ) -> Result<(), Fault> {
     let pool = Pool::new(device)?;

@@ -10,7 +10,7 @@ use super::error::{Fault, Site};
 use crate::replay::Home;
 
 /// A buffer and its memory.
-pub(super) struct Bank {
+pub struct Bank {
     pub(super) buffer: vk::Buffer,
     memory: vk::DeviceMemory,
     pub(super) bytes: u64,
@@ -21,6 +21,8 @@ pub(super) struct Bank {
 
 // SAFETY: the pointer is to memory that lives as long as the bank; whoever dereferences it keeps threads apart.
 unsafe impl Send for Bank {}
+// SAFETY: as above.
+unsafe impl Sync for Bank {}
 
 impl Bank {
     /// A bank of at least `bytes` bytes, of any content.

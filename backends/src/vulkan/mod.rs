@@ -31,6 +31,8 @@ pub use instance::{Instance, Kind, Listed, list};
 pub type Replay = crate::replay::Replay<queue::Queue>;
 /// The kernels of one actor, on memory of their own.
 pub type GpuCall = crate::replay::Call<queue::Queue>;
+/// The constants that a device has.
+pub type Kept = crate::replay::Kept<queue::Queue>;
 /// Why a calendar cannot be replayed on a Vulkan device.
 pub type ReplayError = crate::replay::ReplayError<Fault>;
 /// Why a period was not completed.

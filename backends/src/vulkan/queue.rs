@@ -12,7 +12,7 @@ use super::device::Device;
 use super::error::Fault;
 use super::hazards::Hazards;
 use super::memory::Bank;
-use super::{GpuCall, Replay, ReplayError};
+use super::{GpuCall, Kept, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
@@ -29,14 +29,14 @@ pub struct Queue {
     timeline: Timeline,
     pool: Pool,
     sets: Sets,
-    banks: Vec<Bank>,
+    banks: Vec<Arc<Bank>>,
 }
 
 impl Replay {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
     /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any.
+    /// they have any; `kept` the constants that the device has, and then those that it has now.
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -50,9 +50,10 @@ impl Replay {
         plan: &Plan,
         calendar: &Calendar,
         regions: &BTreeMap<DeviceId, HostRegion>,
+        kept: &mut Kept,
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device, Codes::of(program))?;
-        Self::prepare(queue, registry, program, plan, calendar, regions)
+        Self::prepare(queue, registry, program, plan, calendar, regions, kept)
     }
 }
 
@@ -100,6 +101,7 @@ impl Queue {
 
 impl crate::replay::Backend for Queue {
     type Fault = Fault;
+    type Bank = Bank;
 }
 
 impl crate::replay::Queue for Queue {
@@ -116,8 +118,17 @@ impl crate::replay::Queue for Queue {
     }
 
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
-        self.banks.push(Bank::new(&self.device, bytes, home)?);
-        Ok(self.banks.len() as u32 - 1)
+        let bank = Bank::new(&self.device, bytes, home)?;
+        Ok(self.adopt(Arc::new(bank)))
+    }
+
+    fn adopt(&mut self, bank: Arc<Bank>) -> u32 {
+        self.banks.push(bank);
+        self.banks.len() as u32 - 1
+    }
+
+    fn share(&self, bank: u32) -> Arc<Bank> {
+        Arc::clone(&self.banks[bank as usize])
     }
 
     fn bank_bytes(&self, bank: u32) -> u64 {

@@ -1,5 +1,5 @@
 //! The GPUs that a process has open: lent to one worker at a time, kept from one epoch to the next, so that kernels are
-//! compiled once. Must not know calendars.
+//! compiled and weights uploaded once. Must not know calendars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use zbmd_backends::gpu::{Device, Drivers, Fault, Options};
+use zbmd_backends::gpu::{Device, Drivers, Fault, Kept, Options};
 
 use crate::session::Inner;
 
@@ -40,7 +40,7 @@ pub(crate) struct Gpus {
 #[derive(Default)]
 struct Shelf {
     drivers: Drivers,
-    idle: BTreeMap<String, Device>,
+    idle: BTreeMap<String, (Kept, Device)>,
     lent: BTreeSet<String>,
     /// Devices that have been lent before.
     known: BTreeSet<String>,
@@ -64,7 +64,7 @@ impl Gpus {
         }
         let device = shelf.open(which)?;
         let warmed = device.warm(&engine.registry, &engine.program);
-        shelf.idle.insert(name.clone(), device);
+        shelf.idle.insert(name.clone(), (Kept::default(), device));
         warmed.map_err(|fault| DeviceFault { device: name.clone(), fault })
     }
 
@@ -77,13 +77,13 @@ impl Gpus {
         let is_lent = |shelf: &mut Shelf| shelf.lent.contains(name);
         let waited = self.returned.wait_timeout_while(self.shelf(), RETURN_TIME, is_lent);
         let (mut shelf, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let device = match shelf.idle.remove(name) {
-            Some(device) => device,
-            None => shelf.open(which)?,
+        let (kept, device) = match shelf.idle.remove(name) {
+            Some(idle) => idle,
+            None => (Kept::default(), shelf.open(which)?),
         };
         let is_first = shelf.known.insert(name.to_owned());
         shelf.lent.insert(name.to_owned());
-        Ok(Lent { device, is_first, name: name.to_owned(), gpus: Arc::clone(self) })
+        Ok(Lent { kept, device, is_first, name: name.to_owned(), gpus: Arc::clone(self) })
     }
 }
 
@@ -110,6 +110,8 @@ fn cache_folder() -> Option<PathBuf> {
 
 /// A device that is one worker's until it is dropped.
 pub(crate) struct Lent {
+    // First: it is given back before its device is.
+    pub(super) kept: Kept,
     device: Device,
     is_first: bool,
     name: String,
@@ -144,7 +146,8 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let mut shelf = self.gpus.shelf();
         if self.device.is_alive() {
-            shelf.idle.insert(self.name.clone(), self.device.clone());
+            let kept = std::mem::take(&mut self.kept);
+            shelf.idle.insert(self.name.clone(), (kept, self.device.clone()));
         } else {
             shelf.drivers.abandon(&self.device);
         }

@@ -101,7 +101,7 @@ impl Gpu {
         post.thread.store(thread_number(), Ordering::Release);
         let program: &Program = &engine.program;
         let own = &plan.calendars[calendar];
-        let lent = gpus.lend(which)?;
+        let mut lent = gpus.lend(which)?;
         let regions = plan.calendars.iter().map(|c| {
             // SAFETY: the region lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever
             // touches it keeps to the protocol of rings.
@@ -109,7 +109,8 @@ impl Gpu {
         });
         let registry = &engine.registry;
         let wrong = |fault| DeviceFault { device: which.name.clone(), fault };
-        let made = lent.device().replay(registry, program, plan, own, &regions.collect());
+        let device = lent.device().clone();
+        let made = device.replay(registry, program, plan, own, &regions.collect(), &mut lent.kept);
         let mut replay = made.map_err(wrong)?;
         let graph = &program.graph;
         let channels = border::read_area(epoch, graph, Area::Start);

@@ -25,6 +25,7 @@ enum Op {
     Multiply(Factor),
     Branch,
     Barrier,
+    Trap,
     Return,
 }
 
@@ -94,6 +95,7 @@ fn op(name: &str) -> Op {
         "ld.param.u64" | "ld.param.u32" => Op::Parameter,
         "bra" => Op::Branch,
         "bar.sync" => Op::Barrier,
+        "trap" => Op::Trap,
         "ret" => Op::Return,
         name => matrix::product(name)
             .map(Op::Multiply)
@@ -315,6 +317,7 @@ impl Module {
                     continue;
                 }
                 Op::Barrier | Op::Multiply(_) => return Ok(()),
+                Op::Trap => return Err(Code(719)),
                 Op::Return => {
                     thread.done = true;
                     thread.at -= 1;

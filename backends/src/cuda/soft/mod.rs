@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::machine::Module;
 use self::memory::{Memory, Trace};
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node};
+use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node};
 use super::error::{Code, Said, Site};
 use super::instance::{Listed, MAX_BINDINGS};
 use crate::kernels::Caps;
@@ -72,6 +72,8 @@ pub struct Counts {
     pub ready: usize,
     /// Modules loaded.
     pub modules: usize,
+    /// Objects offered instead of texts.
+    pub cubins: usize,
     /// Launches.
     pub launches: usize,
     /// Nodes of kernels, copies and zeros, of all graphs ever instantiated.
@@ -318,8 +320,19 @@ impl Driver for Soft {
         self.free(at);
     }
 
-    fn function(&self, ptx: &str, entry: &str) -> Result<Function, Said> {
-        drop(self.enter(Site::Load)?);
+    fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
+        let mut inner = self.enter(Site::Load)?;
+        let ptx = match image {
+            Image::Ptx(text) => text,
+            Image::Cubin(object) => {
+                inner.counts.cubins += 1;
+                let text = std::str::from_utf8(object.get(128..).unwrap_or_default());
+                // Only a device in software knows what to do with such an object.
+                let text = text.ok().filter(|text| text.starts_with(".version"));
+                text.ok_or(Said { site: Site::Load, code: Code(209) })?
+            }
+        };
+        drop(inner);
         assert!(ptx.contains(&format!(".entry {entry}(")), "no entry {entry}");
         let module = Arc::new(Module::read(ptx));
         let mut inner = self.enter(Site::Function)?;
@@ -415,6 +428,12 @@ impl Driver for Soft {
         let exec = inner.number();
         inner.ready.insert(exec, nodes);
         Ok(Exec(exec))
+    }
+
+    fn upload(&self, exec: Exec) -> Result<(), Said> {
+        let inner = self.enter(Site::Upload)?;
+        assert!(inner.ready.contains_key(&exec.0), "a graph that is ready");
+        Ok(())
     }
 
     fn free_exec(&self, exec: Exec) {

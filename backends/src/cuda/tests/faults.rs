@@ -7,12 +7,12 @@ use zbmd_ir::TiVec;
 
 use super::{real, soft};
 use crate::cuda::device::{Bank, Draft};
-use crate::cuda::{Code, Device, Fault, GpuCall, Injection, Machine, ReplayError, Site, Verdict};
-use crate::kernels::lang::{Builder, Kernel, Mem};
-use crate::kernels::{Operand, Step};
+use crate::cuda::{
+    Code, Device, Fault, GpuCall, Injection, Machine, Misdeed, ReplayError, Site, Verdict,
+};
 use crate::op::Registry;
 use crate::ops::conformance::subject;
-use crate::replay::Home;
+use crate::replay::{Home, PATIENCE_NS};
 
 /// Makes an actor's kernels ready and runs them, as calibration does.
 fn work(device: &Arc<Device>) -> Result<(), Fault> {
@@ -83,69 +83,52 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
     assert!(!device.is_alive());
 }
 
-/// Kernels that do wrong, as ours must not.
-fn wrong(kind: &str) -> Kernel {
-    let k = Builder::new("wrong", 32);
-    let x = k.writes(Mem::F32);
-    let far = if kind == "far" { 1 << 28 } else { 0 };
-    k.store(x, k.u32(far), k.f32(1.0));
-    k.finish()
-}
-
-/// What a call of a kernel that does wrong says.
-fn misdeed(device: &Arc<Device>, kernel: Kernel) -> Result<(), Fault> {
-    let subject = subject("Gain", "gain: 0.5", "f32");
-    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-    let mut plan = plan.expect("a kernel");
-    if let Step::Run(run) = &mut plan.steps[0] {
-        (run.kernel, run.operands) = (Arc::new(kernel), vec![Operand::Output(0)]);
-    }
-    GpuCall::new(device, &subject.actor, &plan, 1, 1).expect("a call").run()
+/// What the device says of a misdeed, at the next wait.
+fn said(device: &Arc<Device>, misdeed: Misdeed) -> Fault {
+    device.misbehave(misdeed).expect("nothing was wrong before");
+    let fault = device.once(PATIENCE_NS, |_| Ok(())).expect_err("a kernel did wrong");
+    assert!(!device.is_alive(), "{fault}");
+    fault
 }
 
 #[test]
 fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
-    for (kind, code) in [("far", Some(700)), ("near", None)] {
-        let device = soft();
-        let said = misdeed(&device, wrong(kind)).err().map(|fault| match fault {
-            Fault::Lost { site: Site::Query | Site::Record, code } => code.0,
-            other => panic!("{other}"),
-        });
-        assert_eq!((said, device.is_alive()), (code, code.is_none()), "{kind}");
+    for (misdeed, code) in [(Misdeed::IllegalAddress, 700), (Misdeed::Trap, 719)] {
+        match said(&soft(), misdeed) {
+            Fault::Lost { site: Site::Event | Site::Query | Site::Record, code: found } => {
+                assert_eq!(found.0, code, "{misdeed:?}");
+            }
+            other => panic!("{misdeed:?}: {other}"),
+        }
     }
+}
+
+/// On a GPU, what takes the process's context along.
+fn on_a_gpu(misdeed: Misdeed, is_right: fn(&Fault) -> bool) {
+    let Some(device) = real() else { return };
+    let fault = said(&device, misdeed);
+    assert!(is_right(&fault) && fault.verdict() == Verdict::RestartWorker, "{fault}");
+    // As a worker does: the driver would wait for the kernel.
+    println!("... ok");
+    std::process::exit(0);
 }
 
 #[test]
 #[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
 fn an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only() {
-    let Some(device) = real() else { return };
-    let fault = misdeed(&device, wrong("far")).expect_err("nothing lies so far off");
-    assert!(matches!(fault, Fault::Lost { .. }), "{fault}");
-    assert_eq!((fault.verdict(), device.is_alive()), (Verdict::RestartWorker, false), "{fault}");
+    on_a_gpu(Misdeed::IllegalAddress, |fault| matches!(fault, Fault::Lost { .. }));
 }
 
-/// Turns 2^64 times: for centuries.
-fn endless() -> Kernel {
-    let k = Builder::new("endless", 32);
-    let x = k.writes(Mem::U32);
-    let rounds = k.var(k.u32(1));
-    k.times(k.u32(u32::MAX), |i| {
-        k.times(k.u32(u32::MAX), |j| rounds.set(rounds.get() * k.u32(3) + (i ^ j)));
-    });
-    k.store(x, k.u32(0), rounds.get());
-    k.finish()
+#[test]
+#[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
+fn a_trap_on_a_gpu_is_a_loss_of_the_worker_only() {
+    on_a_gpu(Misdeed::Trap, |fault| matches!(fault, Fault::Lost { .. }));
 }
 
 #[test]
 #[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
 fn a_kernel_on_a_gpu_that_does_not_end_is_a_hang() {
-    let Some(device) = real() else { return };
-    let fault = misdeed(&device, endless()).expect_err("it takes years");
-    assert!(matches!(fault, Fault::Hung { .. }), "{fault}");
-    assert!(!device.is_alive());
-    // As a worker does: the driver would wait for the kernel.
-    println!("... ok");
-    std::process::exit(0);
+    on_a_gpu(Misdeed::Endless, |fault| matches!(fault, Fault::Hung { .. }));
 }
 
 #[test]

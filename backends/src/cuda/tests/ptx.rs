@@ -6,6 +6,7 @@ use std::process::Command;
 
 use zbmd_ir::TiVec;
 
+use crate::cuda::cubins::is_whole;
 use crate::cuda::ptx::print;
 use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
 use crate::kernels::{Caps, KernelPlan, Step};
@@ -91,7 +92,12 @@ fn assemble(ptxas: &Path, text: &str, arch: &str, folder: &Path) -> Result<Strin
         .output()
         .map_err(|e| e.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(said) } else { Err(said) }
+    if !output.status.success() {
+        return Err(said);
+    }
+    let object = std::fs::read(&to).map_err(|e| e.to_string())?;
+    assert!(is_whole(&object), "the assembler's own object is refused");
+    Ok(said)
 }
 
 #[test]

@@ -381,6 +381,10 @@ pub(crate) struct Compile {
     /// `f32` (nothing), `tf32`, `f16` or `bf16`; sums stay f32, and other devices round nothing
     #[arg(long, value_name = "TYPE", default_value_t)]
     pub(crate) math: Math,
+    /// Assemble the kernels of CUDA devices for these architectures, such as `sm_80,sm_90`, with NVIDIA's `ptxas`
+    /// (on the path, or named in ZBMD_PTXAS): runs then start without waiting for the driver to compile them
+    #[arg(long, value_name = "ARCH", value_delimiter = ',')]
+    pub(crate) cubin: Vec<String>,
     /// Leave predicted times out of what is printed
     #[arg(long)]
     pub(crate) no_times: bool,

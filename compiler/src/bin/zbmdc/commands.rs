@@ -10,9 +10,9 @@ use clap::CommandFactory;
 use zbmd_backends::op::Registry;
 use zbmd_compiler::onnx::{self, SetValue};
 use zbmd_compiler::{
-    Code, CompileOptions, Compiled, Diagnostic, Diagnostics, Example, Losses, MachineChoice,
-    SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str, compile_file,
-    compile_str, machine, page, reference,
+    Code, CompileOptions, Compiled, Cubins, Diagnostic, Diagnostics, Example, Losses,
+    MachineChoice, SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str,
+    compile_file, compile_str, machine, page, reference,
 };
 use zbmd_ir::{Program, Role, text};
 use zbmd_scheduler::Level;
@@ -173,6 +173,7 @@ pub(crate) fn options(args: &Compile, voice: Voice) -> Result<CompileOptions, Di
         },
         replicate: args.replicate,
         math: args.math,
+        cubins: (!args.cubin.is_empty()).then(|| Cubins::new(args.cubin.clone())),
         ..outside
     })
 }
