@@ -32,6 +32,13 @@
 //! waiter for many tokens from being woken for each of them; a parker that is waited at by level has one waiter.
 //! A waiter's condition includes the stop
 //! flag of the run, which is stored before a notification like any counter: so a stop wakes everybody too.
+//!
+//! # Counters that a device writes
+//!
+//! A GPU may load and store its counters itself (see `zbmd_backends::replay`): then p1 is the device's, which wakes
+//! nobody. Its worker does the rest once it has seen the counter: p2 comes after that load, so w5 sees at least what the
+//! worker saw, and the table holds. Until then somebody may sleep beside tokens that are there, never for longer than if
+//! the worker itself had published them.
 
 use std::time::Duration;
 
@@ -293,6 +300,22 @@ impl RingSync {
         stop: &Stop,
     ) -> Result<(), Stopped> {
         wait(&self.released.0, &self.space, blocks, peer, spin, stop)
+    }
+
+    /// Wakes a receiver that waits for no more than `tokens` tokens, which the sender's device has published itself.
+    pub fn tell_published(&self, tokens: u64) {
+        self.data.notify_at(tokens);
+    }
+
+    /// Wakes a sender that waits for no more than `blocks` blocks, which the receiver's device has released itself.
+    pub fn tell_released(&self, blocks: u64) {
+        self.space.notify_at(blocks);
+    }
+
+    /// Where `published` and `released` lie, for devices that load and store them.
+    pub(crate) fn counters(&self) -> [*mut u64; 2] {
+        let place = |counter: &Counter| std::ptr::from_ref(&counter.0).cast_mut().cast();
+        [place(&self.published), place(&self.released)]
     }
 
     /// Wakes both sides, after a stop.

@@ -47,8 +47,8 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
     let (tokens, _) = tokens(program, registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, DeviceId(1), &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
-    let regions = player.host_regions();
-    let mut replay = device.replay(registry, program, plan, calendar, &regions).expect("a replay");
+    let exchange = player.exchange();
+    let mut replay = device.replay(registry, program, plan, calendar, &exchange).expect("a replay");
     let actor = program.graph.actors.iter().find(|a| a.op == "Gain").expect("a chain");
     let kernels = registry.lower(actor, &program.blobs, device.caps()).expect("a kernel");
     let calls = |n| device.calls(actor, &kernels, plan.block as usize, n).expect("calls");

@@ -41,8 +41,8 @@ fn off(program: &Program) -> f64 {
     let (tokens, _) = tokens(program, &registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    let replay = Replay::new(&device, &registry, program, plan, calendar, &regions);
+    let exchange = player.exchange();
+    let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let mut replay = replay.expect("a replay");
     replay.load_state(&State::initial(&program.graph)).expect("a state");
     for period in 0..u64::from(plan.stages) {
@@ -137,9 +137,9 @@ fn a_device_that_is_too_old_refuses_the_calendar_with_both_numbers() {
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
+    let exchange = player.exchange();
     let refused =
-        Replay::new(&device, &Registry::standard(), program, plan, calendar, &regions).map(drop);
+        Replay::new(&device, &Registry::standard(), program, plan, calendar, &exchange).map(drop);
     let said = refused.expect_err("the device is too old").to_string();
     let expected =
         "cuda:0: products in tf32 need compute capability 8.0, the device has 7.5; compile for";

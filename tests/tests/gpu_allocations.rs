@@ -52,8 +52,8 @@ fn allocations(device: &Device) -> u64 {
         tokens(&program, &registry, &random_inputs(&program, plan.block, 1), plan.block);
     let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
-    let regions = player.host_regions();
-    let replay = device.replay(&registry, &program, plan, calendar, &regions);
+    let exchange = player.exchange();
+    let replay = device.replay(&registry, &program, plan, calendar, &exchange);
     let mut replay = replay.expect("a replay");
     for period in 0..100 {
         COUNTED.set(period >= u64::from(plan.stages));

@@ -30,8 +30,8 @@ struct Case<'a> {
 impl Case<'_> {
     fn replay(&self, device: &Arc<Device>, player: &mut Player<'_>) -> Replay {
         let calendar = self.plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-        let regions = player.host_regions();
-        Replay::new(device, self.registry, self.program, self.plan, calendar, &regions)
+        let exchange = player.exchange();
+        Replay::new(device, self.registry, self.program, self.plan, calendar, &exchange)
             .unwrap_or_else(|e| panic!("{e}"))
     }
 
@@ -143,7 +143,7 @@ fn arenas_are_cut_where_buffers_are_small() {
     let (tokens, _) = tokens(&program, &registry, &tame_inputs(&program, plan.block), plan.block);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.host_regions());
+    let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.exchange());
     let Err(ReplayError::TooLarge { limit: 256, bytes, .. }) = refused else {
         panic!("a buffer that no bank holds was accepted")
     };
@@ -160,8 +160,8 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    let replay = Replay::new(&device, &registry, program, plan, calendar, &regions);
+    let exchange = player.exchange();
+    let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let run = replay.and_then(|mut replay| {
         replay.load_state(&State::initial(&program.graph))?;
         for period in 0..8 {

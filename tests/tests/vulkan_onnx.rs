@@ -60,8 +60,8 @@ fn on_gpu(
     let Some(calendar) = plan.calendars.iter().find(|c| c.device == GPU) else { return vec![] };
     let (tokens, _) = tokens(&program, &registry, inputs, blocks);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
-    let regions = player.host_regions();
-    let mut replay = Replay::new(device, &registry, &program, plan, calendar, &regions)
+    let exchange = player.exchange();
+    let mut replay = Replay::new(device, &registry, &program, plan, calendar, &exchange)
         .unwrap_or_else(|e| panic!("{e}"));
     replay.load_state(&State::initial(&program.graph)).expect("a state");
     player.run(&mut replay, blocks).expect("a run");

@@ -18,6 +18,7 @@ mod error;
 mod instance;
 mod ptx;
 mod queue;
+mod registered;
 #[cfg(any(test, feature = "testing"))]
 mod soft;
 mod sys;
@@ -28,8 +29,8 @@ pub use self::device::{Device, Options};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Unavailable, Verdict};
 pub use self::instance::{Instance, Listed, list};
 #[cfg(any(test, feature = "testing"))]
-pub use self::soft::{Counts, Injection, Machine};
-pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
+pub use self::soft::{Counts, Injection, Lacking, Machine};
+pub use crate::replay::{Exchange, HostRegion, Peers, Stopped, Summary, Transport};
 
 /// A CUDA device's calendar, ready to run.
 pub type Replay = crate::replay::Replay<queue::Queue>;

@@ -1,19 +1,21 @@
 //! Calendars' lists of commands as graphs: a node for each command, an edge where data asks for it and nowhere else.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
+use zbmd_ir::{Actor, Calendar, Plan, Program};
 
 use super::device::{Bank, Device, Draft, Mark, Ready};
-use super::driver::{Address, Function, Launch, Node};
+use super::driver::{Address, Driver, Function, Launch, MAX_SIGNALS, Node, Signal};
 use super::edges::Edges;
-use super::error::Fault;
+use super::error::{Fault, Said};
+use super::registered::Registered;
 use super::{GpuCall, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
-use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run};
+use crate::replay::{
+    Command, Exchange, Handover, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run,
+};
 
 /// Marks in use at a time: launches beyond that are waited for by a later one's mark.
 const MARKS: u64 = 16;
@@ -39,9 +41,6 @@ pub(super) struct Work {
 impl Replay {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, makes the graphs.
     ///
-    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any.
-    ///
     /// # Errors
     /// See [`ReplayError`].
     ///
@@ -53,10 +52,10 @@ impl Replay {
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device)?;
-        Self::prepare(queue, registry, program, plan, calendar, regions)
+        Self::prepare(queue, registry, program, plan, calendar, exchange)
     }
 }
 
@@ -111,6 +110,29 @@ impl Work {
             pointers: run.operands.iter().map(|(range, ..)| self.address(*range)).collect(),
             words: words.into(),
         }
+    }
+
+    /// Puts what a submission does besides its list into the queue: words in batches, between copies.
+    fn hand_over(&self, driver: &dyn Driver, steps: &[Handover]) -> Result<(), Said> {
+        let mut batch = [Signal::default(); MAX_SIGNALS];
+        let mut count = 0;
+        for step in steps {
+            let (word, value, waits) = match *step {
+                Handover::Wait { word, least } => (word, least, true),
+                Handover::Write { word, value } => (word, value, false),
+                Handover::Copy { from, to } => {
+                    driver.signal(&batch[..std::mem::take(&mut count)])?;
+                    driver.give(self.address(from), self.address(to), from.len())?;
+                    continue;
+                }
+            };
+            if count == MAX_SIGNALS {
+                driver.signal(&batch[..std::mem::take(&mut count)])?;
+            }
+            batch[count] = Signal { at: self.address(word), value, waits };
+            count += 1;
+        }
+        driver.signal(&batch[..count])
     }
 
     /// The graph of commands, and the number of its edges.
@@ -196,6 +218,16 @@ impl crate::replay::Queue for Queue {
         self.work.banks[bank as usize].host(at, len)
     }
 
+    fn adopt(&mut self, memory: HostRegion) -> Result<Option<u32>, Fault> {
+        let Some(registered) = Registered::of(&self.device, memory)? else { return Ok(None) };
+        self.work.banks.push(Bank::adopt(registered));
+        Ok(Some(self.work.banks.len() as u32 - 1))
+    }
+
+    fn hands_over(&self) -> bool {
+        self.device.listed().signals
+    }
+
     fn load(
         &mut self,
         kernels: &[Arc<Kernel>],
@@ -232,10 +264,21 @@ impl crate::replay::Queue for Queue {
     }
 
     fn submit(&mut self, list: List) -> Result<(), Fault> {
-        let exec = self.lists[list.0 as usize].exec;
+        self.submit_between(&[], Some(list), &[])
+    }
+
+    fn submit_between(
+        &mut self,
+        before: &[Handover],
+        list: Option<List>,
+        after: &[Handover],
+    ) -> Result<(), Fault> {
+        let exec = list.map(|list| self.lists[list.0 as usize].exec);
         let mark = self.marks[((self.submitted + 1) % MARKS) as usize].event;
         self.device.call(|driver| {
-            driver.launch(exec)?;
+            self.work.hand_over(driver, before)?;
+            exec.map_or(Ok(()), |exec| driver.launch(exec))?;
+            self.work.hand_over(driver, after)?;
             driver.record(mark)
         })?;
         self.submitted += 1;
@@ -243,10 +286,23 @@ impl crate::replay::Queue for Queue {
     }
 
     fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
+        self.wait_until(submissions, patience_ns, &mut || false)
+    }
+
+    fn wait_until(
+        &mut self,
+        submissions: u64,
+        patience_ns: u64,
+        done: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
         // The mark of a launch long ago was used again: that of a later one says as much.
         let marked = submissions.max((self.submitted + 1).saturating_sub(MARKS));
         let mark = self.marks[(marked % MARKS) as usize].event;
-        self.device.wait(mark, submissions, patience_ns)
+        self.device.wait_until(mark, submissions, patience_ns, done)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.device.is_alive()
     }
 }
 

@@ -31,6 +31,7 @@
 #![expect(private_bounds, reason = "devices are made here and nowhere else")]
 
 mod call;
+mod exchange;
 mod expand;
 mod layout;
 mod merge;
@@ -44,7 +45,11 @@ use std::collections::VecDeque;
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
 pub use self::call::Call;
+use self::exchange::Direct;
+pub use self::exchange::{Exchange, Transport};
 use self::prepare::{RingInfo, Segment};
+#[cfg(feature = "cuda")]
+pub(crate) use self::queue::Handover;
 pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};
 
@@ -157,7 +162,7 @@ pub enum ReplayError<F> {
 }
 
 /// The exchange region of a device, on the host: what other devices send into.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRegion {
     first: *mut u8,
     bytes: u64,
@@ -165,6 +170,8 @@ pub struct HostRegion {
 
 // SAFETY: a region is bare memory; those who share it keep apart by the protocol of rings.
 unsafe impl Send for HostRegion {}
+// SAFETY: as above.
+unsafe impl Sync for HostRegion {}
 
 impl HostRegion {
     /// The region of `bytes` bytes from `first` on.
@@ -175,6 +182,16 @@ impl HostRegion {
     /// were published.
     pub unsafe fn new(first: *mut u8, bytes: u64) -> Self {
         Self { first, bytes }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.first
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// First byte of a range that was checked against the region.
@@ -209,6 +226,16 @@ pub trait Peers {
 
     /// The first `blocks` blocks of a ring are read for good.
     fn release(&mut self, ring: RingId, blocks: u64);
+
+    /// The device itself has published: wakes whoever sleeps until that.
+    fn was_published(&mut self, ring: RingId, tokens: u64) {
+        let _ = (ring, tokens);
+    }
+
+    /// The device itself has released.
+    fn was_released(&mut self, ring: RingId, blocks: u64) {
+        let _ = (ring, blocks);
+    }
 
     /// Takes the last tokens of a channel after the first `border` blocks: see [`Replay::save_borders`].
     ///
@@ -283,6 +310,8 @@ pub struct Replay<Q> {
     /// Where the device puts what it sends.
     outbox: Option<u32>,
     own: Option<HostRegion>,
+    /// The exchange, where the device does it itself.
+    direct: Option<Direct>,
     in_flight: VecDeque<InFlight>,
     submitted: u64,
     /// Periods whose parts are all submitted.
@@ -307,6 +336,8 @@ pub struct Summary {
     pub barriers: usize,
     /// Memory taken on the device and for staging.
     pub bytes: u64,
+    /// How tokens come and go.
+    pub transport: Transport,
 }
 
 impl<Q> std::fmt::Debug for Replay<Q> {
@@ -345,7 +376,9 @@ impl<Q: Queue> Replay<Q> {
         let steady = blocks.is_none() && period + 1 >= self.stages;
         let blocks = blocks.unwrap_or(u64::MAX);
         for segment in 0..self.segments.len() {
-            self.receive(segment, period, blocks, peers)?;
+            if self.direct.is_none() {
+                self.receive(segment, period, blocks, peers)?;
+            }
             let list = match steady {
                 true => {
                     let phase = (period % self.phases) as usize;
@@ -353,8 +386,12 @@ impl<Q: Queue> Replay<Q> {
                 }
                 false => self.record_rest(segment, period, blocks).map_err(Halt::Fault)?,
             };
-            if let Some(list) = list {
-                self.submit(list)?;
+            match list {
+                list if self.direct.is_some() => {
+                    self.submit_segment(segment, (period, blocks), list)?;
+                }
+                Some(list) => self.submit(list)?,
+                None => {}
             }
             let value = self.submitted;
             let part = Part::Segment(segment);
@@ -407,7 +444,7 @@ impl<Q: Queue> Replay<Q> {
             let receipt = self.segments[segment].receipts[i];
             let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
             let ring = self.rings[receipt.ring as usize];
-            let tokens = block * ring.block_tokens + receipt.first + receipt.count;
+            let tokens = ring.tokens(block, receipt.first + receipt.count);
             while !peers.published(ring.id, tokens, self.in_flight.is_empty())? {
                 self.end_oldest(peers)?;
             }
@@ -426,11 +463,15 @@ impl<Q: Queue> Replay<Q> {
     /// Waits for the oldest submission and gives out what it sent and released.
     fn end_oldest(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
         let Some(front) = self.in_flight.front().copied() else { return Ok(()) };
+        if let Part::Segment(segment) = front.part {
+            self.follow(front, segment, peers)?;
+        }
         if front.value > 0 {
             self.queue.wait(front.value, self.patience_ns).map_err(Halt::Fault)?;
         }
         match front.part {
-            Part::Segment(segment) => self.give(front, segment, peers)?,
+            Part::Segment(segment) if self.direct.is_none() => self.give(front, segment, peers)?,
+            Part::Segment(_) => {}
             Part::Save(due) => {
                 if let Some(saves) = &self.saves {
                     saves.give(due, &self.queue, peers)?;
@@ -471,7 +512,7 @@ impl<Q: Queue> Replay<Q> {
                 // ended, and the host sees what it wrote.
                 unsafe { to.copy_from_nonoverlapping(from, len as usize) };
             }
-            peers.publish(ring.id, block * ring.block_tokens + tokens.first + tokens.count);
+            peers.publish(ring.id, ring.tokens(block, tokens.first + tokens.count));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ash::vk;
-use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
+use zbmd_ir::{Actor, Calendar, Plan, Program};
 
 use super::codes::Codes;
 use super::commands::{Draft, Pool, Sets, Timeline, once};
@@ -16,7 +16,7 @@ use super::{GpuCall, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
-use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Run};
+use crate::replay::{Command, Exchange, Home, Limits, List, PATIENCE_NS, Run};
 
 /// One device's command buffers for a calendar, and their memory.
 pub struct Queue {
@@ -35,9 +35,6 @@ pub struct Queue {
 impl Replay {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
-    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any.
-    ///
     /// # Errors
     /// See [`ReplayError`].
     ///
@@ -49,10 +46,10 @@ impl Replay {
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device, Codes::of(program))?;
-        Self::prepare(queue, registry, program, plan, calendar, regions)
+        Self::prepare(queue, registry, program, plan, calendar, exchange)
     }
 }
 

@@ -12,7 +12,7 @@ mod others;
 use std::sync::Arc;
 
 use zbmd_backends::gpu::{Fault, FaultKind, Replay};
-use zbmd_backends::replay::HostRegion;
+use zbmd_backends::replay::{Exchange, HostRegion};
 use zbmd_ir::{Calendar, Device, DeviceId, Entry, Plan, Program, Slot, State};
 
 use self::device::Lent;
@@ -49,6 +49,22 @@ const DEPTH: u64 = 2;
 pub(crate) fn steps(calendar: &Calendar) -> Vec<(u64, bool)> {
     let works = DEPTH * busy_ns(calendar) + SLACK_NS;
     vec![(0, true), (works, false), (PREPARE_NS, false)]
+}
+
+/// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, the worker
+/// looks at all of them, and does it all.
+fn exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
+    // SAFETY: all of it lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever touches it
+    // keeps to the protocol of rings.
+    let region = |(first, bytes)| unsafe { HostRegion::new(first, bytes) };
+    let regions = plan.calendars.iter();
+    let regions = regions.map(|c| (c.device, region((epoch.exchange(c.device), c.exchange_bytes))));
+    let exchange = Exchange::new(regions.collect()).within(region(epoch.exchange_pages()));
+    if !epoch.sums.is_empty() {
+        return exchange;
+    }
+    let counters = epoch.rings.iter().map(|ring| ring.counters());
+    exchange.by_device(counters.map(|c| c.map(|counter| region((counter.cast(), 8)))).collect())
 }
 
 /// Planned time of all slots of a period.
@@ -102,14 +118,10 @@ impl Gpu {
         let program: &Program = &engine.program;
         let own = &plan.calendars[calendar];
         let lent = gpus.lend(which)?;
-        let regions = plan.calendars.iter().map(|c| {
-            // SAFETY: the region lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever
-            // touches it keeps to the protocol of rings.
-            (c.device, unsafe { HostRegion::new(epoch.exchange(c.device), c.exchange_bytes) })
-        });
+        let exchange = exchange(plan, epoch);
         let registry = &engine.registry;
         let wrong = |fault| DeviceFault { device: which.name.clone(), fault };
-        let made = lent.device().replay(registry, program, plan, own, &regions.collect());
+        let made = lent.device().replay(registry, program, plan, own, &exchange);
         let mut replay = made.map_err(wrong)?;
         let graph = &program.graph;
         let channels = border::read_area(epoch, graph, Area::Start);
@@ -134,7 +146,12 @@ impl Gpu {
     ) -> Result<u64, Halt> {
         let Drive { epoch, gate, spin, recorder } = drive;
         self.others.begin(spin, sample_every, recorder);
-        let blocks = self.periods(epoch, gate, spin, periods, period)?;
+        let done = self.periods(epoch, gate, spin, periods, period);
+        if done.is_err() && epoch.common.stop.is_set() {
+            // Only now: before the stop, what is let go would count. A fault meanwhile marks the device as lost.
+            let _ = self.replay.let_go();
+        }
+        let blocks = done?;
         self.sample = self.others.sample();
         let name = self.lent.name().to_owned();
         let wrong = |fault| Halt::Device(DeviceFault { device: name.clone(), fault });

@@ -294,6 +294,14 @@ impl Peers for With<'_> {
         self.others.epoch.rings[ring.0 as usize].release(blocks);
     }
 
+    fn was_published(&mut self, ring: RingId, tokens: u64) {
+        self.others.epoch.rings[ring.0 as usize].tell_published(tokens);
+    }
+
+    fn was_released(&mut self, ring: RingId, blocks: u64) {
+        self.others.epoch.rings[ring.0 as usize].tell_released(blocks);
+    }
+
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
         self.wait(|others| {
             let Others { epoch, spin, .. } = others;
