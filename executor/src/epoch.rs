@@ -251,6 +251,8 @@ pub(crate) struct Post {
     pub thread: AtomicU32,
     /// When it gave out the first token that had not been given out before, on the clock of the run; 0 before.
     pub first_output_ns: AtomicU64,
+    /// Set when it has ended, however it did: it touches no tokens any more.
+    pub left: AtomicU32,
 }
 
 impl Post {
@@ -263,6 +265,7 @@ impl Post {
             pc: AtomicU32::new(Self::OUTSIDE),
             thread: AtomicU32::new(0),
             first_output_ns: AtomicU64::new(0),
+            left: AtomicU32::new(0),
         })
     }
 }

@@ -349,3 +349,36 @@ fn wait(
     });
     if peer.seen >= target { Ok(()) } else { Err(Stopped) }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64 as Word;
+
+    /// What a device stores, where it was told that the counters lie.
+    fn store(ring: &RingSync, which: usize, value: u64) {
+        #[expect(unsafe_code, reason = "stores a counter as a device does")]
+        // SAFETY: a word of the ring's, which is accessed atomically only.
+        unsafe { Word::from_ptr(ring.counters()[which]) }.store(value, Ordering::Release);
+    }
+
+    #[test]
+    fn sleepers_are_woken_by_what_a_device_has_stored() {
+        let (ring, stop) = (RingSync::new(), Stop::new());
+        std::thread::scope(|scope| {
+            let receiver = scope
+                .spawn(|| ring.wait_published(5, &mut Peer::default(), Spin(0), &stop).is_ok());
+            let sender =
+                scope.spawn(|| ring.wait_released(2, &mut Peer::default(), Spin(0), &stop).is_ok());
+            while [&ring.data, &ring.space].map(|p| p.sleepers.load(Ordering::Acquire)) != [1, 1] {
+                std::thread::yield_now();
+            }
+            store(&ring, 0, 5);
+            ring.tell_published(5);
+            store(&ring, 1, 2);
+            ring.tell_released(2);
+            assert_eq!((receiver.join().ok(), sender.join().ok()), (Some(true), Some(true)));
+        });
+        assert_eq!(ring.counts(), (5, 2), "telling stores nothing");
+    }
+}

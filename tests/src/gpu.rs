@@ -10,8 +10,8 @@ use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
-    Device as VulkanDevice, Exchange, Halt, HostRegion, Instance, OpenError, Options, Peers, Replay,
-    Stopped,
+    Device as VulkanDevice, Exchange, Halt, HostRegion, Instance, OpenError, Options, Peers,
+    Replay, Stopped,
 };
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
@@ -141,6 +141,14 @@ pub fn place_model(
 /// # Panics
 /// If it has no valid plan.
 pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
+    chain_in(64, slots, registry)
+}
+
+/// The same in blocks of so many tokens.
+///
+/// # Panics
+/// If it has no valid plan.
+pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program> {
     let token = TokenType::scalar(DType::F32);
     let port = |name: &str| InPort { name: name.into(), token: token.clone(), rate: 1, window: 1 };
     let output = || vec![OutPort { name: "y".into(), token: token.clone(), rate: 1 }];
@@ -169,7 +177,7 @@ pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
             graph.channels.push(Channel { from, readers, token, initial: vec![] });
         }
     }
-    place(&graph, &TiVec::new(), registry, Block::Fixed(64), |_| true)
+    place(&graph, &TiVec::new(), registry, Block::Fixed(block), |_| true)
 }
 
 /// Values of floats and complex numbers; other elements as their bytes.
@@ -356,8 +364,10 @@ impl<'p> Player<'p> {
     pub fn exchange(&mut self) -> Exchange {
         let first = self.memory.as_mut_ptr();
         // SAFETY: the vector is never resized, and is touched by the protocol of rings.
-        let region = |at: usize, bytes| unsafe { HostRegion::new(first.wrapping_add(at).cast(), bytes) };
-        let regions = self.regions.iter().map(|(device, (at, bytes))| (*device, region(*at, *bytes)));
+        let region =
+            |at: usize, bytes| unsafe { HostRegion::new(first.wrapping_add(at).cast(), bytes) };
+        let regions =
+            self.regions.iter().map(|(device, (at, bytes))| (*device, region(*at, *bytes)));
         let exchange = Exchange::new(regions.collect());
         if self.shares == Shares::Regions {
             return exchange;

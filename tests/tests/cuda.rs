@@ -180,8 +180,7 @@ fn models_run_on_a_gpu_as_in_the_interpreter() {
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
         for (shares, lazy, _) in WAYS {
-            let transport =
-                check(&device, &registry, &program, blocks, (lazy, shares), tolerance);
+            let transport = check(&device, &registry, &program, blocks, (lazy, shares), tolerance);
             println!("{model}, {shares:?}: {transport:?}");
         }
     }
@@ -246,8 +245,7 @@ fn a_device_that_waits_for_a_silent_peer_is_let_go() {
         if publishes {
             publish_all(&player, plan);
         }
-        let mut steps =
-            (0..20).map(|period| replay.step(period, None, &mut Silent { publishes }));
+        let mut steps = (0..20).map(|period| replay.step(period, None, &mut Silent { publishes }));
         assert_eq!(steps.find_map(Result::err), Some(Halt::Stopped));
         assert!(machine.is_waiting());
         replay.let_go().expect("it goes on at once");
@@ -289,7 +287,8 @@ fn a_dead_device_is_not_let_go() {
     player = player.sharing(Shares::Counters);
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
     machine.inject(Some(Injection { site: Site::Signal, after: 0, code: Some(Code(700)) }));
-    let lost = (0..4).find_map(|period| replay.step(period, None, &mut Silent { publishes: false }).err());
+    let lost =
+        (0..4).find_map(|period| replay.step(period, None, &mut Silent { publishes: false }).err());
     let lost = lost.expect("it waits for words in every period");
     assert!(matches!(lost, Halt::Fault(Fault::Lost { site: Site::Signal, .. })), "{lost}");
     machine.inject(None);

@@ -14,7 +14,8 @@ use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
 use crate::replay::{
-    Command, Exchange, Handover, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run,
+    Command, Exchange, Handover, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range,
+    Run,
 };
 
 /// Marks in use at a time: launches beyond that are waited for by a later one's mark.
@@ -167,7 +168,7 @@ impl Work {
 }
 
 impl Queue {
-    fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
         let marks: Result<Vec<Mark>, Fault> = (0..MARKS).map(|_| Mark::new(device)).collect();
         Ok(Self {
             device: Arc::clone(device),

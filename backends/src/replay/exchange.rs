@@ -153,7 +153,8 @@ impl<Q: Queue> Replay<Q> {
         after.clear();
         for receipt in &self.segments[segment].receipts {
             let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
-            let least = self.rings[receipt.ring as usize].tokens(block, receipt.first + receipt.count);
+            let least =
+                self.rings[receipt.ring as usize].tokens(block, receipt.first + receipt.count);
             let word = rings[receipt.ring as usize].published.word;
             before.push(Handover::Wait { word, least });
         }
@@ -171,7 +172,8 @@ impl<Q: Queue> Replay<Q> {
             let (at, len) = ring.place(block, tokens.first, tokens.count);
             let from = tokens.outbox + (period % DEPTH) * ring.outbox_stride;
             let from = Range::new(*outbox, from, len);
-            after.push(Handover::Copy { from, to: Range::new(region.bank, region.start + at, len) });
+            after
+                .push(Handover::Copy { from, to: Range::new(region.bank, region.start + at, len) });
             let value = ring.tokens(block, tokens.first + tokens.count);
             after.push(Handover::Write { word: its.published.word, value });
         }

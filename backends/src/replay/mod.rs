@@ -13,6 +13,27 @@
 //! first ends what is in flight, because other devices may need that to go on; so a calendar that is free of deadlocks
 //! slot by slot is free of them here.
 //!
+//! # Who exchanges tokens
+//!
+//! So it is where the host does all of it ([`Transport::Staged`]): with Vulkan, and wherever somebody must look at the
+//! tokens, as with checksums. A driver that takes memory of others (CUDA's, by registration: see [`Exchange::within`])
+//! has the device fetch what it receives from the shared region itself ([`Transport::Fetched`]): nobody overwrites it
+//! before its release, which comes after the submission's end. And a queue that waits for words of that memory and
+//! stores them (CUDA's stream memory operations) does everything ([`Transport::Device`]): a submission waits for
+//! `published` of all that the segment receives, runs the list, and then in the calendar's order stores `released`, or
+//! waits for `released`, copies to the receiver's region and stores `published`. The host puts in what it would have
+//! done, with the same counts in the same order: so what is free of deadlocks there is free of them here. It looks on,
+//! step by step in that order (`exchange.rs`), because a store of the device's wakes no sleeper.
+//!
+//! *A stop.* A device that waits for a peer that is gone is let go ([`Replay::let_go`]): its worker stores a large count
+//! into the counters that this device alone reads, until the queue is empty. So the supervisor can always end the wait:
+//! by the stop, which every worker sees, or by killing the worker's process, which takes its queue along. What the
+//! device computes then is worthless, and it overwrites places that others may still read; therefore whoever stops a run
+//! closes its sinks and seals its last border before anybody can see the stop, and this worker does not tell that the
+//! period has ended.
+//!
+//! *A loss.* After a fatal fault the memory stays registered, because the device may still reach it.
+//!
 //! # Memory
 //!
 //! The device has an arena and an exchange region of its own, cut into banks. The exchange region that other devices
@@ -38,6 +59,7 @@ mod merge;
 mod prepare;
 mod queue;
 mod save;
+mod segment;
 mod state;
 
 use std::collections::VecDeque;
@@ -47,11 +69,11 @@ use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 pub use self::call::Call;
 use self::exchange::Direct;
 pub use self::exchange::{Exchange, Transport};
-use self::prepare::{RingInfo, Segment};
 #[cfg(feature = "cuda")]
 pub(crate) use self::queue::Handover;
 pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};
+use self::segment::{RingInfo, Segment};
 
 /// The calls into a driver, each with the name of its function.
 macro_rules! sites {

@@ -13,6 +13,7 @@ use super::exchange::{Adopted, Direct};
 use super::expand::{self, Exec, What};
 use super::layout::Layout;
 use super::queue::{Command, Home, Queue, Range, bind};
+use super::segment::{Gift, Receipt, RingInfo, Segment, Tokens};
 use super::state::Head;
 use super::{
     DEPTH, Exchange, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, Transport, actor_name,
@@ -26,71 +27,6 @@ use crate::op::Registry;
 const MAX_COMMANDS: usize = 1 << 18;
 /// Alignment of constants.
 const CONST_ALIGN: u64 = 256;
-
-/// A ring of the device, for either side.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RingInfo {
-    pub(super) id: RingId,
-    /// Of the receiver's buffer.
-    pub(super) blocks: u64,
-    block_tokens: u64,
-    token_bytes: u64,
-    head_tokens: u64,
-    offset_bytes: u64,
-    stride_bytes: u64,
-    /// Where the receiver's buffer lies, for rings that the device sends into.
-    pub(super) region: Option<HostRegion>,
-    /// Distance between the outbox's places of this ring.
-    pub(super) outbox_stride: u64,
-}
-
-impl RingInfo {
-    /// Tokens of the run up to token `end` of a block.
-    pub(super) fn tokens(&self, block: u64, end: u64) -> u64 {
-        block * self.block_tokens + end
-    }
-
-    /// Offset in the receiver's region and bytes of new tokens `[first, first + count)` of a block.
-    pub(super) fn place(&self, block: u64, first: u64, count: u64) -> (u64, u64) {
-        let place = self.offset_bytes + (block % self.blocks) * self.stride_bytes;
-        (place + (self.head_tokens + first) * self.token_bytes, count * self.token_bytes)
-    }
-}
-
-/// Tokens that the host must have before it submits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Receipt {
-    pub(super) stage: u32,
-    pub(super) ring: u32,
-    pub(super) first: u64,
-    pub(super) count: u64,
-}
-
-/// What the host does when the device has ended: gives tokens out, or a place back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gift {
-    pub(super) stage: u32,
-    pub(super) ring: u32,
-    pub(super) sends: Option<Tokens>,
-}
-
-/// Tokens that are sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tokens {
-    pub(super) first: u64,
-    pub(super) count: u64,
-    /// Where the device puts them, in periods of parity 0.
-    pub(super) outbox: u64,
-}
-
-/// A segment, ready.
-#[derive(Debug, Default)]
-pub(super) struct Segment {
-    pub(super) receipts: Vec<Receipt>,
-    pub(super) gifts: Vec<Gift>,
-    /// For each phase, commands with their stage.
-    pub(super) commands: Vec<Vec<(u32, Command)>>,
-}
 
 /// An actor of the device: its kernels and where its constants lie.
 struct Ready {
@@ -333,7 +269,8 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         self.outbox = self.push_bank(outbox, home)?;
         // As the CPU's regions: zero at first.
         let whole = |i| Range::new(i, 0, self.queue.bank_bytes(i));
-        let fills: Vec<Command> = self.own_banks().map(|i| Command::Zero { to: whole(i) }).collect();
+        let fills: Vec<Command> =
+            self.own_banks().map(|i| Command::Zero { to: whole(i) }).collect();
         Ok(self.queue.run_once(&fills, PATIENCE_NS)?)
     }
 

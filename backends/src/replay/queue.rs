@@ -147,10 +147,19 @@ pub(crate) fn bind(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handover {
     /// Goes on when a word of 64 bits is at least so large.
-    Wait { word: Range, least: u64 },
-    Copy { from: Range, to: Range },
+    Wait {
+        word: Range,
+        least: u64,
+    },
+    Copy {
+        from: Range,
+        to: Range,
+    },
     /// Stores a word; whoever sees it sees all that was done before.
-    Write { word: Range, value: u64 },
+    Write {
+        word: Range,
+        value: u64,
+    },
 }
 
 /// Commands, recorded.

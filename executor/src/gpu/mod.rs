@@ -3,7 +3,8 @@
 //!
 //! A GPU's worker differs from a CPU's in one thing: a period that was submitted has not ended. So periods are told as
 //! done when they have ended and all that they give was given; and before the worker waits for anybody (tokens, space,
-//! admission, a border), it ends what is in flight, because others may need that to go on.
+//! admission, a border), it ends what is in flight, because others may need that to go on. A device that waits for others
+//! and tells them by itself (see `zbmd_backends::replay`) is followed step by step, and let go once the epoch is stopped.
 #![expect(unsafe_code, reason = "lends exchange regions to a replay, and copies tokens at borders")]
 
 mod device;
@@ -12,7 +13,7 @@ mod others;
 use std::sync::Arc;
 
 use zbmd_backends::gpu::{Fault, FaultKind, Replay};
-use zbmd_backends::replay::{Exchange, HostRegion};
+use zbmd_backends::replay::{Exchange, HostRegion, Transport};
 use zbmd_ir::{Calendar, Device, DeviceId, Entry, Plan, Program, Slot, State};
 
 use self::device::Lent;
@@ -147,8 +148,10 @@ impl Gpu {
         let Drive { epoch, gate, spin, recorder } = drive;
         self.others.begin(spin, sample_every, recorder);
         let done = self.periods(epoch, gate, spin, periods, period);
-        if done.is_err() && epoch.common.stop.is_set() {
+        let by_device = self.replay.summary().transport == Transport::Device;
+        if by_device && done.is_err() && epoch.common.stop.is_set() {
             // Only now: before the stop, what is let go would count. A fault meanwhile marks the device as lost.
+            self.others.see_off();
             let _ = self.replay.let_go();
         }
         let blocks = done?;

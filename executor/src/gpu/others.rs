@@ -2,7 +2,9 @@
 #![expect(unsafe_code, reason = "reads exchange regions and writes saved borders")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use zbmd_backends::gpu;
 use zbmd_backends::replay::{Peers, Stopped};
 use zbmd_ir::{ChannelId, Graph, Plan, RingId, State};
@@ -14,7 +16,7 @@ use crate::epoch::{Area, EpochMemory, Post, sums_of};
 use crate::measure::{Clock, Sample};
 use crate::primitive::Ordering;
 use crate::replay::{Halt, wait_for_area};
-use crate::ring::{Peer, Spin};
+use crate::ring::{Deadline, Peer, Spin};
 use crate::trace::Recorder;
 use crate::worker::{Gate, commit};
 
@@ -193,6 +195,20 @@ impl Others {
             (_, Some((ring, sent, found))) => Halt::Corrupt { ring: ring.0, sent, found },
             (gpu::Halt::Stopped, None) => Halt::Stopped,
         })
+    }
+
+    /// After a stop, waits until the other workers have ended, so that nobody reads tokens which the device, once it is
+    /// let go, writes over; those that are dead or hang are not waited for.
+    pub(super) fn see_off(&self) {
+        const TIME: Duration = Duration::from_millis(10);
+        const PAUSE: Duration = Duration::from_micros(50);
+        // Its own host does nothing with tokens any more, and others may wait for it in turn.
+        self.post().left.store(1, Ordering::Release);
+        let deadline = Deadline::after(TIME);
+        let has_left = |post: &CachePadded<Post>| post.left.load(Ordering::Acquire) != 0;
+        while !self.epoch.posts.iter().all(has_left) && deadline.left_ns() != Some(0) {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Puts the last tokens of each channel that this device keeps into the end area.

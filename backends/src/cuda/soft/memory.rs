@@ -84,7 +84,11 @@ impl Memory {
         let block = self.blocks.range(..=at).next_back();
         let end = block.map_or(0, |(first, layout)| first + layout.size() as u64);
         let others = self.registered.range(..=at).next_back().map_or(0, |(_, end)| *end);
-        if at.checked_add(bytes).is_some_and(|e| e <= end.max(others)) { Ok(()) } else { Err(ILLEGAL) }
+        if at.checked_add(bytes).is_some_and(|e| e <= end.max(others)) {
+            Ok(())
+        } else {
+            Err(ILLEGAL)
+        }
     }
 
     /// Takes others' memory, no page of which is here already.

@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use self::machine::Module;
 use self::memory::{Memory, Trace};
 use self::queue::{Entry, Marked, Queue};
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, MAX_SIGNALS, Node, Signal};
+use super::driver::{
+    Address, Driver, Event, Exec, Function, Graph, Launch, MAX_SIGNALS, Node, Signal,
+};
 use super::error::{Code, Fault, Said, Site};
 use super::instance::{Listed, MAX_BINDINGS};
 use crate::kernels::Caps;

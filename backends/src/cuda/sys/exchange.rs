@@ -57,7 +57,8 @@ fn params(signal: &Signal) -> sys::CUstreamBatchMemOpParams {
     use sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Value;
     use sys::CUstreamBatchMemOpType as Kind;
     const GEQ: c_uint = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
-    const DEFAULT: c_uint = sys::CUstreamWriteValue_flags_enum::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
+    const DEFAULT: c_uint =
+        sys::CUstreamWriteValue_flags_enum::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
     let (address, value64) = (signal.at, signal.value);
     if signal.waits {
         let (operation, value) = (Kind::CU_STREAM_MEM_OP_WAIT_VALUE_64, Least { value64 });
@@ -65,7 +66,8 @@ fn params(signal: &Signal) -> sys::CUstreamBatchMemOpParams {
         sys::CUstreamBatchMemOpParams { waitValue: waits }
     } else {
         let (operation, value) = (Kind::CU_STREAM_MEM_OP_WRITE_VALUE_64, Value { value64 });
-        let stores = Write { operation, address, __bindgen_anon_1: value, flags: DEFAULT, alias: 0 };
+        let stores =
+            Write { operation, address, __bindgen_anon_1: value, flags: DEFAULT, alias: 0 };
         sys::CUstreamBatchMemOpParams { writeValue: stores }
     }
 }
