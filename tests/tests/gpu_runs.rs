@@ -584,12 +584,11 @@ mod linux {
         std::env::var(DRIVER).unwrap_or_default()
     }
 
-    /// Models and runs where the device lacks something, so that the host does more.
-    fn lacking(what: &str) {
+    /// Runs a test where the device lacks something, so that the host does more.
+    fn lacking(what: &str, test: fn()) {
         let whole = driver();
-        set(DRIVER, Some(what.to_owned()));
-        with_cuda(anywhere);
-        with_cuda(models);
+        set(DRIVER, Some(format!("{whole},{what}")));
+        with_cuda(test);
         set(DRIVER, Some(whole));
     }
 
@@ -602,7 +601,7 @@ mod linux {
         if !on_gpu {
             set(DRIVER, Some("software".to_owned()));
         }
-        let cuda: [Test; 11] = [
+        let cuda: [Test; 12] = [
             ("cuda models", || with_cuda(models)),
             ("cuda anywhere", || with_cuda(anywhere)),
             ("cuda killed", || with_cuda(killed)),
@@ -612,10 +611,11 @@ mod linux {
             ("cuda missing", || with_cuda(missing)),
             ("cuda lost", || with_cuda(lost)),
             ("cuda unsupervised", || with_cuda(unsupervised)),
-            ("cuda without signals", || lacking("software,signals")),
-            ("cuda without registration", || lacking("software,registration")),
+            ("cuda models without signals", || lacking("signals", models)),
+            ("cuda anywhere without signals", || lacking("signals", anywhere)),
+            ("cuda anywhere without registration", || lacking("registration", anywhere)),
         ];
-        harness::run(&cuda[..if on_gpu { 7 } else { 11 }], || true);
+        harness::run(&cuda[..if on_gpu { 7 } else { 12 }], || true);
         let tests: [Test; 12] = [
             ("models", models),
             ("tensors", tensors),
