@@ -74,7 +74,7 @@ check() {
     shift
     if [ -z "$gpu" ]; then
         row "$name" "not run: no GPU here"
-    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries' <<<"$output"; then
+    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device' <<<"$output"; then
         row "$name" "passed"
     else
         row "$name" "FAILED"
@@ -148,6 +148,8 @@ check "losses: a kernel that never ends is a hang" "$backends" --ignored --nocap
     cuda::tests::faults::a_kernel_on_a_gpu_that_does_not_end_is_a_hang
 check "replay of 10, 100, 1,000 slots against the bare graph" \
     bash -c "'$packed/bench' cuda | tee '$packed/bench.txt'; test -s '$packed/bench.txt'"
+check "exchange: round trips of 4 KiB and 1 MiB, by host and by device" \
+    bash -c "'$packed/bench' cuda exchange | tee '$packed/exchange.txt'; test -s '$packed/exchange.txt'"
 check "allocations in steady state: none" \
     "$packed/allocations" --exact steady_periods_on_a_gpu_allocate_nothing
 check "losses: time to swap and to restart, standby or not" \
@@ -159,7 +161,7 @@ missing "cuBLASLt, cuDNN, cuFFT" "not written yet"
 
 printf '\n%-62s %s\n' "on ${gpu:-a machine without a GPU}" "result"
 printf '%s\n' "${rows[@]}"
-for table in bench recovery torch; do
+for table in bench exchange recovery torch; do
     if [ -s "$packed/$table.txt" ]; then
         printf '\n'
         cat "$packed/$table.txt"

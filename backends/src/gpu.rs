@@ -3,19 +3,19 @@
 //! What differs between drivers stays in [`crate::vulkan`] and [`crate::cuda`]. Whoever runs calendars sees a
 //! [`Device`], a [`Replay`], and [`Fault`]s sorted by what is to be done about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use zbmd_ir::{Actor, BufferId, Calendar, DeviceId, Plan, Program, State};
+use zbmd_ir::{Actor, BufferId, Calendar, Plan, Program, State};
 
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
-use crate::replay::{self, HostRegion, Peers, Queue, ReplayError, Summary};
+use crate::replay::{self, Exchange, Peers, Queue, ReplayError, Summary};
 #[cfg(feature = "vulkan")]
 use crate::vulkan;
 
@@ -102,6 +102,12 @@ pub trait Replay: Send {
     /// As [`Self::step`].
     fn settle(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt>;
 
+    /// See [`replay::Replay::let_go`].
+    ///
+    /// # Errors
+    /// A driver's fault.
+    fn let_go(&mut self) -> Result<(), Fault>;
+
     /// See [`replay::Replay::load_state`].
     ///
     /// # Errors
@@ -145,6 +151,10 @@ where
 
     fn settle(&mut self, peers: &mut dyn Peers) -> Result<bool, Halt> {
         self.settle(peers).map_err(halt)
+    }
+
+    fn let_go(&mut self) -> Result<(), Fault> {
+        Ok(self.let_go()?)
     }
 
     fn load_state(&mut self, state: &State) -> Result<(), Fault> {
@@ -476,8 +486,7 @@ impl Device {
 
     /// Makes the device ready for its calendar in a plan of a verified program: takes memory, compiles, records.
     ///
-    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any; `kept` the constants that the device has.
+    /// `kept` has the constants that the device has, and then those that it has now.
     ///
     /// # Errors
     /// See [`ReplayError`].
@@ -490,22 +499,22 @@ impl Device {
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
         kept: &mut Kept,
     ) -> Result<Box<dyn Replay>, Fault> {
         Ok(match self {
             #[cfg(feature = "vulkan")]
             Device::Vulkan(device) => {
                 let kept = &mut kept.vulkan;
-                Box::new(vulkan::Replay::new(
-                    device, registry, program, plan, calendar, regions, kept,
+                Box::new(vulkan::Replay::keeping(
+                    device, registry, program, plan, calendar, exchange, kept,
                 )?)
             }
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
                 let kept = &mut kept.cuda;
-                Box::new(cuda::Replay::new(
-                    device, registry, program, plan, calendar, regions, kept,
+                Box::new(cuda::Replay::keeping(
+                    device, registry, program, plan, calendar, exchange, kept,
                 )?)
             }
         })

@@ -291,10 +291,9 @@ impl Conductor {
     /// Takes over the last committed border of an epoch that ends at once; how many of its blocks count.
     pub(crate) fn fence(&mut self, active: &Active) -> u64 {
         let memory = &active.memory;
+        // From here on nothing more counts.
         memory.stop();
         self.session.doors.of(active.spec.epoch).notify();
-        // From here on nothing more counts: a closed queue, and a sealed border, refuse what comes later as a whole.
-        memory.sinks.iter().for_each(|queue| queue.close());
         let blocks = memory.common.committed.seal();
         self.fenced += 1;
         // A worker that died between a publication and its news left somebody asleep.

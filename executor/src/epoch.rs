@@ -25,6 +25,8 @@ use crate::worker::Tickets;
 
 /// Alignment of everything that lies in shared memory.
 const ALIGN: u64 = 128;
+/// What drivers are told of is whole pages of this size.
+const PAGE: u64 = 4096;
 /// Doors in a row: a worker of an old epoch shares one only with an epoch so many later.
 const DOORS: usize = 64;
 
@@ -249,6 +251,8 @@ pub(crate) struct Post {
     pub thread: AtomicU32,
     /// When it gave out the first token that had not been given out before, on the clock of the run; 0 before.
     pub first_output_ns: AtomicU64,
+    /// Set when it has ended, however it did: it touches no tokens any more.
+    pub left: AtomicU32,
 }
 
 impl Post {
@@ -261,6 +265,7 @@ impl Post {
             pc: AtomicU32::new(Self::OUTSIDE),
             thread: AtomicU32::new(0),
             first_output_ns: AtomicU64::new(0),
+            left: AtomicU32::new(0),
         })
     }
 }
@@ -290,6 +295,7 @@ pub(crate) struct Layout {
     traces: Vec<((u64, u64), u64)>,
     /// Exchange region of each calendar's device.
     exchange: Vec<(DeviceId, u64)>,
+    exchange_end: u64,
     areas: u64,
     area_bytes: u64,
     /// Offset in an area, and bytes, of each channel's tokens.
@@ -306,9 +312,13 @@ impl Layout {
         let mut row = |size: usize, count: usize| cursor.take(size as u64 * count as u64);
         let common = row(size_of::<Common>(), 1);
         let posts = row(size_of::<CachePadded<Post>>(), plan.calendars.len());
-        let rings = row(size_of::<RingSync>(), plan.rings.len());
         let sums = if spec.checksums { row(8, sums_of(plan).total) } else { 0 };
         let stamps = row(size_of::<Stamp>(), plan.calendars.len() * REMEMBERED);
+        let rings = row(size_of::<RingSync>(), plan.rings.len());
+        // Beside the rings: drivers are told of both at once.
+        let exchange = plan.calendars.iter().map(|c| (c.device, cursor.take(c.exchange_bytes)));
+        let exchange = exchange.collect();
+        let exchange_end = cursor.0;
         let sinks = spec.sinks.iter().map(|sink| {
             let ends = cursor.take(Conduit::ENDS_BYTES);
             (ends, cursor.take(sink.capacity.saturating_mul(sink.token_bytes)))
@@ -320,8 +330,6 @@ impl Layout {
             ((cursor.take(trace::Ring::ENDS_BYTES), cursor.take(8 * words)), words)
         });
         let traces = traces.collect();
-        let exchange = plan.calendars.iter().map(|c| (c.device, cursor.take(c.exchange_bytes)));
-        let exchange = exchange.collect();
         let mut area = Cursor::default();
         let channels = graph.channels.iter().map(|channel| {
             let bytes = channel.history() * channel.token.bytes();
@@ -340,6 +348,7 @@ impl Layout {
             sinks,
             traces,
             exchange,
+            exchange_end,
             areas,
             area_bytes,
             channels,
@@ -496,6 +505,13 @@ impl EpochMemory {
         self.arena.base().wrapping_add(*offset as usize)
     }
 
+    /// The whole pages in which the rings' counters and all exchange regions lie, and not much else.
+    pub(crate) fn exchange_pages(&self) -> (*mut u8, u64) {
+        let first = self.layout.rings / PAGE * PAGE;
+        let end = self.layout.exchange_end.next_multiple_of(PAGE).min(self.arena.bytes() as u64);
+        (self.arena.base().wrapping_add(first as usize), end - first)
+    }
+
     /// First byte and bytes of a channel's tokens in an area.
     pub(crate) fn saved(&self, area: Area, channel: ChannelId) -> (*mut u8, usize) {
         let index = match area {
@@ -535,7 +551,13 @@ impl EpochMemory {
     }
 
     /// Ends every wait of the epoch's workers.
+    ///
+    /// Before anybody can see the stop, nothing more counts: a closed queue, and a sealed border, refuse what comes later
+    /// as a whole. For a GPU that is let go (see `zbmd_backends::replay`) computes with tokens that are not there, and
+    /// writes over others that are still read.
     pub(crate) fn stop(&self) {
+        self.sinks.iter().for_each(|s| s.close());
+        self.common.committed.seal();
         self.common.stop.set();
         self.common.commits.notify();
         self.rings.iter().for_each(RingSync::wake);

@@ -32,6 +32,13 @@
 //! waiter for many tokens from being woken for each of them; a parker that is waited at by level has one waiter.
 //! A waiter's condition includes the stop
 //! flag of the run, which is stored before a notification like any counter: so a stop wakes everybody too.
+//!
+//! # Counters that a device writes
+//!
+//! A GPU may load and store its counters itself (see `zbmd_backends::replay`): then p1 is the device's, which wakes
+//! nobody. Its worker does the rest once it has seen the counter: p2 comes after that load, so w5 sees at least what the
+//! worker saw, and the table holds. Until then somebody may sleep beside tokens that are there, never for longer than if
+//! the worker itself had published them.
 
 use std::time::Duration;
 
@@ -295,6 +302,22 @@ impl RingSync {
         wait(&self.released.0, &self.space, blocks, peer, spin, stop)
     }
 
+    /// Wakes a receiver that waits for no more than `tokens` tokens, which the sender's device has published itself.
+    pub fn tell_published(&self, tokens: u64) {
+        self.data.notify_at(tokens);
+    }
+
+    /// Wakes a sender that waits for no more than `blocks` blocks, which the receiver's device has released itself.
+    pub fn tell_released(&self, blocks: u64) {
+        self.space.notify_at(blocks);
+    }
+
+    /// Where `published` and `released` lie, for devices that load and store them.
+    pub(crate) fn counters(&self) -> [*mut u64; 2] {
+        let place = |counter: &Counter| std::ptr::from_ref(&counter.0).cast_mut().cast();
+        [place(&self.published), place(&self.released)]
+    }
+
     /// Wakes both sides, after a stop.
     pub fn wake(&self) {
         self.data.notify();
@@ -325,4 +348,37 @@ fn wait(
         peer.seen >= target || stop.is_set()
     });
     if peer.seen >= target { Ok(()) } else { Err(Stopped) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64 as Word;
+
+    /// What a device stores, where it was told that the counters lie.
+    fn store(ring: &RingSync, which: usize, value: u64) {
+        #[expect(unsafe_code, reason = "stores a counter as a device does")]
+        // SAFETY: a word of the ring's, which is accessed atomically only.
+        unsafe { Word::from_ptr(ring.counters()[which]) }.store(value, Ordering::Release);
+    }
+
+    #[test]
+    fn sleepers_are_woken_by_what_a_device_has_stored() {
+        let (ring, stop) = (RingSync::new(), Stop::new());
+        std::thread::scope(|scope| {
+            let receiver = scope
+                .spawn(|| ring.wait_published(5, &mut Peer::default(), Spin(0), &stop).is_ok());
+            let sender =
+                scope.spawn(|| ring.wait_released(2, &mut Peer::default(), Spin(0), &stop).is_ok());
+            while [&ring.data, &ring.space].map(|p| p.sleepers.load(Ordering::Acquire)) != [1, 1] {
+                std::thread::yield_now();
+            }
+            store(&ring, 0, 5);
+            ring.tell_published(5);
+            store(&ring, 1, 2);
+            ring.tell_released(2);
+            assert_eq!((receiver.join().ok(), sender.join().ok()), (Some(true), Some(true)));
+        });
+        assert_eq!(ring.counts(), (5, 2), "telling stores nothing");
+    }
 }

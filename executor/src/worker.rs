@@ -267,6 +267,7 @@ impl Worker {
         let _team = self.team();
         self.epoch.posts[self.calendar].thread.store(thread_number(), Ordering::Release);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.periods(winder)));
+        self.epoch.posts[self.calendar].left.store(1, Ordering::Release);
         match outcome {
             Ok(Ok(blocks)) => Ok(blocks),
             Ok(Err(Halt::Stopped)) => Err(Failure::Stopped),

@@ -119,3 +119,24 @@ fn a_waiter_for_many_tokens_is_woken_by_the_last_of_them() {
         waiter.join().expect("no panic");
     });
 }
+
+/// A device stores the counter, and wakes nobody; its worker does, once it has seen it.
+#[test]
+fn no_wake_up_is_lost_where_a_device_stores_the_counter() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Arc::new((Parker::new(), AtomicU64::new(0)));
+        let [device, worker] = [Arc::clone(&shared), Arc::clone(&shared)];
+        let device = thread::spawn(move || device.1.store(1, Ordering::Release));
+        let worker = thread::spawn(move || {
+            while worker.1.load(Ordering::Acquire) < 1 {
+                thread::yield_now();
+            }
+            worker.0.notify_at(1);
+        });
+        shared.0.wait_level(1, Spin(0), || shared.1.load(Ordering::Acquire) >= 1);
+        device.join().expect("no panic");
+        worker.join().expect("no panic");
+    });
+}

@@ -2,15 +2,21 @@
 //! command buffer or graph, launched again and again) and launched one by one. Prints a table; without a device it says
 //! so.
 //!
-//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's.
+//! With `exchange` it shows what a hand-over costs instead: tokens go from a CPU to the GPU, through one kernel, and back;
+//! brought by the host, fetched by the device, and handed over by the device alone, by turns.
+//!
+//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. `tiny` is for a device in
+//! software (`ZBMD_CUDA_DRIVER=software`), whose times mean nothing.
 
 use std::hint::black_box;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use zbmd_backends::gpu::{Calls, Device, Drivers, Kept, Options, Replay};
 use zbmd_backends::op::Registry;
-use zbmd_ir::{DeviceId, PlanId, Program};
-use zbmd_tests::gpu::{Idle, Player, chain, tokens};
+use zbmd_backends::replay::{Peers, Stopped, Transport};
+use zbmd_ir::{DeviceId, PlanId, Program, RingId};
+use zbmd_tests::gpu::{Idle, Player, Shares, chain, chain_in, tokens};
 use zbmd_tests::run::random_inputs;
 
 /// Rounds, in each of which everything is measured once.
@@ -30,6 +36,9 @@ fn main() {
         Err(fault) => return eprintln!("SKIPPED: {fault}"),
     };
     let registry = Registry::standard();
+    if std::env::args().any(|a| a == "exchange") {
+        return exchange(&device, &registry, std::env::args().any(|a| a == "tiny"));
+    }
     println!("{}, medians of {ROUNDS}", device.kind());
     println!(
         "{:>6} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12}",
@@ -47,9 +56,9 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
     let (tokens, _) = tokens(program, registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, DeviceId(1), &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
-    let regions = player.host_regions();
+    let exchange = player.exchange();
     let mut replay = device
-        .replay(registry, program, plan, calendar, &regions, &mut Kept::default())
+        .replay(registry, program, plan, calendar, &exchange, &mut Kept::default())
         .expect("a replay");
     let actor = program.graph.actors.iter().find(|a| a.op == "Gain").expect("a chain");
     let kernels = registry.lower(actor, &program.blobs, device.caps()).expect("a kernel");
@@ -92,4 +101,83 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
         "{slots:>6} {submit:>12.2?} {bare_submit:>12.2?} {whole:>12.2?} {bare:>12.2?} {apart:>12.2?} {ratio:>12.3}"
     );
     black_box(&replay);
+}
+
+/// Others that are always ready, and note when they are told of tokens.
+struct Receiver(Option<Instant>);
+
+impl Peers for Receiver {
+    fn published(&mut self, _: RingId, _: u64, _: bool) -> Result<bool, Stopped> {
+        Ok(true)
+    }
+    fn wait_released(&mut self, _: RingId, _: u64) -> Result<(), Stopped> {
+        Ok(())
+    }
+    fn publish(&mut self, _: RingId, _: u64) {
+        self.0 = Some(Instant::now());
+    }
+    fn release(&mut self, _: RingId, _: u64) {}
+}
+
+/// Round trips of 4 KiB and 1 MiB, from the publication of tokens to that of what came of them.
+fn exchange(device: &Device, registry: &Registry, tiny: bool) {
+    let (sizes, rounds) = if tiny { ([64, 1024], 3) } else { ([1 << 10, 1 << 18], ROUNDS) };
+    println!("{}, round trips CPU -> GPU -> CPU, medians of {rounds}", device.kind());
+    println!("{:>10} {:>26} {:>26} {:>26}", "bytes", "by the host", "fetched", "by the device");
+    for tokens in sizes {
+        let program = chain_in(tokens, 1, registry);
+        let times = round_trips(device, registry, &program, rounds);
+        let shown = times.map(|(transport, time)| format!("{time:.2?} ({transport:?})"));
+        let [host, fetched, device] = shown;
+        println!("{:>10} {host:>26} {fetched:>26} {device:>26}", 4 * tokens);
+    }
+}
+
+fn round_trips(
+    device: &Device,
+    registry: &Registry,
+    program: &Program,
+    rounds: usize,
+) -> [(Transport, Duration); 3] {
+    let plan = &program.plans[PlanId(0)];
+    let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+    let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let ring = |ends: fn(&zbmd_ir::Ring) -> bool| {
+        let mut rings = plan.rings.iter_enumerated().filter(|(_, ring)| ends(ring));
+        rings.next().expect("a ring either way").0
+    };
+    let (there, back) = (ring(|r| r.to == DeviceId(1)), ring(|r| r.from == DeviceId(1)));
+    let mut ways = [Shares::Regions, Shares::Memory, Shares::Counters].map(|shares| {
+        let mut player = Player::new(program, plan, DeviceId(1), &no_tokens, false).sharing(shares);
+        let exchange = player.exchange();
+        let kept = &mut Kept::default();
+        let replay = device.replay(registry, program, plan, calendar, &exchange, kept);
+        // All places are free for what comes back.
+        player.counter(back, 1).store(1 << 40, Ordering::Release);
+        (replay.expect("a replay"), player, Vec::new())
+    });
+    let (stages, warm) = (u64::from(plan.stages), 10);
+    for period in 0..stages + (rounds + warm) as u64 {
+        for (replay, player, times) in &mut ways {
+            let by_device = replay.summary().transport == Transport::Device;
+            let sent = |ring, which| player.counter(ring, which).load(Ordering::Acquire);
+            let (before, mut receiver) = (sent(back, 0), Receiver(None));
+            let mut start = Instant::now();
+            replay.step(period, None, &mut receiver).expect("a period");
+            if by_device && period > 0 {
+                // It waits for tokens already.
+                start = Instant::now();
+                player.counter(there, 0).fetch_add(plan.block, Ordering::Release);
+                while sent(back, 0) == before {
+                    std::hint::spin_loop();
+                }
+                receiver.publish(back, 0);
+            }
+            replay.drain(&mut receiver).expect("its end");
+            if let Some(end) = receiver.0.filter(|_| period >= stages + warm as u64) {
+                times.push(end - start);
+            }
+        }
+    }
+    ways.map(|(replay, _player, times)| (replay.summary().transport, median(times)))
 }

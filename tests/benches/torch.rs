@@ -298,15 +298,8 @@ fn row(
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    let replay = device.replay(
-        &Registry::standard(),
-        program,
-        plan,
-        calendar,
-        &regions,
-        &mut Kept::default(),
-    );
+    let (exchange, kept) = (player.exchange(), &mut Kept::default());
+    let replay = device.replay(&Registry::standard(), program, plan, calendar, &exchange, kept);
     let (mut replay, mut period) = (replay.expect("a replay"), 0);
     let mut ours = |calls| ours(&mut *replay, &mut period, calls);
     // All stages are at work then.

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
-    Device as VulkanDevice, Halt, HostRegion, Instance, OpenError, Options, Peers, Replay, Stopped,
+    Device as VulkanDevice, Exchange, Halt, HostRegion, Instance, OpenError, Options, Peers,
+    Replay, Stopped,
 };
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
@@ -139,6 +141,14 @@ pub fn place_model(
 /// # Panics
 /// If it has no valid plan.
 pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
+    chain_in(64, slots, registry)
+}
+
+/// The same in blocks of so many tokens.
+///
+/// # Panics
+/// If it has no valid plan.
+pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program> {
     let token = TokenType::scalar(DType::F32);
     let port = |name: &str| InPort { name: name.into(), token: token.clone(), rate: 1, window: 1 };
     let output = || vec![OutPort { name: "y".into(), token: token.clone(), rate: 1 }];
@@ -167,7 +177,7 @@ pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
             graph.channels.push(Channel { from, readers, token, initial: vec![] });
         }
     }
-    place(&graph, &TiVec::new(), registry, Block::Fixed(64), |_| true)
+    place(&graph, &TiVec::new(), registry, Block::Fixed(block), |_| true)
 }
 
 /// Values of floats and complex numbers; other elements as their bytes.
@@ -213,7 +223,8 @@ pub fn tame_inputs(program: &Program, iterations: u64) -> Streams {
     inputs
 }
 
-/// Others that are always ready and touch nothing: for measuring.
+/// Others that are always ready and touch nothing: for measuring. For a device that hands over by itself, let
+/// [`Player::be_idle`] store their counters.
 pub struct Idle;
 
 impl Peers for Idle {
@@ -267,6 +278,17 @@ pub fn tokens(
     (graph.channels.keys().map(tap).collect(), outcome.state)
 }
 
+/// What a device learns of the memory that tokens are exchanged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// Where the regions lie.
+    Regions,
+    /// In which memory, too: drivers may be told.
+    Memory,
+    /// The counters of rings, too: the device may wait and tell by itself.
+    Counters,
+}
+
 /// The other devices of a plan.
 pub struct Player<'p> {
     graph: &'p Graph,
@@ -274,7 +296,12 @@ pub struct Player<'p> {
     device: DeviceId,
     /// What is on every channel.
     tokens: &'p TiVec<ChannelId, Vec<u8>>,
-    regions: BTreeMap<DeviceId, Vec<u64>>,
+    /// The counters of all rings, `published` and `released` by turns; then the exchange regions.
+    memory: Vec<u64>,
+    /// First word and bytes of each region.
+    regions: BTreeMap<DeviceId, (usize, u64)>,
+    /// What of it the device learns.
+    shares: Shares,
     /// Tokens written into each ring, and blocks given back.
     written: BTreeMap<RingId, u64>,
     released: BTreeMap<RingId, u64>,
@@ -284,6 +311,8 @@ pub struct Player<'p> {
     pub saved: BTreeMap<(u64, ChannelId), Vec<u8>>,
     /// How many periods it said had ended.
     pub ended: u64,
+    /// What the device's counters were when they were last looked at.
+    told: BTreeMap<RingId, u64>,
     /// Answers that tokens are not there yet, to make the device wait.
     rng: fastrand::Rng,
     lazy: bool,
@@ -298,32 +327,101 @@ impl<'p> Player<'p> {
         tokens: &'p TiVec<ChannelId, Vec<u8>>,
         lazy: bool,
     ) -> Self {
-        let region =
-            |c: &zbmd_ir::Calendar| (c.device, vec![0_u64; c.exchange_bytes.div_ceil(8) as usize]);
+        let mut words = 2 * plan.rings.len();
+        let mut region = |c: &zbmd_ir::Calendar| {
+            let (first, all) = (words, c.exchange_bytes.div_ceil(8));
+            words += all as usize;
+            (c.device, (first, 8 * all))
+        };
+        let regions = plan.calendars.iter().map(&mut region).collect();
         Self {
             graph: &program.graph,
             plan,
             device,
             tokens,
-            regions: plan.calendars.iter().map(region).collect(),
+            memory: vec![0; words],
+            regions,
+            shares: Shares::Regions,
             written: BTreeMap::new(),
             released: BTreeMap::new(),
             sent: BTreeMap::new(),
             saved: BTreeMap::new(),
             ended: 0,
+            told: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(7),
             lazy,
         }
     }
 
-    /// The regions, for a replay that lives no longer than this.
-    pub fn host_regions(&mut self) -> BTreeMap<DeviceId, HostRegion> {
-        let region = |(device, words): (&DeviceId, &mut Vec<u64>)| {
-            let bytes = 8 * words.len() as u64;
-            // SAFETY: the vector is never resized, and is touched between steps only, by the same thread.
-            (*device, unsafe { HostRegion::new(words.as_mut_ptr().cast(), bytes) })
-        };
-        self.regions.iter_mut().map(region).collect()
+    /// The same, with a device that learns more.
+    #[must_use]
+    pub fn sharing(mut self, shares: Shares) -> Self {
+        self.shares = shares;
+        self
+    }
+
+    /// What is shared, for a replay that lives no longer than this.
+    pub fn exchange(&mut self) -> Exchange {
+        let first = self.memory.as_mut_ptr();
+        // SAFETY: the vector is never resized, and is touched by the protocol of rings.
+        let region =
+            |at: usize, bytes| unsafe { HostRegion::new(first.wrapping_add(at).cast(), bytes) };
+        let regions =
+            self.regions.iter().map(|(device, (at, bytes))| (*device, region(*at, *bytes)));
+        let exchange = Exchange::new(regions.collect());
+        if self.shares == Shares::Regions {
+            return exchange;
+        }
+        let exchange = exchange.within(region(0, 8 * self.memory.len() as u64));
+        if self.shares == Shares::Memory {
+            return exchange;
+        }
+        let counters = (0..self.plan.rings.len()).map(|ring| [2 * ring, 2 * ring + 1]);
+        exchange.by_device(counters.map(|c| c.map(|word| region(word, 8))).collect())
+    }
+
+    /// A ring's counter: 0 for `published`, 1 for `released`.
+    pub fn counter(&self, ring: RingId, which: usize) -> &AtomicU64 {
+        assert!(2 * ring.index() + which < self.memory.len(), "{ring} is none of the plan's");
+        let word = self.memory.as_ptr().wrapping_add(2 * ring.index() + which);
+        // SAFETY: the word is accessed in this way only, by devices too.
+        unsafe { AtomicU64::from_ptr(word.cast_mut()) }
+    }
+
+    /// Everything that the device may wait for is there, once and for all.
+    pub fn be_idle(&self) {
+        for (ring, its) in self.plan.rings.iter_enumerated() {
+            let which = if its.from == self.device { 1 } else { 0 };
+            self.counter(ring, which).store(1 << 40, Ordering::Release);
+        }
+    }
+
+    /// Bytes of a device's region, which are this side's by the protocol of rings.
+    fn at(&mut self, device: DeviceId, offset: usize, len: usize) -> *mut u8 {
+        let (first, bytes) = self.regions[&device];
+        assert!((offset + len) as u64 <= bytes, "{offset} + {len} of {bytes}");
+        self.memory.as_mut_ptr().wrapping_add(first).cast::<u8>().wrapping_add(offset)
+    }
+
+    /// A counter of the device's is what it says, and never goes back.
+    fn look(&mut self, ring: RingId, which: usize, least: u64) {
+        let now = self.counter(ring, which).load(Ordering::Acquire);
+        let before = self.told.insert(ring, now).unwrap_or(0);
+        assert!(now >= least.max(before), "{ring}: {now} after {before}, told of {least}");
+    }
+
+    fn put(&mut self, device: DeviceId, offset: usize, bytes: &[u8]) {
+        let to = self.at(device, offset, bytes.len());
+        // SAFETY: checked against the region; nobody else touches them now.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    fn take(&mut self, device: DeviceId, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let from = self.at(device, offset, len);
+        // SAFETY: as in `put`.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        bytes
     }
 
     /// Runs `blocks` blocks through all stages.
@@ -337,12 +435,6 @@ impl<'p> Player<'p> {
             replay.step(period, known, self)?;
         }
         replay.drain(self)
-    }
-
-    fn bytes(&mut self, device: DeviceId) -> &mut [u8] {
-        let words = self.regions.get_mut(&device).expect("a region for every calendar");
-        // SAFETY: any initialised words are bytes; the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), 8 * words.len()) }
     }
 
     /// Bytes of a token, and where token `t` of a ring lies in its region.
@@ -375,10 +467,10 @@ impl Peers for Player<'_> {
         let all = &self.tokens[channel];
         for t in written..tokens {
             let (size, at) = self.place(ring, t);
-            let token = &all[t as usize * size..][..size];
-            self.bytes(to)[at..at + size].copy_from_slice(token);
+            self.put(to, at, &all[t as usize * size..][..size]);
         }
         self.written.insert(ring, tokens);
+        self.counter(ring, 0).store(tokens, Ordering::Release);
         Ok(true)
     }
 
@@ -397,10 +489,12 @@ impl Peers for Player<'_> {
         let from = self.sent.get(&ring).map_or(0, |s| s.len() / size) as u64;
         for t in from..tokens {
             let (size, at) = self.place(ring, t);
-            let token = self.bytes(to)[at..at + size].to_vec();
-            self.bytes(to)[at..at + size].fill(0xaa);
+            let token = self.take(to, at, size);
+            self.put(to, at, &vec![0xaa; size]);
             self.sent.entry(ring).or_default().extend(token);
         }
+        let block_tokens = self.plan.buffers[self.plan.rings[ring].buffer].block_tokens;
+        self.counter(ring, 1).store(tokens / block_tokens, Ordering::Release);
     }
 
     fn release(&mut self, ring: RingId, blocks: u64) {
@@ -411,8 +505,18 @@ impl Peers for Player<'_> {
         let first = (blocks - 1) * buffer.block_tokens;
         for t in first..first + buffer.block_tokens {
             let (size, at) = self.place(ring, t);
-            self.bytes(self.device)[at..at + size].fill(0x55);
+            self.put(self.device, at, &vec![0x55; size]);
         }
+    }
+
+    fn was_published(&mut self, ring: RingId, tokens: u64) {
+        self.look(ring, 0, tokens);
+        self.publish(ring, tokens);
+    }
+
+    fn was_released(&mut self, ring: RingId, blocks: u64) {
+        self.look(ring, 1, blocks);
+        self.release(ring, blocks);
     }
 
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {

@@ -4,18 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use zbmd_backends::cuda::{
-    self, Code, Device, Fault, Halt, Injection, Instance, Kept, Machine, OpenError, Options,
-    Replay, ReplayError, Site, Verdict,
+    self, Code, Device, Fault, Halt, Injection, Instance, Kept, Lacking, Machine, OpenError,
+    Options, Peers, Replay, ReplayError, Site, Stopped, Summary, Transport, Verdict,
 };
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{CompileOptions, compile_str};
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{DeviceId, KernelCode, Plan, PlanId, Program, State};
+use zbmd_ir::{DeviceId, KernelCode, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::gpu::{
-    Idle, Player, chain, distance, place, place_model, required, tame_inputs, tokens,
+    Idle, Player, Shares, chain, distance, place, place_model, required, tame_inputs, tokens,
 };
 
 const GPU: DeviceId = DeviceId(1);
@@ -51,29 +52,38 @@ fn replay(
     program: &Program,
     plan: &Plan,
     player: &mut Player<'_>,
+) -> Result<Replay, ReplayError> {
+    keeping(device, registry, program, plan, player, &mut Kept::default())
+}
+
+fn keeping(
+    device: &Arc<Device>,
+    registry: &Registry,
+    program: &Program,
+    plan: &Plan,
+    player: &mut Player<'_>,
     kept: &mut Kept,
 ) -> Result<Replay, ReplayError> {
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    Replay::new(device, registry, program, plan, calendar, &regions, kept)
+    Replay::keeping(device, registry, program, plan, calendar, &player.exchange(), kept)
 }
 
-/// What every ring has carried, and the state that is left on the GPU, beside the interpreter's; the bytes of constants
-/// that were not kept.
+/// What every ring has carried, and the state that is left on the GPU, beside the interpreter's; what was made for it.
 fn check(
     device: &Arc<Device>,
     registry: &Registry,
     program: &Program,
     blocks: u64,
-    lazy: bool,
+    (lazy, shares): (bool, Shares),
     tolerance: f64,
     kept: &mut Kept,
-) -> u64 {
+) -> Summary {
     let plan = &program.plans[PlanId(0)];
     let iterations = blocks * plan.block;
     let (tokens, want) = tokens(program, registry, &tame_inputs(program, iterations), iterations);
-    let mut player = Player::new(program, plan, GPU, &tokens, lazy);
-    let mut replay = replay(device, registry, program, plan, &mut player, kept).expect("a replay");
+    let mut player = Player::new(program, plan, GPU, &tokens, lazy).sharing(shares);
+    let made = keeping(device, registry, program, plan, &mut player, kept);
+    let mut replay = made.expect("a replay");
     assert_eq!(replay.summary().segments, 1);
     let mut state = State::initial(&program.graph);
     replay.load_state(&state).expect("a state");
@@ -100,8 +110,17 @@ fn check(
         let off = distance(token.dtype, &last(&state), &last(&want));
         assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
     }
-    replay.summary().uploaded
+    replay.summary()
 }
+
+/// What a device learns, whether others are late, and how tokens come and go then where the device can do it all.
+const WAYS: [(Shares, bool, Transport); 5] = [
+    (Shares::Regions, false, Transport::Staged),
+    (Shares::Regions, true, Transport::Staged),
+    (Shares::Memory, false, Transport::Fetched),
+    (Shares::Memory, true, Transport::Fetched),
+    (Shares::Counters, false, Transport::Device),
+];
 
 type Model = (&'static str, Block, fn(usize) -> bool, u64, f64);
 
@@ -134,18 +153,21 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
         let (device, machine) = soft(&Options::default());
         machine.check();
         let mut kept = Kept::default();
-        let mut run =
-            |lazy| check(&device, &registry, &program, blocks, lazy, tolerance, &mut kept);
-        let (first, second) = (run(false), run(true));
         let filters = model.starts_with("fm") || model.starts_with("cd2dat");
-        assert_eq!((first > 0, second), (filters, 0), "{model}: constants stay");
+        for (i, (shares, lazy, want)) in WAYS.into_iter().enumerate() {
+            let ways = (lazy, shares);
+            let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
+            assert_eq!(made.transport, want, "{model}");
+            assert_eq!(made.uploaded > 0, filters && i == 0, "{model}: constants stay");
+        }
         assert_eq!(machine.counts().allocations, usize::from(filters), "{model}: and nothing else");
         drop(kept);
         let counts = machine.counts();
         println!("{model}: {counts:?}");
         assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
-        let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
-        assert_eq!(kept, [0; 4], "{model}: not given back");
+        let kept =
+            [counts.allocations, counts.registered, counts.events, counts.graphs, counts.ready];
+        assert_eq!(kept, [0; 5], "{model}: not given back");
         assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
     }
 }
@@ -161,8 +183,7 @@ fn graphs_without_edges_are_noticed() {
     let (device, machine) = soft(&Options::default());
     machine.check();
     machine.cut();
-    let mut replay = replay(&device, &registry, &program, plan, &mut player, &mut Kept::default())
-        .expect("a replay");
+    let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
     replay.load_state(&State::initial(&program.graph)).expect("a state");
     // The chain is at work once all stages are.
     for period in 0..u64::from(plan.stages) {
@@ -193,7 +214,8 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
         }
         let program = verify(program).expect("objects are no matter of the verifier");
         let (device, machine) = soft(&Options::default());
-        check(&device, &registry, &program, 3, false, 1e-5, &mut Kept::default());
+        let ways = (false, Shares::Regions);
+        check(&device, &registry, &program, 3, ways, 1e-5, &mut Kept::default());
         let counts = machine.counts();
         let offered = if arch == "sm_80" { texts.len() } else { 0 };
         assert_eq!((counts.cubins, counts.modules), (offered, texts.len()), "{arch}, {takes}");
@@ -207,8 +229,10 @@ fn models_run_on_a_gpu_as_in_the_interpreter() {
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
         let mut kept = Kept::default();
-        for lazy in [false, true] {
-            check(&device, &registry, &program, blocks, lazy, tolerance, &mut kept);
+        for (shares, lazy, _) in WAYS {
+            let ways = (lazy, shares);
+            let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
+            println!("{model}, {shares:?}: {:?}", made.transport);
         }
     }
 }
@@ -225,7 +249,7 @@ fn constants_are_uploaded_once() {
         let plan = &program.plans[PlanId(0)];
         let none = program.graph.channels.iter().map(|_| vec![]).collect();
         let mut player = Player::new(&program, plan, GPU, &none, false);
-        let made = replay(&device, &registry, &program, plan, &mut player, &mut kept);
+        let made = keeping(&device, &registry, &program, plan, &mut player, &mut kept);
         let bytes = made.expect("a replay").summary().uploaded;
         (bytes / TAPS_BYTES, bytes > 0, machine.counts().allocations)
     };
@@ -268,6 +292,125 @@ fn filters(cutoffs: &[f64], registry: &Registry) -> Verified<Program> {
     place(&graph, &blobs, registry, Block::Fixed(1), EVERY)
 }
 
+/// What a device cannot do, the host does.
+#[test]
+fn without_registration_or_operations_on_words_the_host_goes_on() {
+    let registry = Registry::standard();
+    let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(1), SOME);
+    for (lacking, want) in [
+        (Lacking::Nothing, Transport::Device),
+        (Lacking::Signals, Transport::Fetched),
+        (Lacking::Registration, Transport::Staged),
+    ] {
+        let instance = Instance::software();
+        let machine = Arc::clone(instance.machine().expect("software"));
+        machine.lacks(lacking);
+        let listed = instance.find("cuda:0").expect("the only one");
+        let device = Device::open(&instance, &listed, &Options::default()).expect("a device");
+        let ways = (false, Shares::Counters);
+        let made = check(&device, &registry, &program, 4, ways, 1e-5, &mut Kept::default());
+        assert_eq!(made.transport, want, "{lacking:?}");
+        assert_eq!(machine.counts().signals > 0, want == Transport::Device);
+    }
+}
+
+/// A peer that does not release, or not even publish, in a run that is given up after a while.
+struct Silent {
+    publishes: bool,
+}
+
+impl Peers for Silent {
+    fn published(&mut self, _: RingId, _: u64, _: bool) -> Result<bool, Stopped> {
+        if self.publishes { Ok(true) } else { Err(Stopped) }
+    }
+    fn wait_released(&mut self, _: RingId, blocks: u64) -> Result<(), Stopped> {
+        if blocks == 0 { Ok(()) } else { Err(Stopped) }
+    }
+    fn publish(&mut self, _: RingId, _: u64) {}
+    fn release(&mut self, _: RingId, _: u64) {}
+}
+
+/// All that a device receives is there, and nobody takes what it sends.
+fn publish_all(player: &Player<'_>, plan: &Plan) {
+    for (ring, _) in plan.rings.iter_enumerated().filter(|(_, ring)| ring.to == GPU) {
+        player.counter(ring, 0).store(1 << 40, Ordering::Release);
+    }
+}
+
+/// Whatever a device waits for: tokens that never come, or places that are never given back.
+#[test]
+fn a_device_that_waits_for_a_silent_peer_is_let_go() {
+    let program = chain(3, &Registry::standard());
+    let plan = &program.plans[PlanId(0)];
+    let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    for publishes in [false, true] {
+        let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+        player = player.sharing(Shares::Counters);
+        let (device, machine) = soft(&Options::default());
+        let registry = Registry::standard();
+        let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
+        if publishes {
+            publish_all(&player, plan);
+        }
+        let mut steps = (0..20).map(|period| replay.step(period, None, &mut Silent { publishes }));
+        assert_eq!(steps.find_map(Result::err), Some(Halt::Stopped));
+        assert!(machine.is_waiting());
+        replay.let_go().expect("it goes on at once");
+        assert!(!machine.is_waiting() && device.is_alive());
+        drop(replay);
+        assert_eq!((machine.counts().registered, machine.counts().allocations), (0, 0));
+    }
+}
+
+/// Where all is there that it waits for, as far as the host sees, a device that does not end hangs.
+#[test]
+fn a_device_that_hangs_is_told_from_one_that_waits() {
+    let program = chain(3, &Registry::standard());
+    let plan = &program.plans[PlanId(0)];
+    let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let (device, machine) = soft(&Options::default());
+    let registry = Registry::standard();
+    let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+    player = player.sharing(Shares::Counters);
+    let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
+    publish_all(&player, plan);
+    replay.set_patience(50_000_000);
+    let halt = (0..20).find_map(|period| replay.step(period, None, &mut Idle).err());
+    assert!(matches!(halt, Some(Halt::Fault(Fault::Hung { .. }))), "{halt:?}");
+    assert!(machine.is_waiting() && !device.is_alive());
+    // Nobody may take the memory from a device that is left to itself.
+    std::mem::forget(player);
+}
+
+/// After a loss the driver is not asked for anything any more, and the words that it may still look at stay as they are.
+#[test]
+fn a_dead_device_is_not_let_go() {
+    let program = chain(3, &Registry::standard());
+    let plan = &program.plans[PlanId(0)];
+    let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
+    let (device, machine) = soft(&Options::default());
+    let registry = Registry::standard();
+    let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
+    player = player.sharing(Shares::Counters);
+    let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
+    machine.inject(Some(Injection { site: Site::Signal, after: 0, code: Some(Code(700)) }));
+    let lost =
+        (0..4).find_map(|period| replay.step(period, None, &mut Silent { publishes: false }).err());
+    let lost = lost.expect("it waits for words in every period");
+    assert!(matches!(lost, Halt::Fault(Fault::Lost { site: Site::Signal, .. })), "{lost}");
+    machine.inject(None);
+    let before = machine.counts();
+    replay.let_go().expect("nothing is done");
+    drop(replay);
+    assert_eq!(machine.counts(), before);
+    assert_eq!(before.registered, 1);
+    for ring in plan.rings.keys() {
+        let counters = [0, 1].map(|which| player.counter(ring, which));
+        let counters = counters.map(|c| c.load(Ordering::Relaxed));
+        assert_eq!(counters, [0, 0]);
+    }
+}
+
 #[test]
 fn arenas_are_one_allocation_unless_told_otherwise() {
     let registry = Registry::standard();
@@ -277,8 +420,7 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     let made = |options: &Options, player: &mut Player<'_>| {
         let (device, machine) = soft(options);
-        let kept = &mut Kept::default();
-        let replay = replay(&device, &registry, &program, plan, player, kept)?;
+        let replay = replay(&device, &registry, &program, plan, player)?;
         Ok((machine.counts().allocations, replay.summary().bytes))
     };
     let (whole, bytes) = made(&Options::default(), &mut player).expect("fits");
@@ -296,19 +438,19 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
 }
 
 /// A replay of a chain on a device that fails as told, from its making to its end.
-fn fails(program: &Program, injection: Injection) -> Option<Fault> {
+fn fails(program: &Program, shares: Shares, injection: Injection) -> Option<Fault> {
     let registry = Registry::standard();
     let (device, machine) = soft(&Options::default());
     machine.inject(Some(injection));
     let plan = &program.plans[PlanId(0)];
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
-    let mut player = Player::new(program, plan, GPU, &tokens, false);
+    let mut player = Player::new(program, plan, GPU, &tokens, false).sharing(shares);
+    player.be_idle();
     let halted = |halt| match halt {
         Halt::Fault(fault) => ReplayError::Fault(fault),
         Halt::Stopped => panic!("nobody stops it"),
     };
-    let kept = &mut Kept::default();
-    let made = replay(&device, &registry, program, plan, &mut player, kept);
+    let made = replay(&device, &registry, program, plan, &mut player);
     let run = made.and_then(|mut replay| {
         replay.set_patience(1_000_000);
         replay.load_state(&State::initial(&program.graph))?;
@@ -340,15 +482,17 @@ fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
                 if code.is_none() && site != Site::Query {
                     continue;
                 }
-                let injection = Injection { site, after, code: code.map(Code) };
-                let Some(fault) = fails(&program, injection) else { continue };
-                reported += 1;
-                assert_eq!(fault.verdict(), verdict, "{injection:?}: {fault}");
-                let hung = matches!(fault, Fault::Hung { .. });
-                assert!(hung == code.is_none(), "{injection:?}: {fault}");
-                assert!(hung || fault.to_string().contains(site.name()), "{fault}");
+                for shares in [Shares::Regions, Shares::Counters] {
+                    let injection = Injection { site, after, code: code.map(Code) };
+                    let Some(fault) = fails(&program, shares, injection) else { continue };
+                    reported += 1;
+                    assert_eq!(fault.verdict(), verdict, "{injection:?}: {fault}");
+                    let hung = matches!(fault, Fault::Hung { .. });
+                    assert!(hung == code.is_none(), "{injection:?}: {fault}");
+                    assert!(hung || fault.to_string().contains(site.name()), "{fault}");
+                }
             }
         }
     }
-    assert!(reported > 80, "only {reported} faults");
+    assert!(reported > 200, "only {reported} faults");
 }

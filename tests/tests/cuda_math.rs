@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use zbmd_backends::cuda::{Device, Instance, Kept, Options, Replay};
+use zbmd_backends::cuda::{Device, Instance, Options, Replay};
 use zbmd_backends::op::Registry;
 use zbmd_compiler::{
     CompileOptions, Compiled, Diagnostics, GraphBuilder, MachineChoice, Math, compile_file,
@@ -41,9 +41,8 @@ fn off(program: &Program) -> f64 {
     let (tokens, _) = tokens(program, &registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    let replay =
-        Replay::new(&device, &registry, program, plan, calendar, &regions, &mut Kept::default());
+    let exchange = player.exchange();
+    let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let mut replay = replay.expect("a replay");
     replay.load_state(&State::initial(&program.graph)).expect("a state");
     for period in 0..u64::from(plan.stages) {
@@ -138,17 +137,9 @@ fn a_device_that_is_too_old_refuses_the_calendar_with_both_numbers() {
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    let refused = Replay::new(
-        &device,
-        &Registry::standard(),
-        program,
-        plan,
-        calendar,
-        &regions,
-        &mut Kept::default(),
-    )
-    .map(drop);
+    let exchange = player.exchange();
+    let refused =
+        Replay::new(&device, &Registry::standard(), program, plan, calendar, &exchange).map(drop);
     let said = refused.expect_err("the device is too old").to_string();
     let expected =
         "cuda:0: products in tf32 need compute capability 8.0, the device has 7.5; compile for";

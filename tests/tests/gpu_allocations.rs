@@ -9,7 +9,7 @@ use zbmd_backends::gpu::{Device, Kept};
 use zbmd_backends::op::Registry;
 use zbmd_backends::{cuda, vulkan};
 use zbmd_ir::{DeviceId, PlanId};
-use zbmd_tests::gpu::{Idle, Player, chain, open, required, tokens};
+use zbmd_tests::gpu::{Idle, Player, Shares, chain, open, required, tokens};
 use zbmd_tests::run::random_inputs;
 
 struct Counting;
@@ -44,16 +44,17 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Periods of a chain of 20 slots, all but the first few of them counted; how often memory was asked for or given back.
-fn allocations(device: &Device) -> u64 {
+fn allocations(device: &Device, shares: Shares) -> u64 {
     let registry = Registry::standard();
     let program = chain(20, &registry);
     let plan = &program.plans[PlanId(0)];
     let (tokens, _) =
         tokens(&program, &registry, &random_inputs(&program, plan.block, 1), plan.block);
-    let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false);
+    let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false).sharing(shares);
+    player.be_idle();
     let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
-    let regions = player.host_regions();
-    let replay = device.replay(&registry, &program, plan, calendar, &regions, &mut Kept::default());
+    let (exchange, kept) = (player.exchange(), &mut Kept::default());
+    let replay = device.replay(&registry, &program, plan, calendar, &exchange, kept);
     let mut replay = replay.expect("a replay");
     for period in 0..100 {
         COUNTED.set(period >= u64::from(plan.stages));
@@ -67,20 +68,28 @@ fn allocations(device: &Device) -> u64 {
 #[test]
 fn steady_periods_allocate_nothing() {
     let Some(device) = open(false, &vulkan::Options::default()) else { return };
-    assert_eq!(allocations(&Device::Vulkan(device)), 0);
+    assert_eq!(allocations(&Device::Vulkan(device), Shares::Counters), 0);
 }
 
 #[test]
 fn steady_periods_of_cuda_allocate_nothing() {
-    let instance = Instance::software();
-    let listed = instance.find("cuda:0").expect("the only one");
-    let device = cuda::Device::open(&instance, &listed, &cuda::Options::default());
-    let machine = instance.machine().expect("software");
-    // What the device does in software takes memory, as a GPU does not; everything on the way to it is the real thing.
-    machine.idle();
-    assert_eq!(allocations(&Device::Cuda(device.expect("nothing is injected"))), 0);
-    // The chain has nothing to do in the first period.
-    assert_eq!(machine.counts().launches, 99, "a launch a period, and nothing else");
+    for shares in [Shares::Regions, Shares::Memory, Shares::Counters] {
+        let instance = Instance::software();
+        let listed = instance.find("cuda:0").expect("the only one");
+        let device = cuda::Device::open(&instance, &listed, &cuda::Options::default());
+        let machine = instance.machine().expect("software");
+        // What the device does in software takes memory, as a GPU does not; everything on the way to it is the real
+        // thing.
+        machine.idle();
+        let device = Device::Cuda(device.expect("nothing is injected"));
+        assert_eq!(allocations(&device, shares), 0, "{shares:?}");
+        // The chain has nothing to do in the first period.
+        let counts = machine.counts();
+        assert_eq!(counts.launches, 99, "a launch a period, and nothing else");
+        // A wait for tokens, a release, a wait for a place but where all are free at first, a publication.
+        let signals = if shares == Shares::Counters { 4 * 99 - 2 } else { 0 };
+        assert_eq!(counts.signals, signals, "{shares:?}");
+    }
 }
 
 #[test]
@@ -90,7 +99,12 @@ fn steady_periods_on_a_gpu_allocate_nothing() {
         cuda::Device::open(&instance, &listed, &cuda::Options::default())
     });
     match opened {
-        Ok(device) => assert_eq!(allocations(&Device::Cuda(device)), 0),
+        Ok(device) => {
+            let device = Device::Cuda(device);
+            for shares in [Shares::Regions, Shares::Memory, Shares::Counters] {
+                assert_eq!(allocations(&device, shares), 0, "{shares:?}");
+            }
+        }
         Err(error) if required("cuda") => panic!("ZBMD_REQUIRE names cuda, but {error}"),
         Err(error) => eprintln!("SKIPPED, not run on a GPU: {error}"),
     }

@@ -19,7 +19,7 @@ mod linux {
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::time::{Duration, Instant};
 
     use zbmd_backends::gpu::Device;
@@ -42,9 +42,20 @@ mod linux {
     const GPUS: Isolation = Isolation::GpuProcesses { program: None };
     /// How the first GPU that is opened while this names a file that is not there is to fail; see [`fail_as_told`].
     const FAIL: &str = "ZBMD_TEST_FAIL";
+    /// Which driver CUDA's devices have.
+    const DRIVER: &str = "ZBMD_CUDA_DRIVER";
 
     /// Whether the GPU is one of CUDA's now, and not of Vulkan's.
     static CUDA: AtomicBool = AtomicBool::new(false);
+
+    /// The device in software that this process has opened last.
+    static SOFT: Mutex<Option<Arc<cuda::Machine>>> = Mutex::new(None);
+
+    /// Words that the queue of that device has waited for or stored.
+    fn signals() -> usize {
+        let soft = SOFT.lock().unwrap_or_else(PoisonError::into_inner);
+        soft.as_ref().map_or(0, |machine| machine.counts().signals)
+    }
 
     fn is_cuda() -> bool {
         CUDA.load(Ordering::Relaxed)
@@ -267,8 +278,13 @@ mod linux {
                 let mut options = options(isolation.clone());
                 options.checksums = checksums;
                 options.supervised = supervise.then(|| supervised(&engine, "Supervision()", None));
+                let before = signals();
                 let told = live(&engine, feed, options);
                 let outcome = told.outcome.unwrap_or_else(|e| panic!("{isolation:?}: {e}"));
+                if is_cuda() && isolation == Isolation::Threads && !required("cuda") {
+                    let by_device = !checksums && driver() == "software";
+                    assert_eq!(signals() > before, by_device, "checksums {checksums}");
+                }
                 assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
                 assert_eq!(outcome.state, plain.outcome.as_ref().expect("well").state);
                 let workers = &outcome.report.plans[0].workers;
@@ -394,6 +410,8 @@ mod linux {
         let faults =
             Some("Inject(kinds: [stop], every: (\"400ms\", \"800ms\"), count: 4, seed: 6)");
         disturbed(Losses::Single, &GPUS, faults, 1);
+        // Here it may be the CPU's worker, too: the GPU waits for it until it is let go.
+        disturbed(Losses::Single, &PROCESSES, faults, 1);
     }
 
     fn corrupted() {
@@ -427,6 +445,10 @@ mod linux {
 
     /// Makes the first device that is opened fail, as the end of the note's name says.
     fn fail_as_told(device: &Device) {
+        if let Device::Cuda(device) = device {
+            let machine = device.instance().machine().cloned();
+            *SOFT.lock().unwrap_or_else(PoisonError::into_inner) = machine;
+        }
         let Some(note) = std::env::var_os(FAIL).map(PathBuf::from) else { return };
         if std::fs::File::create_new(&note).is_err() {
             return;
@@ -585,6 +607,19 @@ mod linux {
         CUDA.store(false, Ordering::Relaxed);
     }
 
+    /// What the variable says.
+    fn driver() -> String {
+        std::env::var(DRIVER).unwrap_or_default()
+    }
+
+    /// Runs a test where the device lacks something, so that the host does more.
+    fn lacking(what: &str, test: fn()) {
+        let whole = driver();
+        set(DRIVER, Some(format!("{whole},{what}")));
+        with_cuda(test);
+        set(DRIVER, Some(whole));
+    }
+
     pub(super) fn main() {
         zbmd_executor::testing::on_open(fail_as_told);
         zbmd_executor::serve_if_worker(&registry());
@@ -592,9 +627,9 @@ mod linux {
         // On a GPU, a fault that only software brings about does not come about: see also `lost`.
         let on_gpu = required("cuda");
         if !on_gpu {
-            set("ZBMD_CUDA_DRIVER", Some("software".to_owned()));
+            set(DRIVER, Some("software".to_owned()));
         }
-        let cuda: [Test; 9] = [
+        let cuda: [Test; 12] = [
             ("cuda models", || with_cuda(models)),
             ("cuda anywhere", || with_cuda(anywhere)),
             ("cuda killed", || with_cuda(killed)),
@@ -604,8 +639,11 @@ mod linux {
             ("cuda missing", || with_cuda(missing)),
             ("cuda lost", || with_cuda(lost)),
             ("cuda unsupervised", || with_cuda(unsupervised)),
+            ("cuda models without signals", || lacking("signals", models)),
+            ("cuda anywhere without signals", || lacking("signals", anywhere)),
+            ("cuda anywhere without registration", || lacking("registration", anywhere)),
         ];
-        harness::run(&cuda[..if on_gpu { 8 } else { 9 }], || true);
+        harness::run(&cuda[..if on_gpu { 8 } else { 12 }], || true);
         let tests: [Test; 12] = [
             ("models", models),
             ("tensors", tensors),

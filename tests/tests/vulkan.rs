@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
-    Device, Fault, Halt, Injected, Injection, Instance, Kept, Options, Replay, ReplayError, Site,
+    Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
 };
 use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
@@ -30,17 +30,9 @@ struct Case<'a> {
 impl Case<'_> {
     fn replay(&self, device: &Arc<Device>, player: &mut Player<'_>) -> Replay {
         let calendar = self.plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-        let regions = player.host_regions();
-        Replay::new(
-            device,
-            self.registry,
-            self.program,
-            self.plan,
-            calendar,
-            &regions,
-            &mut Kept::default(),
-        )
-        .unwrap_or_else(|e| panic!("{e}"))
+        let exchange = player.exchange();
+        Replay::new(device, self.registry, self.program, self.plan, calendar, &exchange)
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// What every ring has carried, and the state that is left on the GPU, beside the interpreter's.
@@ -151,15 +143,7 @@ fn arenas_are_cut_where_buffers_are_small() {
     let (tokens, _) = tokens(&program, &registry, &tame_inputs(&program, plan.block), plan.block);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let refused = Replay::new(
-        &small,
-        &registry,
-        &program,
-        plan,
-        calendar,
-        &player.host_regions(),
-        &mut Kept::default(),
-    );
+    let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.exchange());
     let Err(ReplayError::TooLarge { limit: 256, bytes, .. }) = refused else {
         panic!("a buffer that no bank holds was accepted")
     };
@@ -176,9 +160,8 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &tokens, false);
     let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let regions = player.host_regions();
-    let replay =
-        Replay::new(&device, &registry, program, plan, calendar, &regions, &mut Kept::default());
+    let exchange = player.exchange();
+    let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let run = replay.and_then(|mut replay| {
         replay.load_state(&State::initial(&program.graph))?;
         for period in 0..8 {

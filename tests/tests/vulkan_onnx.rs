@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{Device, Kept, Options, Replay};
+use zbmd_backends::vulkan::{Device, Options, Replay};
 use zbmd_compiler::{CompileOptions, MachineChoice, compile_file, graph_of_file, read_npy};
 use zbmd_ir::{BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Role, State, TiVec};
 use zbmd_scheduler::Block;
@@ -60,10 +60,9 @@ fn on_gpu(
     let Some(calendar) = plan.calendars.iter().find(|c| c.device == GPU) else { return vec![] };
     let (tokens, _) = tokens(&program, &registry, inputs, blocks);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
-    let regions = player.host_regions();
-    let mut replay =
-        Replay::new(device, &registry, &program, plan, calendar, &regions, &mut Kept::default())
-            .unwrap_or_else(|e| panic!("{e}"));
+    let exchange = player.exchange();
+    let mut replay = Replay::new(device, &registry, &program, plan, calendar, &exchange)
+        .unwrap_or_else(|e| panic!("{e}"));
     replay.load_state(&State::initial(&program.graph)).expect("a state");
     player.run(&mut replay, blocks).expect("a run");
     let sent = std::mem::take(&mut player.sent);

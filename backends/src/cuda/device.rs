@@ -13,6 +13,7 @@ use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch
 use super::error::{Fault, OpenError, Said};
 use super::instance::{Instance, Listed};
 use super::ptx;
+use super::registered::Registered;
 use crate::kernels::Caps;
 use crate::kernels::lang::Kernel;
 use crate::replay::Home;
@@ -102,7 +103,7 @@ impl Device {
     }
 
     /// Gives something back, unless the device is lost.
-    fn give_back(&self, call: impl FnOnce(&dyn Driver)) {
+    pub(super) fn give_back(&self, call: impl FnOnce(&dyn Driver)) {
         if self.is_alive() && self.driver.bind().is_ok() {
             call(&*self.driver);
         }
@@ -154,10 +155,21 @@ impl Device {
     /// # Errors
     /// [`Fault::Hung`] after `timeout_ns`.
     pub(super) fn wait(&self, event: Event, value: u64, timeout_ns: u64) -> Result<(), Fault> {
+        self.wait_until(event, value, timeout_ns, &mut || false)
+    }
+
+    /// The same, or until `done` says true, which is asked before each look.
+    pub(super) fn wait_until(
+        &self,
+        event: Event,
+        value: u64,
+        timeout_ns: u64,
+        done: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
         const BUSY: Duration = Duration::from_micros(200);
         const PAUSE: Duration = Duration::from_micros(20);
         let start = Instant::now();
-        while !self.call(|driver| driver.query(event))? {
+        while !done() && !self.call(|driver| driver.query(event))? {
             let waited = start.elapsed();
             if waited.as_nanos() > timeout_ns.into() {
                 let waited_ms = timeout_ns / 1_000_000;
@@ -196,8 +208,14 @@ impl Drop for Device {
 pub struct Bank {
     pub(super) at: Address,
     pub(super) bytes: u64,
-    pub(super) home: Home,
-    device: Arc<Device>,
+    owner: Owner,
+}
+
+/// Who takes the memory back.
+enum Owner {
+    Driver(Home, Arc<Device>),
+    /// It is lent: others' on the host.
+    Others(#[expect(dead_code, reason = "keeps the memory registered")] Arc<Registered>),
 }
 
 impl Bank {
@@ -209,13 +227,18 @@ impl Bank {
             Home::Host => driver.alloc_host(bytes),
         });
         let at = at.map_err(|fault| fault.wanting(bytes))?;
-        Ok(Self { at, bytes, home, device: Arc::clone(device) })
+        Ok(Self { at, bytes, owner: Owner::Driver(home, Arc::clone(device)) })
+    }
+
+    /// Memory of others.
+    pub(super) fn adopt(registered: Arc<Registered>) -> Self {
+        Self { at: registered.at, bytes: registered.bytes, owner: Owner::Others(registered) }
     }
 
     /// Where the host sees a range of the bank.
     pub(super) fn host(&self, at: u64, len: usize) -> *mut u8 {
         assert!(at + len as u64 <= self.bytes, "{at} + {len} of a bank of {}", self.bytes);
-        assert_eq!(self.home, Home::Host, "a bank that the host sees");
+        assert!(matches!(self.owner, Owner::Driver(Home::Host, _)), "a bank that the host sees");
         (self.at + at) as *mut u8
     }
 }
@@ -223,7 +246,8 @@ impl Bank {
 impl Drop for Bank {
     fn drop(&mut self) {
         // Owners drop banks only when nothing in the queue uses them.
-        self.device.give_back(|driver| match self.home {
+        let Owner::Driver(home, device) = &self.owner else { return };
+        device.give_back(|driver| match home {
             Home::Device => driver.free(self.at),
             Home::Host => driver.free_host(self.at),
         });

@@ -51,6 +51,20 @@ pub(super) struct Launch {
     pub(super) words: Box<[u32]>,
 }
 
+/// One operation on a word of 64 bits, done by the queue itself when it comes to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Signal {
+    /// In registered memory, a multiple of 8.
+    pub(super) at: Address,
+    pub(super) value: u64,
+    /// Waits until the word is at least the value, as numbers with a sign; else stores it, after all that came before in
+    /// the queue, for the whole system.
+    pub(super) waits: bool,
+}
+
+/// Operations of one batch at most.
+pub(super) const MAX_SIGNALS: usize = 32;
+
 /// A driver with one device open. What it makes, it takes back by the function named alike; what is not taken back is
 /// gone with the process.
 pub(super) trait Driver: Send + Sync {
@@ -64,6 +78,11 @@ pub(super) trait Driver: Send + Sync {
     fn alloc_host(&self, bytes: u64) -> Result<Address, Said>;
     fn free_host(&self, at: Address);
 
+    /// Lets the device reach memory of the host's that is there already, whole pages, until `unregister`; where it sees
+    /// it.
+    fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said>;
+    fn unregister(&self, first: *mut u8);
+
     /// The entry of a module, which stays loaded as long as the device is open.
     fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said>;
 
@@ -71,6 +90,11 @@ pub(super) trait Driver: Send + Sync {
     fn zero(&self, at: Address, bytes: u64) -> Result<(), Said>;
     /// Puts a copy into the queue.
     fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said>;
+
+    /// The same, between a wait and a store of [`Self::signal`]'s.
+    fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said>;
+    /// Puts operations on words into the queue, [`MAX_SIGNALS`] at most; none is nothing.
+    fn signal(&self, signals: &[Signal]) -> Result<(), Said>;
 
     fn event(&self) -> Result<Event, Said>;
     fn free_event(&self, event: Event);

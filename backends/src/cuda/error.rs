@@ -100,6 +100,8 @@ const CODES: &[(i32, &str, Cause)] = &[
     (702, "CUDA_ERROR_LAUNCH_TIMEOUT", Cause::LaunchTimeout),
     (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", Cause::ContextGone),
     (710, "CUDA_ERROR_ASSERT", Cause::Trap),
+    (712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", Cause::Other),
+    (713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", Cause::Other),
     (714, "CUDA_ERROR_HARDWARE_STACK_ERROR", Cause::Trap),
     (715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", Cause::Trap),
     (716, "CUDA_ERROR_MISALIGNED_ADDRESS", Cause::IllegalAddress),
@@ -179,10 +181,14 @@ sites! {
     Stream "cuStreamCreate",
     Alloc "cuMemAlloc",
     AllocHost "cuMemHostAlloc",
+    Register "cuMemHostRegister",
+    Pointer "cuMemHostGetDevicePointer",
     Load "cuModuleLoadDataEx",
     Function "cuModuleGetFunction",
     Zero "cuMemsetD8Async",
     Copy "cuMemcpyAsync",
+    Give "cuMemcpyAsync",
+    Signal "cuStreamBatchMemOp",
     Event "cuEventCreate",
     Record "cuEventRecord",
     Query "cuEventQuery",
@@ -234,7 +240,9 @@ impl Fault {
         match self {
             Fault::Lost { .. } | Fault::Hung { .. } => true,
             Fault::OutOfMemory { site, .. } | Fault::Other { site, .. } => {
-                matches!(site, Site::Query | Site::Record | Site::Launch)
+                // Part of a submission that is in the queue already waits, maybe, for what will not come.
+                let submits = matches!(site, Site::Give | Site::Signal | Site::Launch);
+                submits || matches!(site, Site::Query | Site::Record)
             }
         }
     }

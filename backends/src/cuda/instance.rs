@@ -1,12 +1,13 @@
 //! The driver, and what devices there are.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::driver::Driver;
 use super::error::{Code, Fault, OpenError, Unavailable};
+use super::registered::Registered;
 use super::sys::{Api, Cuda, attribute, text};
 use crate::devices;
 use crate::kernels::{Caps, Needs};
@@ -14,14 +15,28 @@ use crate::kernels::{Caps, Needs};
 /// The oldest architecture that the printed code is for: Volta.
 const MIN_ARCH: (u32, u32) = (7, 0);
 
-/// Set to `software` in the environment of tests to have [`Instance::software`] loaded.
+/// Set to `software` in the environment of tests to have [`Instance::software`] loaded. After a comma follows what it
+/// lacks: `signals` or `registration`.
 #[cfg(any(test, feature = "testing"))]
 const SOFTWARE: &str = "ZBMD_CUDA_DRIVER";
+
+#[cfg(any(test, feature = "testing"))]
+fn software(value: &str) -> Option<super::soft::Lacking> {
+    use super::soft::Lacking;
+    match value {
+        "software" => Some(Lacking::Nothing),
+        "software,signals" => Some(Lacking::Signals),
+        "software,registration" => Some(Lacking::Registration),
+        _ => None,
+    }
+}
 
 /// The driver of this machine. Kept while any device of it is open.
 pub struct Instance {
     source: Source,
     version: i32,
+    /// Memory of others that devices of this process reach.
+    pub(super) registered: Mutex<Vec<Weak<Registered>>>,
 }
 
 enum Source {
@@ -37,27 +52,30 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
+    fn new(source: Source, version: i32) -> Arc<Instance> {
+        Arc::new(Instance { source, version, registered: Mutex::default() })
+    }
+
     /// Loads the driver.
     ///
     /// # Errors
     /// [`Unavailable`] without a driver, with too old a one, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
         #[cfg(any(test, feature = "testing"))]
-        if std::env::var_os(SOFTWARE).is_some_and(|v| v == "software") {
-            return Ok(Self::software());
+        if let Some(lacking) = std::env::var(SOFTWARE).ok().as_deref().and_then(software) {
+            let instance = Self::software();
+            instance.machine().into_iter().for_each(|machine| machine.lacks(lacking));
+            return Ok(instance);
         }
         let (api, version) = Api::load()?;
-        Ok(Arc::new(Instance { source: Source::Cuda(Box::new(api)), version }))
+        Ok(Self::new(Source::Cuda(Box::new(api)), version))
     }
 
     /// A driver in software, with one device, which runs the printed code slowly: for tests of everything but the real
     /// driver.
     #[cfg(any(test, feature = "testing"))]
     pub fn software() -> Arc<Instance> {
-        Arc::new(Instance {
-            source: Source::Software(super::soft::Machine::new()),
-            version: 12_000,
-        })
+        Self::new(Source::Software(super::soft::Machine::new()), 12_000)
     }
 
     /// The software behind [`Self::software`].
@@ -87,7 +105,7 @@ impl Instance {
         let api = match &self.source {
             Source::Cuda(api) => api,
             #[cfg(any(test, feature = "testing"))]
-            Source::Software(_) => return Ok(vec![super::soft::listed()]),
+            Source::Software(machine) => return Ok(vec![machine.listed()]),
         };
         let refused = |code: i32| Unavailable(format!("cuDeviceGetCount says {}", Code(code)));
         let mut count = 0;
@@ -138,6 +156,7 @@ impl Instance {
             memory_bits: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
             memory_bytes: memory as u64,
             groups: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
+            signals: number(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? != 0,
             caps: Caps {
                 has: Needs { f64: true, i64: true, bytes: true, halves: true },
                 bindings: MAX_BINDINGS,
@@ -201,6 +220,8 @@ pub struct Listed {
     pub memory_bytes: u64,
     /// Groups of one run at most.
     pub groups: u32,
+    /// Whether its queue waits for, and stores, words of 64 bits itself: stream memory operations.
+    pub signals: bool,
     /// What kernels can do there.
     pub caps: Caps,
     pub(super) device: i32,

@@ -21,6 +21,7 @@ mod instance;
 mod misdeed;
 mod ptx;
 mod queue;
+mod registered;
 #[cfg(any(test, feature = "testing"))]
 mod soft;
 mod sys;
@@ -36,8 +37,8 @@ pub use self::instance::{Instance, Listed, list};
 #[cfg(any(test, feature = "testing"))]
 pub use self::misdeed::Misdeed;
 #[cfg(any(test, feature = "testing"))]
-pub use self::soft::{Counts, Injection, Machine};
-pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
+pub use self::soft::{Counts, Injection, Lacking, Machine};
+pub use crate::replay::{Exchange, HostRegion, Peers, Stopped, Summary, Transport};
 
 /// A CUDA device's calendar, ready to run.
 pub type Replay = crate::replay::Replay<queue::Queue>;

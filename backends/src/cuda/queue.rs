@@ -1,20 +1,23 @@
 //! Calendars' lists of commands as graphs: a node for each command, an edge where data asks for it and nowhere else.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
+use zbmd_ir::{Actor, Calendar, Plan, Program};
 
 use super::cubins::Cubins;
 use super::device::{Bank, Device, Draft, Mark, Ready};
-use super::driver::{Address, Function, Launch, Node};
+use super::driver::{Address, Driver, Function, Launch, MAX_SIGNALS, Node, Signal};
 use super::edges::Edges;
-use super::error::Fault;
+use super::error::{Fault, Said};
+use super::registered::Registered;
 use super::{GpuCall, Kept, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
-use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run};
+use crate::replay::{
+    Command, Exchange, Handover, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range,
+    Run,
+};
 
 /// Marks in use at a time: launches beyond that are waited for by a later one's mark.
 const MARKS: u64 = 16;
@@ -41,9 +44,6 @@ pub(super) struct Work {
 impl Replay {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, makes the graphs.
     ///
-    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any; `kept` the constants that the device has, and then those that it has now.
-    ///
     /// # Errors
     /// See [`ReplayError`].
     ///
@@ -55,11 +55,29 @@ impl Replay {
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
+    ) -> Result<Replay, ReplayError> {
+        Self::keeping(device, registry, program, plan, calendar, exchange, &mut Kept::default())
+    }
+
+    /// The same with the constants that the device has, which then are those that it has now.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn keeping(
+        device: &Arc<Device>,
+        registry: &Registry,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+        exchange: &Exchange,
         kept: &mut Kept,
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device, Cubins::of(program, device.listed().arch))?;
-        Self::prepare(queue, registry, program, plan, calendar, regions, kept)
+        Self::prepare(queue, registry, program, plan, calendar, exchange, kept)
     }
 }
 
@@ -117,6 +135,29 @@ impl Work {
         }
     }
 
+    /// Puts what a submission does besides its list into the queue: words in batches, between copies.
+    fn hand_over(&self, driver: &dyn Driver, steps: &[Handover]) -> Result<(), Said> {
+        let mut batch = [Signal::default(); MAX_SIGNALS];
+        let mut count = 0;
+        for step in steps {
+            let (word, value, waits) = match *step {
+                Handover::Wait { word, least } => (word, least, true),
+                Handover::Write { word, value } => (word, value, false),
+                Handover::Copy { from, to } => {
+                    driver.signal(&batch[..std::mem::take(&mut count)])?;
+                    driver.give(self.address(from), self.address(to), from.len())?;
+                    continue;
+                }
+            };
+            if count == MAX_SIGNALS {
+                driver.signal(&batch[..std::mem::take(&mut count)])?;
+            }
+            batch[count] = Signal { at: self.address(word), value, waits };
+            count += 1;
+        }
+        driver.signal(&batch[..count])
+    }
+
     /// The graph of commands, and the number of its edges.
     pub(super) fn graph(&self, commands: &[&Command]) -> Result<(Ready, usize), Fault> {
         let draft = Draft::new(&self.device)?;
@@ -149,7 +190,7 @@ impl Work {
 }
 
 impl Queue {
-    fn new(device: &Arc<Device>, cubins: Cubins) -> Result<Self, Fault> {
+    pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Result<Self, Fault> {
         let marks: Result<Vec<Mark>, Fault> = (0..MARKS).map(|_| Mark::new(device)).collect();
         Ok(Self {
             device: Arc::clone(device),
@@ -186,10 +227,10 @@ impl crate::replay::Queue for Queue {
 
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
         let bank = Bank::new(&self.device, bytes, home)?;
-        Ok(self.adopt(Arc::new(bank)))
+        Ok(self.take(Arc::new(bank)))
     }
 
-    fn adopt(&mut self, bank: Arc<Bank>) -> u32 {
+    fn take(&mut self, bank: Arc<Bank>) -> u32 {
         self.work.banks.push(bank);
         self.work.banks.len() as u32 - 1
     }
@@ -208,6 +249,15 @@ impl crate::replay::Queue for Queue {
 
     fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8 {
         self.work.banks[bank as usize].host(at, len)
+    }
+
+    fn adopt(&mut self, memory: HostRegion) -> Result<Option<u32>, Fault> {
+        let Some(registered) = Registered::of(&self.device, memory)? else { return Ok(None) };
+        Ok(Some(self.take(Arc::new(Bank::adopt(registered)))))
+    }
+
+    fn hands_over(&self) -> bool {
+        self.device.listed().signals
     }
 
     fn load(
@@ -246,10 +296,21 @@ impl crate::replay::Queue for Queue {
     }
 
     fn submit(&mut self, list: List) -> Result<(), Fault> {
-        let exec = self.lists[list.0 as usize].exec;
+        self.submit_between(&[], Some(list), &[])
+    }
+
+    fn submit_between(
+        &mut self,
+        before: &[Handover],
+        list: Option<List>,
+        after: &[Handover],
+    ) -> Result<(), Fault> {
+        let exec = list.map(|list| self.lists[list.0 as usize].exec);
         let mark = self.marks[((self.submitted + 1) % MARKS) as usize].event;
         self.device.call(|driver| {
-            driver.launch(exec)?;
+            self.work.hand_over(driver, before)?;
+            exec.map_or(Ok(()), |exec| driver.launch(exec))?;
+            self.work.hand_over(driver, after)?;
             driver.record(mark)
         })?;
         self.submitted += 1;
@@ -257,10 +318,23 @@ impl crate::replay::Queue for Queue {
     }
 
     fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
+        self.wait_until(submissions, patience_ns, &mut || false)
+    }
+
+    fn wait_until(
+        &mut self,
+        submissions: u64,
+        patience_ns: u64,
+        done: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Fault> {
         // The mark of a launch long ago was used again: that of a later one says as much.
         let marked = submissions.max((self.submitted + 1).saturating_sub(MARKS));
         let mark = self.marks[(marked % MARKS) as usize].event;
-        self.device.wait(mark, submissions, patience_ns)
+        self.device.wait_until(mark, submissions, patience_ns, done)
+    }
+
+    fn is_alive(&self) -> bool {
+        self.device.is_alive()
     }
 }
 

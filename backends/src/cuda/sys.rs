@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node};
+use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node, Signal};
 use super::error::{Code, Said, Site, Unavailable};
+
+mod exchange;
 
 /// Functions with the signatures of driver 12.0; later drivers keep them.
 macro_rules! functions {
@@ -61,6 +63,12 @@ functions! {
     free "cuMemFree_v2" (sys::CUdeviceptr);
     alloc_host "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
     free_host "cuMemFreeHost" (*mut c_void);
+    register "cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    unregister "cuMemHostUnregister" (*mut c_void);
+    pointer "cuMemHostGetDevicePointer_v2" (*mut sys::CUdeviceptr, *mut c_void, c_uint);
+    signal "cuStreamBatchMemOp_v2" (
+        sys::CUstream, c_uint, *mut sys::CUstreamBatchMemOpParams, c_uint
+    );
     module_load "cuModuleLoadDataEx" (
         *mut sys::CUmodule, *const c_void, c_uint, *mut sys::CUjit_option, *mut *mut c_void
     );
@@ -277,6 +285,15 @@ impl Driver for Cuda {
         unsafe { (self.api.free_host)(handle(at)) };
     }
 
+    fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said> {
+        exchange::register(self, first, bytes)
+    }
+
+    fn unregister(&self, first: *mut u8) {
+        // SAFETY: as in `free`, for `register`.
+        unsafe { (self.api.unregister)(first.cast()) };
+    }
+
     fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
         let unfit = |site| Said { site, code: Code(218) };
         // Words, for both begin at a multiple of eight bytes then; a text ends with a zero.
@@ -316,6 +333,15 @@ impl Driver for Cuda {
     fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
         // SAFETY: as in `zero`, for both.
         said(Site::Copy, unsafe { (self.api.copy)(to, from, bytes as usize, self.stream) })
+    }
+
+    fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
+        // SAFETY: as in `copy`.
+        said(Site::Give, unsafe { (self.api.copy)(to, from, bytes as usize, self.stream) })
+    }
+
+    fn signal(&self, signals: &[Signal]) -> Result<(), Said> {
+        exchange::signal(self, signals)
     }
 
     fn event(&self) -> Result<Event, Said> {

@@ -95,7 +95,7 @@ impl Constants {
         let (mut parts, mut waiting) = (Vec::new(), Vec::new());
         for (group, &key) in self.groups.iter().zip(&keys) {
             if let Some(bank) = kept.0.get(&key) {
-                banks.push(queue.adopt(Arc::clone(bank)));
+                banks.push(queue.take(Arc::clone(bank)));
                 continue;
             }
             let bank = queue.bank(group.bytes, super::Home::Device)?;

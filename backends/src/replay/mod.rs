@@ -13,6 +13,27 @@
 //! first ends what is in flight, because other devices may need that to go on; so a calendar that is free of deadlocks
 //! slot by slot is free of them here.
 //!
+//! # Who exchanges tokens
+//!
+//! So it is where the host does all of it ([`Transport::Staged`]): with Vulkan, and wherever somebody must look at the
+//! tokens, as with checksums. A driver that takes memory of others (CUDA's, by registration: see [`Exchange::within`])
+//! has the device fetch what it receives from the shared region itself ([`Transport::Fetched`]): nobody overwrites it
+//! before its release, which comes after the submission's end. And a queue that waits for words of that memory and
+//! stores them (CUDA's stream memory operations) does everything ([`Transport::Device`]): a submission waits for
+//! `published` of all that the segment receives, runs the list, and then in the calendar's order stores `released`, or
+//! waits for `released`, copies to the receiver's region and stores `published`. The host puts in what it would have
+//! done, with the same counts in the same order: so what is free of deadlocks there is free of them here. It looks on,
+//! step by step in that order (`exchange.rs`), because a store of the device's wakes no sleeper.
+//!
+//! *A stop.* A device that waits for a peer that is gone is let go ([`Replay::let_go`]): its worker stores a large count
+//! into the counters that this device alone reads, until the queue is empty. So the supervisor can always end the wait:
+//! by the stop, which every worker sees, or by killing the worker's process, which takes its queue along. What the
+//! device computes then is worthless, and it overwrites places that others may still read; therefore whoever stops a run
+//! closes its sinks and seals its last border before anybody can see the stop, and this worker does not tell that the
+//! period has ended.
+//!
+//! *A loss.* After a fatal fault the memory stays registered, because the device may still reach it.
+//!
 //! # Memory
 //!
 //! The device has an arena and an exchange region of its own, cut into banks. The exchange region that other devices
@@ -33,6 +54,7 @@
 #![expect(private_bounds, reason = "devices are made here and nowhere else")]
 
 mod call;
+mod exchange;
 mod expand;
 mod kept;
 mod layout;
@@ -40,6 +62,7 @@ mod merge;
 mod prepare;
 mod queue;
 mod save;
+mod segment;
 mod state;
 
 use std::collections::VecDeque;
@@ -47,10 +70,14 @@ use std::collections::VecDeque;
 use zbmd_ir::{ActorId, BufferId, ChannelId, DeviceId, RingId};
 
 pub use self::call::Call;
+use self::exchange::Direct;
+pub use self::exchange::{Exchange, Transport};
 pub use self::kept::Kept;
-use self::prepare::{RingInfo, Segment};
+#[cfg(feature = "cuda")]
+pub(crate) use self::queue::Handover;
 pub(crate) use self::queue::{Backend, Command, Home, Limits, List, Queue, Range, Run, bind};
 use self::save::{Due, Saves};
+use self::segment::{RingInfo, Segment};
 
 /// The calls into a driver, each with the name of its function.
 macro_rules! sites {
@@ -161,7 +188,7 @@ pub enum ReplayError<F> {
 }
 
 /// The exchange region of a device, on the host: what other devices send into.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostRegion {
     first: *mut u8,
     bytes: u64,
@@ -169,6 +196,8 @@ pub struct HostRegion {
 
 // SAFETY: a region is bare memory; those who share it keep apart by the protocol of rings.
 unsafe impl Send for HostRegion {}
+// SAFETY: as above.
+unsafe impl Sync for HostRegion {}
 
 impl HostRegion {
     /// The region of `bytes` bytes from `first` on.
@@ -179,6 +208,16 @@ impl HostRegion {
     /// were published.
     pub unsafe fn new(first: *mut u8, bytes: u64) -> Self {
         Self { first, bytes }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.first
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// First byte of a range that was checked against the region.
@@ -213,6 +252,16 @@ pub trait Peers {
 
     /// The first `blocks` blocks of a ring are read for good.
     fn release(&mut self, ring: RingId, blocks: u64);
+
+    /// The device itself has published: wakes whoever sleeps until that.
+    fn was_published(&mut self, ring: RingId, tokens: u64) {
+        let _ = (ring, tokens);
+    }
+
+    /// The device itself has released.
+    fn was_released(&mut self, ring: RingId, blocks: u64) {
+        let _ = (ring, blocks);
+    }
 
     /// Takes the last tokens of a channel after the first `border` blocks: see [`Replay::save_borders`].
     ///
@@ -287,6 +336,8 @@ pub struct Replay<Q> {
     /// Where the device puts what it sends.
     outbox: Option<u32>,
     own: Option<HostRegion>,
+    /// The exchange, where the device does it itself.
+    direct: Option<Direct>,
     in_flight: VecDeque<InFlight>,
     submitted: u64,
     /// Periods whose parts are all submitted.
@@ -313,6 +364,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes of constants that the device did not have yet.
     pub uploaded: u64,
+    /// How tokens come and go.
+    pub transport: Transport,
 }
 
 impl<Q> std::fmt::Debug for Replay<Q> {
@@ -351,7 +404,9 @@ impl<Q: Queue> Replay<Q> {
         let steady = blocks.is_none() && period + 1 >= self.stages;
         let blocks = blocks.unwrap_or(u64::MAX);
         for segment in 0..self.segments.len() {
-            self.receive(segment, period, blocks, peers)?;
+            if self.direct.is_none() {
+                self.receive(segment, period, blocks, peers)?;
+            }
             let list = match steady {
                 true => {
                     let phase = (period % self.phases) as usize;
@@ -359,8 +414,12 @@ impl<Q: Queue> Replay<Q> {
                 }
                 false => self.record_rest(segment, period, blocks).map_err(Halt::Fault)?,
             };
-            if let Some(list) = list {
-                self.submit(list)?;
+            match list {
+                list if self.direct.is_some() => {
+                    self.submit_segment(segment, (period, blocks), list)?;
+                }
+                Some(list) => self.submit(list)?,
+                None => {}
             }
             let value = self.submitted;
             let part = Part::Segment(segment);
@@ -413,7 +472,7 @@ impl<Q: Queue> Replay<Q> {
             let receipt = self.segments[segment].receipts[i];
             let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
             let ring = self.rings[receipt.ring as usize];
-            let tokens = block * ring.block_tokens + receipt.first + receipt.count;
+            let tokens = ring.tokens(block, receipt.first + receipt.count);
             while !peers.published(ring.id, tokens, self.in_flight.is_empty())? {
                 self.end_oldest(peers)?;
             }
@@ -432,11 +491,15 @@ impl<Q: Queue> Replay<Q> {
     /// Waits for the oldest submission and gives out what it sent and released.
     fn end_oldest(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
         let Some(front) = self.in_flight.front().copied() else { return Ok(()) };
+        if let Part::Segment(segment) = front.part {
+            self.follow(front, segment, peers)?;
+        }
         if front.value > 0 {
             self.queue.wait(front.value, self.patience_ns).map_err(Halt::Fault)?;
         }
         match front.part {
-            Part::Segment(segment) => self.give(front, segment, peers)?,
+            Part::Segment(segment) if self.direct.is_none() => self.give(front, segment, peers)?,
+            Part::Segment(_) => {}
             Part::Save(due) => {
                 if let Some(saves) = &self.saves {
                     saves.give(due, &self.queue, peers)?;
@@ -477,7 +540,7 @@ impl<Q: Queue> Replay<Q> {
                 // ended, and the host sees what it wrote.
                 unsafe { to.copy_from_nonoverlapping(from, len as usize) };
             }
-            peers.publish(ring.id, block * ring.block_tokens + tokens.first + tokens.count);
+            peers.publish(ring.id, ring.tokens(block, tokens.first + tokens.count));
         }
         Ok(())
     }

@@ -9,13 +9,16 @@ use zbmd_ir::{
     PortChannels, Program, Region, RingId, Role, TiSlice,
 };
 
+use super::exchange::{Adopted, Direct};
 use super::expand::{self, Exec, What};
 use super::kept::{Constants, Kept};
 use super::layout::Layout;
 use super::queue::{Command, Home, Queue, Range, bind};
+use super::segment::{Gift, Receipt, RingInfo, Segment, Tokens};
 use super::state::Head;
 use super::{
-    DEPTH, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, actor_name, buffer_name,
+    DEPTH, Exchange, HostRegion, PATIENCE_NS, Replay, ReplayError, Summary, Transport, actor_name,
+    buffer_name,
 };
 use crate::kernels::lang::Kernel;
 use crate::kernels::{KernelPlan, Operand, Step};
@@ -23,66 +26,6 @@ use crate::op::Registry;
 
 /// Commands that are recorded at most, all phases together: some tens of MiB in drivers.
 const MAX_COMMANDS: usize = 1 << 18;
-
-/// A ring of the device, for either side.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RingInfo {
-    pub(super) id: RingId,
-    /// Of the receiver's buffer.
-    pub(super) blocks: u64,
-    pub(super) block_tokens: u64,
-    token_bytes: u64,
-    head_tokens: u64,
-    offset_bytes: u64,
-    stride_bytes: u64,
-    /// Where the receiver's buffer lies, for rings that the device sends into.
-    pub(super) region: Option<HostRegion>,
-    /// Distance between the outbox's places of this ring.
-    pub(super) outbox_stride: u64,
-}
-
-impl RingInfo {
-    /// Offset in the receiver's region and bytes of new tokens `[first, first + count)` of a block.
-    pub(super) fn place(&self, block: u64, first: u64, count: u64) -> (u64, u64) {
-        let place = self.offset_bytes + (block % self.blocks) * self.stride_bytes;
-        (place + (self.head_tokens + first) * self.token_bytes, count * self.token_bytes)
-    }
-}
-
-/// Tokens that the host must have before it submits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Receipt {
-    pub(super) stage: u32,
-    pub(super) ring: u32,
-    pub(super) first: u64,
-    pub(super) count: u64,
-}
-
-/// What the host does when the device has ended: gives tokens out, or a place back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gift {
-    pub(super) stage: u32,
-    pub(super) ring: u32,
-    pub(super) sends: Option<Tokens>,
-}
-
-/// Tokens that are sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tokens {
-    pub(super) first: u64,
-    pub(super) count: u64,
-    /// Where the device puts them, in periods of parity 0.
-    pub(super) outbox: u64,
-}
-
-/// A segment, ready.
-#[derive(Debug, Default)]
-pub(super) struct Segment {
-    pub(super) receipts: Vec<Receipt>,
-    pub(super) gifts: Vec<Gift>,
-    /// For each phase, commands with their stage.
-    pub(super) commands: Vec<Vec<(u32, Command)>>,
-}
 
 /// An actor of the device: its kernels and where its constants lie.
 struct Ready {
@@ -106,8 +49,12 @@ struct Preparing<'a, Q> {
     exchange: Layout,
     /// Memory between the two halves of a carry whose ends overlap.
     bounce: u32,
-    inbox: u32,
+    /// What is received, at the offsets of the exchange region.
+    inbox: Range,
     outbox: u32,
+    /// The memory that is exchanged by, if the device reaches it, and whether it waits and tells itself.
+    adopted: Option<Adopted>,
+    hands_over: bool,
     kernels: Vec<Arc<Kernel>>,
     runs: u32,
     /// Number of banks.
@@ -119,21 +66,21 @@ struct Preparing<'a, Q> {
 impl<Q: Queue> Replay<Q> {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
-    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any; `kept` the constants that the device has.
+    /// `kept` has the constants that the device has, and then those that it has now.
     ///
     /// # Errors
     /// See [`ReplayError`].
     ///
     /// # Panics
-    /// If the program was not verified, or the calendar is not one of the plan's.
+    /// If the program was not verified, the calendar is not one of the plan's, or something of the exchange lies outside
+    /// of its memory.
     pub(crate) fn prepare(
         queue: Q,
         registry: &Registry,
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
         kept: &mut Kept<Q>,
     ) -> Result<Self, ReplayError<Q::Fault>> {
         let listed = queue.name();
@@ -151,14 +98,14 @@ impl<Q: Queue> Replay<Q> {
         let Some(phases) = phases.filter(|_| all.is_some_and(|n| n <= MAX_COMMANDS as u64)) else {
             return Err(too_many(format!("{slots} slots, for every residue of its places,")));
         };
-        let mut preparing = Preparing::new(queue, program, plan, calendar, regions)?;
-        preparing.make_banks()?;
+        let mut preparing = Preparing::new(queue, program, plan, calendar, exchange)?;
+        preparing.make_banks(exchange)?;
         preparing.make_actors(registry, &program.blobs, &segments, kept)?;
         let mut ready = Vec::new();
         for segment in &segments {
             ready.push(preparing.segment(segment, phases)?);
         }
-        preparing.finish(&Stages::of(&segments), ready, phases, regions)
+        preparing.finish(&Stages::of(&segments), ready, phases, exchange)
     }
 }
 
@@ -202,7 +149,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         program: &'a Program,
         plan: &'a Plan,
         calendar: &'a Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
     ) -> Result<Self, ReplayError<Q::Fault>> {
         let graph = &program.graph;
         let own = plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
@@ -219,14 +166,16 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             arena: Layout::new(Vec::new(), 0, 0).expect("nothing is not too large"),
             exchange: Layout::new(Vec::new(), 0, 0).expect("nothing is not too large"),
             bounce: 0,
-            inbox: 0,
+            inbox: Range::new(0, 0, 0),
             outbox: 0,
+            adopted: None,
+            hands_over: false,
             kernels: Vec::new(),
             runs: 0,
             banks: 0,
             uploaded: 0,
         };
-        this.make_rings(regions)?;
+        this.make_rings(&exchange.regions)?;
         Ok(this)
     }
 
@@ -291,7 +240,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
     }
 
     /// All memory but that of constants.
-    fn make_banks(&mut self) -> Result<(), ReplayError<Q::Fault>> {
+    fn make_banks(&mut self, exchange: &Exchange) -> Result<(), ReplayError<Q::Fault>> {
         self.arena = self.layout(Region::Arena, 0)?;
         let arenas = self.arena.sizes().count() as u32;
         self.exchange = self.layout(Region::Exchange, arenas)?;
@@ -305,14 +254,35 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         });
         let bounce = carried.max().unwrap_or(0);
         self.bounce = self.push_bank(bounce, Home::Device)?;
-        self.inbox = self.push_bank(self.calendar.exchange_bytes, Home::Host)?;
+        if let Some(memory) = exchange.memory
+            && let Some(bank) = self.queue.adopt(memory)?
+        {
+            self.banks = bank + 1;
+            self.adopted = Some(Adopted { bank, memory });
+            self.hands_over = self.queue.hands_over() && !exchange.counters.is_empty();
+        }
+        self.inbox = match (&self.adopted, exchange.regions.get(&self.calendar.device)) {
+            (Some(adopted), Some(own)) => adopted.range(*own),
+            _ => {
+                let bytes = self.calendar.exchange_bytes;
+                Range::new(self.push_bank(bytes, Home::Host)?, 0, bytes)
+            }
+        };
         let sent = self.rings.iter().filter(|r| r.region.is_some());
         let outbox = sent.map(|r| DEPTH * r.outbox_stride).sum();
-        self.outbox = self.push_bank(outbox, Home::Host)?;
+        let home = if self.hands_over { Home::Device } else { Home::Host };
+        self.outbox = self.push_bank(outbox, home)?;
         // As the CPU's regions: zero at first.
         let whole = |i| Range::new(i, 0, self.queue.bank_bytes(i));
-        let fills: Vec<Command> = (0..self.banks).map(|i| Command::Zero { to: whole(i) }).collect();
+        let fills: Vec<Command> =
+            self.own_banks().map(|i| Command::Zero { to: whole(i) }).collect();
         Ok(self.queue.run_once(&fills, PATIENCE_NS)?)
+    }
+
+    /// All banks so far but that of others.
+    fn own_banks(&self) -> impl Iterator<Item = u32> + use<Q> {
+        let others = self.adopted.map(|adopted| adopted.bank);
+        (0..self.banks).filter(move |bank| Some(*bank) != others)
     }
 
     fn push_bank(&mut self, bytes: u64, home: Home) -> Result<u32, Q::Fault> {
@@ -467,7 +437,8 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 // The inbox has the region's own offsets.
                 let block = (i128::from(phase) - i128::from(stage)).rem_euclid(ring.blocks.into());
                 let (at, len) = ring.place(block as u64, first, count);
-                out.push((stage, Command::Copy { from: Range::new(self.inbox, at, len), to }));
+                let from = Range::new(self.inbox.bank, self.inbox.start + at, len);
+                out.push((stage, Command::Copy { from, to }));
             }
             What::Send { ring, first, count } => {
                 let channel = self.plan.rings[ring].channel;
@@ -570,14 +541,25 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         filled.map(head).collect()
     }
 
+    /// The exchange as the device does it itself, if it does.
+    fn direct(&self, segments: &[Segment], exchange: &Exchange) -> Option<Direct> {
+        let adopted = self.adopted.as_ref().filter(|_| self.hands_over)?;
+        let rings = self.rings.iter().map(|r| (exchange.counters[r.id.0 as usize], r.region));
+        let most = |len: fn(&Segment) -> usize| segments.iter().map(len).max().unwrap_or(0);
+        let most = (most(|s| s.receipts.len()), most(|s| s.gifts.len()));
+        Some(Direct::new(adopted, self.outbox, rings, most))
+    }
+
     fn finish(
         mut self,
         stages: &Stages,
         segments: Vec<Segment>,
         phases: u64,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
     ) -> Result<Replay<Q>, ReplayError<Q::Fault>> {
         let heads = self.heads(stages);
+        let direct = self.direct(&segments, exchange);
+        let own_banks = self.own_banks();
         let queue = &mut self.queue;
         let all = segments.iter().flat_map(|s| s.commands.iter().flatten());
         let mut runs = all.filter_map(|(_, command)| match command {
@@ -588,8 +570,13 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         let mut summary = Summary {
             segments: segments.len(),
             phases,
-            bytes: (0..self.banks).map(|i| queue.bank_bytes(i)).sum(),
+            bytes: own_banks.map(|i| queue.bank_bytes(i)).sum(),
             uploaded: self.uploaded,
+            transport: match (&self.adopted, &direct) {
+                (None, _) => Transport::Staged,
+                (Some(_), None) => Transport::Fetched,
+                (Some(_), Some(_)) => Transport::Device,
+            },
             ..Summary::default()
         };
         let mut steady = Vec::new();
@@ -609,7 +596,8 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 }
             }
         }
-        let exchanges = self.calendar.exchange_bytes > 0;
+        // What the device fetches itself, the host need not copy.
+        let copies = self.calendar.exchange_bytes > 0 && self.adopted.is_none();
         // And a save in each.
         let in_flight = (segments.len() + 1) * (DEPTH as usize + 1);
         Ok(Replay {
@@ -618,9 +606,10 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             phases,
             steady,
             spare: vec![None; segments.len() * DEPTH as usize],
-            inbox: exchanges.then_some(self.inbox),
+            inbox: copies.then_some(self.inbox.bank),
             outbox: Some(self.outbox),
-            own: regions.get(&self.calendar.device).copied(),
+            own: exchange.regions.get(&self.calendar.device).copied(),
+            direct,
             in_flight: std::collections::VecDeque::with_capacity(in_flight),
             submitted: 0,
             begun: 0,

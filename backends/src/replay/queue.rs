@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::HostRegion;
 use crate::kernels::lang::{Kernel, Mem};
 use crate::kernels::{Caps, Grid, KernelPlan, Operand, Step};
 
@@ -141,6 +142,26 @@ pub(crate) fn bind(
     Ok(())
 }
 
+/// What a submission does besides running its list, in order: it waits for others and tells them.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA's queues hand over"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handover {
+    /// Goes on when a word of 64 bits is at least so large.
+    Wait {
+        word: Range,
+        least: u64,
+    },
+    Copy {
+        from: Range,
+        to: Range,
+    },
+    /// Stores a word; whoever sees it sees all that was done before.
+    Write {
+        word: Range,
+        value: u64,
+    },
+}
+
 /// Commands, recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct List(pub(crate) u32);
@@ -167,7 +188,7 @@ pub(crate) trait Queue: Backend {
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Self::Fault>;
 
     /// Gives a bank of another list of this device the next number.
-    fn adopt(&mut self, bank: Arc<Self::Bank>) -> u32;
+    fn take(&mut self, bank: Arc<Self::Bank>) -> u32;
 
     /// A bank of the device's own memory, for other lists as well.
     fn share(&self, bank: u32) -> Arc<Self::Bank>;
@@ -180,6 +201,17 @@ pub(crate) trait Queue: Backend {
 
     /// Where the host sees a range of one of its banks.
     fn host(&self, bank: u32, at: u64, len: usize) -> *mut u8;
+
+    /// Makes memory of others on the host a bank, as long as this queue lives; `None` where the device cannot reach it.
+    fn adopt(&mut self, memory: HostRegion) -> Result<Option<u32>, Self::Fault> {
+        let _ = memory;
+        Ok(None)
+    }
+
+    /// Whether [`Self::submit_between`] and [`Self::wait_until`] may be asked for.
+    fn hands_over(&self) -> bool {
+        false
+    }
 
     /// Makes kernels and all runs of them ready. Once, before anything is recorded.
     fn load(
@@ -199,6 +231,34 @@ pub(crate) trait Queue: Backend {
 
     /// Puts a list into the queue. Allocates nothing.
     fn submit(&mut self, list: List) -> Result<(), Self::Fault>;
+
+    /// Puts a list, if there is one, into the queue, and what is done before and after it; counts as one list.
+    /// Allocates nothing.
+    fn submit_between(
+        &mut self,
+        before: &[Handover],
+        list: Option<List>,
+        after: &[Handover],
+    ) -> Result<(), Self::Fault> {
+        let _ = (before, list, after);
+        unreachable!("this queue does not hand over")
+    }
+
+    /// Waits until so many lists have ended, or `done`, which is asked again and again, says true.
+    fn wait_until(
+        &mut self,
+        submissions: u64,
+        patience_ns: u64,
+        done: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Self::Fault> {
+        let _ = (submissions, patience_ns, done);
+        unreachable!("this queue does not hand over")
+    }
+
+    /// Whether no fault was seen after which the device must be left alone.
+    fn is_alive(&self) -> bool {
+        true
+    }
 
     /// Waits until so many lists have ended. Allocates nothing.
     fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Self::Fault>;

@@ -19,7 +19,7 @@ mod spirv;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use crate::replay::{HostRegion, Peers, Stopped, Summary};
+pub use crate::replay::{Exchange, HostRegion, Peers, Stopped, Summary, Transport};
 pub use codes::{FORMAT, print_all};
 pub use device::{Device, Options};
 #[cfg(any(test, feature = "testing"))]

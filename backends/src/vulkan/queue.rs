@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ash::vk;
-use zbmd_ir::{Actor, Calendar, DeviceId, Plan, Program};
+use zbmd_ir::{Actor, Calendar, Plan, Program};
 
 use super::codes::Codes;
 use super::commands::{Draft, Pool, Sets, Timeline, once};
@@ -16,7 +16,7 @@ use super::{GpuCall, Kept, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
-use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Run};
+use crate::replay::{Command, Exchange, Home, Limits, List, PATIENCE_NS, Run};
 
 /// One device's command buffers for a calendar, and their memory.
 pub struct Queue {
@@ -35,9 +35,6 @@ pub struct Queue {
 impl Replay {
     /// Makes a device ready for its calendar in a plan of a verified program: allocates, compiles, records.
     ///
-    /// `regions` has the host's exchange regions of the device itself and of every device that it sends to, as far as
-    /// they have any; `kept` the constants that the device has, and then those that it has now.
-    ///
     /// # Errors
     /// See [`ReplayError`].
     ///
@@ -49,11 +46,29 @@ impl Replay {
         program: &Program,
         plan: &Plan,
         calendar: &Calendar,
-        regions: &BTreeMap<DeviceId, HostRegion>,
+        exchange: &Exchange,
+    ) -> Result<Replay, ReplayError> {
+        Self::keeping(device, registry, program, plan, calendar, exchange, &mut Kept::default())
+    }
+
+    /// The same with the constants that the device has, which then are those that it has now.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn keeping(
+        device: &Arc<Device>,
+        registry: &Registry,
+        program: &Program,
+        plan: &Plan,
+        calendar: &Calendar,
+        exchange: &Exchange,
         kept: &mut Kept,
     ) -> Result<Replay, ReplayError> {
         let queue = Queue::new(device, Codes::of(program))?;
-        Self::prepare(queue, registry, program, plan, calendar, regions, kept)
+        Self::prepare(queue, registry, program, plan, calendar, exchange, kept)
     }
 }
 
@@ -119,10 +134,10 @@ impl crate::replay::Queue for Queue {
 
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
         let bank = Bank::new(&self.device, bytes, home)?;
-        Ok(self.adopt(Arc::new(bank)))
+        Ok(self.take(Arc::new(bank)))
     }
 
-    fn adopt(&mut self, bank: Arc<Bank>) -> u32 {
+    fn take(&mut self, bank: Arc<Bank>) -> u32 {
         self.banks.push(bank);
         self.banks.len() as u32 - 1
     }

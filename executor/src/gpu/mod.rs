@@ -3,7 +3,8 @@
 //!
 //! A GPU's worker differs from a CPU's in one thing: a period that was submitted has not ended. So periods are told as
 //! done when they have ended and all that they give was given; and before the worker waits for anybody (tokens, space,
-//! admission, a border), it ends what is in flight, because others may need that to go on.
+//! admission, a border), it ends what is in flight, because others may need that to go on. A device that waits for others
+//! and tells them by itself (see `zbmd_backends::replay`) is followed step by step, and let go once the epoch is stopped.
 #![expect(unsafe_code, reason = "lends exchange regions to a replay, and copies tokens at borders")]
 
 mod device;
@@ -12,7 +13,7 @@ mod others;
 use std::sync::Arc;
 
 use zbmd_backends::gpu::{Fault, FaultKind, Replay};
-use zbmd_backends::replay::HostRegion;
+use zbmd_backends::replay::{Exchange, HostRegion, Transport};
 use zbmd_ir::{Calendar, Device, DeviceId, Entry, Plan, Program, Slot, State};
 
 use self::device::Lent;
@@ -49,6 +50,22 @@ const DEPTH: u64 = 2;
 pub(crate) fn steps(calendar: &Calendar) -> Vec<(u64, bool)> {
     let works = DEPTH * busy_ns(calendar) + SLACK_NS;
     vec![(0, true), (works, false), (PREPARE_NS, false)]
+}
+
+/// Where the device exchanges tokens with the others, in the epoch's memory. Where transfers have checksums, the worker
+/// looks at all of them, and does it all.
+fn exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
+    // SAFETY: all of it lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever touches it
+    // keeps to the protocol of rings.
+    let region = |(first, bytes)| unsafe { HostRegion::new(first, bytes) };
+    let regions = plan.calendars.iter();
+    let regions = regions.map(|c| (c.device, region((epoch.exchange(c.device), c.exchange_bytes))));
+    let exchange = Exchange::new(regions.collect()).within(region(epoch.exchange_pages()));
+    if !epoch.sums.is_empty() {
+        return exchange;
+    }
+    let counters = epoch.rings.iter().map(|ring| ring.counters());
+    exchange.by_device(counters.map(|c| c.map(|counter| region((counter.cast(), 8)))).collect())
 }
 
 /// Planned time of all slots of a period.
@@ -102,15 +119,11 @@ impl Gpu {
         let program: &Program = &engine.program;
         let own = &plan.calendars[calendar];
         let mut lent = gpus.lend(which)?;
-        let regions = plan.calendars.iter().map(|c| {
-            // SAFETY: the region lies in the epoch's memory, zeroed at first, which `Others` keeps alive; whoever
-            // touches it keeps to the protocol of rings.
-            (c.device, unsafe { HostRegion::new(epoch.exchange(c.device), c.exchange_bytes) })
-        });
+        let exchange = exchange(plan, epoch);
         let registry = &engine.registry;
         let wrong = |fault| DeviceFault { device: which.name.clone(), fault };
         let device = lent.device().clone();
-        let made = device.replay(registry, program, plan, own, &regions.collect(), &mut lent.kept);
+        let made = device.replay(registry, program, plan, own, &exchange, &mut lent.kept);
         let mut replay = made.map_err(wrong)?;
         let graph = &program.graph;
         let channels = border::read_area(epoch, graph, Area::Start);
@@ -135,7 +148,14 @@ impl Gpu {
     ) -> Result<u64, Halt> {
         let Drive { epoch, gate, spin, recorder } = drive;
         self.others.begin(spin, sample_every, recorder);
-        let blocks = self.periods(epoch, gate, spin, periods, period)?;
+        let done = self.periods(epoch, gate, spin, periods, period);
+        let by_device = self.replay.summary().transport == Transport::Device;
+        if by_device && done.is_err() && epoch.common.stop.is_set() {
+            // Only now: before the stop, what is let go would count. A fault meanwhile marks the device as lost.
+            self.others.see_off();
+            let _ = self.replay.let_go();
+        }
+        let blocks = done?;
         self.sample = self.others.sample();
         let name = self.lent.name().to_owned();
         let wrong = |fault| Halt::Device(DeviceFault { device: name.clone(), fault });

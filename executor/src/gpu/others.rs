@@ -2,7 +2,9 @@
 #![expect(unsafe_code, reason = "reads exchange regions and writes saved borders")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use zbmd_backends::gpu;
 use zbmd_backends::replay::{Peers, Stopped};
 use zbmd_ir::{ChannelId, Graph, Plan, RingId, State};
@@ -14,7 +16,7 @@ use crate::epoch::{Area, EpochMemory, Post, sums_of};
 use crate::measure::{Clock, Sample};
 use crate::primitive::Ordering;
 use crate::replay::{Halt, wait_for_area};
-use crate::ring::{Peer, Spin};
+use crate::ring::{Deadline, Peer, Spin};
 use crate::trace::Recorder;
 use crate::worker::{Gate, commit};
 
@@ -195,6 +197,20 @@ impl Others {
         })
     }
 
+    /// After a stop, waits until the other workers have ended, so that nobody reads tokens which the device, once it is
+    /// let go, writes over; those that are dead or hang are not waited for.
+    pub(super) fn see_off(&self) {
+        const TIME: Duration = Duration::from_millis(10);
+        const PAUSE: Duration = Duration::from_micros(50);
+        // Its own host does nothing with tokens any more, and others may wait for it in turn.
+        self.post().left.store(1, Ordering::Release);
+        let deadline = Deadline::after(TIME);
+        let has_left = |post: &CachePadded<Post>| post.left.load(Ordering::Acquire) != 0;
+        while !self.epoch.posts.iter().all(has_left) && deadline.left_ns() != Some(0) {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Puts the last tokens of each channel that this device keeps into the end area.
     pub(super) fn export(&self, state: &State) {
         for &channel in &self.keeps {
@@ -292,6 +308,14 @@ impl Peers for With<'_> {
 
     fn release(&mut self, ring: RingId, blocks: u64) {
         self.others.epoch.rings[ring.0 as usize].release(blocks);
+    }
+
+    fn was_published(&mut self, ring: RingId, tokens: u64) {
+        self.others.epoch.rings[ring.0 as usize].tell_published(tokens);
+    }
+
+    fn was_released(&mut self, ring: RingId, blocks: u64) {
+        self.others.epoch.rings[ring.0 as usize].tell_released(blocks);
     }
 
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {

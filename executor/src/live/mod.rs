@@ -154,7 +154,7 @@ fn rings(current: &Current) -> Vec<Fill> {
             name: format!("{} {} -> {}", ring.channel, device(ring.from), device(ring.to)),
             tokens,
             // The two were not read at the same time.
-            filled: tokens.saturating_sub(blocks * buffer.block_tokens),
+            filled: tokens.saturating_sub(blocks.saturating_mul(buffer.block_tokens)),
             capacity: u64::from(buffer.blocks) * buffer.block_tokens,
         }
     };

@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::error::Code;
 
@@ -10,6 +11,10 @@ use super::super::error::Code;
 const OUT: Code = Code(2);
 const ILLEGAL: Code = Code(700);
 const MISALIGNED: Code = Code(716);
+/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`.
+const TWICE: Code = Code(712);
+/// What is registered is whole pages.
+const PAGE: u64 = 4096;
 
 /// What a piece of work has touched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,10 +24,20 @@ pub(super) struct Trace {
     pub(super) written: Vec<(u64, u64)>,
 }
 
+impl Trace {
+    /// Forgets everything, and keeps its own memory.
+    pub(super) fn clear(&mut self) {
+        self.read.clear();
+        self.written.clear();
+    }
+}
+
 /// All allocations: their bytes by their addresses.
 #[derive(Default)]
 pub(super) struct Memory {
     blocks: BTreeMap<u64, Layout>,
+    /// Others' memory: where it ends, by where it begins.
+    pub(super) registered: BTreeMap<u64, u64>,
     pub(super) trace: Trace,
 }
 
@@ -68,7 +83,46 @@ impl Memory {
     fn check(&self, at: u64, bytes: u64) -> Result<(), Code> {
         let block = self.blocks.range(..=at).next_back();
         let end = block.map_or(0, |(first, layout)| first + layout.size() as u64);
-        if at.checked_add(bytes).is_some_and(|e| e <= end) { Ok(()) } else { Err(ILLEGAL) }
+        let others = self.registered.range(..=at).next_back().map_or(0, |(_, end)| *end);
+        if at.checked_add(bytes).is_some_and(|e| e <= end.max(others)) {
+            Ok(())
+        } else {
+            Err(ILLEGAL)
+        }
+    }
+
+    /// Takes others' memory, no page of which is here already.
+    pub(super) fn register(&mut self, at: u64, bytes: u64) -> Result<u64, Code> {
+        let (first, end) = (at / PAGE, (at + bytes).div_ceil(PAGE));
+        if bytes == 0 {
+            return Err(Code(1));
+        }
+        if self.registered.iter().any(|(a, e)| a / PAGE < end && first < e.div_ceil(PAGE)) {
+            return Err(TWICE);
+        }
+        self.registered.insert(at, at + bytes);
+        Ok(at)
+    }
+
+    fn atomic(&self, at: u64) -> Result<&AtomicU64, Code> {
+        self.check(at, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(MISALIGNED);
+        }
+        // SAFETY: checked to be eight bytes of a block, or of registered memory, aligned, where others access them
+        // atomically too.
+        Ok(unsafe { AtomicU64::from_ptr(at as *mut u64) })
+    }
+
+    /// A word that others store.
+    pub(super) fn word(&self, at: u64) -> Result<u64, Code> {
+        Ok(self.atomic(at)?.load(Ordering::Acquire))
+    }
+
+    /// Stores a word that others load.
+    pub(super) fn set_word(&self, at: u64, value: u64) -> Result<(), Code> {
+        self.atomic(at)?.store(value, Ordering::Release);
+        Ok(())
     }
 
     pub(super) fn fill(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), Code> {

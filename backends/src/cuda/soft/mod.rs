@@ -3,12 +3,14 @@
 //!
 //! - nodes of a graph run in any order that its edges allow, another one at each launch;
 //! - every access is checked; what a kernel does wrong is said later, by every call, as a real device does;
-//! - memory starts with rubbish;
+//! - memory starts with rubbish, and others' memory is touched only while it is registered;
+//! - its queue waits for words that others store, and goes on by itself;
 //! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
 
 mod machine;
 mod matrix;
 mod memory;
+mod queue;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::machine::Module;
 use self::memory::{Memory, Trace};
-use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node};
-use super::error::{Code, Said, Site};
+use self::queue::{Entry, Marked, Queue};
+use super::driver::{
+    Address, Driver, Event, Exec, Function, Graph, Image, Launch, MAX_SIGNALS, Node, Signal,
+};
+use super::error::{Code, Fault, Said, Site};
 use super::instance::{Listed, MAX_BINDINGS};
 use crate::kernels::Caps;
 
@@ -28,7 +33,7 @@ const MAX_GROUPS: u32 = 3;
 const CAPABILITY: (u32, u32) = (8, 0);
 
 /// The only device.
-pub(super) fn listed() -> Listed {
+fn listed() -> Listed {
     Listed {
         name: "cuda:0".to_owned(),
         uuid: *b"zbmd in software",
@@ -43,6 +48,7 @@ pub(super) fn listed() -> Listed {
         memory_bits: 64,
         memory_bytes: 1 << 30,
         groups: MAX_GROUPS,
+        signals: true,
         caps: Caps { bindings: MAX_BINDINGS, capability: Some(CAPABILITY), ..Caps::CUDA },
         device: 0,
     }
@@ -59,11 +65,25 @@ pub struct Injection {
     pub code: Option<Code>,
 }
 
+/// What a device in software cannot do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lacking {
+    /// It can do everything.
+    #[default]
+    Nothing,
+    /// Its queue neither waits for words nor stores them.
+    Signals,
+    /// It does not reach others' memory.
+    Registration,
+}
+
 /// What was asked of the driver so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Allocations that were not given back.
     pub allocations: usize,
+    /// Others' memory that was not given back.
+    pub registered: usize,
     /// Marks that were not given back.
     pub events: usize,
     /// Graphs in the making that were not given back.
@@ -76,6 +96,8 @@ pub struct Counts {
     pub cubins: usize,
     /// Launches.
     pub launches: usize,
+    /// Words waited for or stored by the queue.
+    pub signals: usize,
     /// Nodes of kernels, copies and zeros, of all graphs ever instantiated.
     pub nodes: [usize; 3],
     /// Edges between them.
@@ -103,8 +125,8 @@ struct Made {
 struct Inner {
     memory: Memory,
     modules: Vec<Arc<Module>>,
-    /// Whether what came before has ended.
-    events: BTreeMap<u64, bool>,
+    queue: Queue,
+    events: BTreeMap<u64, Marked>,
     graphs: BTreeMap<u64, Vec<Made>>,
     ready: BTreeMap<u64, Arc<[Made]>>,
     next: u64,
@@ -112,6 +134,7 @@ struct Inner {
     /// What every call says since a kernel went wrong.
     lost: Option<Code>,
     injection: Option<Injection>,
+    lacking: Lacking,
     checks: bool,
     idle: bool,
     cut: bool,
@@ -139,6 +162,16 @@ impl Machine {
         Soft { machine: Arc::clone(self) }
     }
 
+    /// The device, as it is listed.
+    pub(super) fn listed(&self) -> Listed {
+        Listed { signals: self.lock().lacking != Lacking::Signals, ..listed() }
+    }
+
+    /// What devices that are found from now on cannot do.
+    pub fn lacks(&self, lacking: Lacking) {
+        self.lock().lacking = lacking;
+    }
+
     /// Makes a call of that site fail, once so many have gone well.
     pub fn inject(&self, injection: Option<Injection>) {
         self.lock().injection = injection;
@@ -149,6 +182,7 @@ impl Machine {
         let inner = self.lock();
         Counts {
             allocations: inner.memory.blocks().count(),
+            registered: inner.memory.registered.len(),
             events: inner.events.len(),
             graphs: inner.graphs.len(),
             ready: inner.ready.len(),
@@ -170,6 +204,11 @@ impl Machine {
     /// From now on graphs lose their edges when they are made ready, which [`Self::conflicts`] must notice.
     pub fn cut(&self) {
         self.lock().cut = true;
+    }
+
+    /// Whether something in the queue has not been done yet.
+    pub fn is_waiting(&self) -> bool {
+        !self.lock().is_settled()
     }
 
     /// Nodes that touched the same memory, one of them writing, with no way of edges between them, in words.
@@ -279,7 +318,11 @@ impl Soft {
         }
         if let Some(injection) = inner.injection.as_mut().filter(|i| i.site == site) {
             match (injection.after, injection.code) {
-                (0, Some(code)) => return refuse(code),
+                (0, Some(code)) => {
+                    let said = Said { site, code };
+                    inner.queue.is_frozen |= Fault::new(said).is_fatal();
+                    return Err(said);
+                }
                 (0, None) => {}
                 _ => injection.after -= 1,
             }
@@ -320,6 +363,20 @@ impl Driver for Soft {
         self.free(at);
     }
 
+    fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said> {
+        let mut inner = self.enter(Site::Register)?;
+        let registered = match inner.lacking {
+            Lacking::Registration => Err(Code(801)),
+            _ => inner.memory.register(first as u64, bytes),
+        };
+        registered.map_err(|code| Said { site: Site::Register, code })
+    }
+
+    fn unregister(&self, first: *mut u8) {
+        let given_back = self.machine.lock().memory.registered.remove(&(first as u64));
+        assert!(given_back.is_some(), "given back twice");
+    }
+
     fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
         let mut inner = self.enter(Site::Load)?;
         let ptx = match image {
@@ -341,19 +398,33 @@ impl Driver for Soft {
     }
 
     fn zero(&self, at: Address, bytes: u64) -> Result<(), Said> {
-        self.enter(Site::Zero)?.work(&Work::Zero { at, bytes });
-        Ok(())
+        self.put(Site::Zero, Entry::Work(Work::Zero { at, bytes }))
     }
 
     fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
-        self.enter(Site::Copy)?.work(&Work::Copy { from, to, bytes });
-        Ok(())
+        self.put(Site::Copy, Entry::Work(Work::Copy { from, to, bytes }))
+    }
+
+    fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
+        self.put(Site::Give, Entry::Work(Work::Copy { from, to, bytes }))
+    }
+
+    fn signal(&self, signals: &[Signal]) -> Result<(), Said> {
+        if signals.is_empty() {
+            return Ok(());
+        }
+        assert!(signals.len() <= MAX_SIGNALS, "{} operations in a batch", signals.len());
+        let mut inner = self.machine.lock();
+        assert!(inner.lacking != Lacking::Signals, "it has no such operations");
+        inner.counts.signals += signals.len();
+        drop(inner);
+        signals.iter().try_for_each(|signal| self.put(Site::Signal, Entry::Signal(*signal)))
     }
 
     fn event(&self) -> Result<Event, Said> {
         let mut inner = self.enter(Site::Event)?;
         let event = inner.number();
-        inner.events.insert(event, false);
+        inner.events.insert(event, Marked::default());
         Ok(Event(event))
     }
 
@@ -362,15 +433,14 @@ impl Driver for Soft {
     }
 
     fn record(&self, event: Event) -> Result<(), Said> {
-        *self.enter(Site::Record)?.events.get_mut(&event.0).expect("an event") = true;
-        Ok(())
+        self.put(Site::Record, Entry::Mark(event.0))
     }
 
     fn query(&self, event: Event) -> Result<bool, Said> {
-        let inner = self.enter(Site::Query)?;
+        let mut inner = self.enter(Site::Query)?;
         let hangs = |i: Injection| i.site == Site::Query && i.after == 0 && i.code.is_none();
-        assert!(inner.events[&event.0], "a mark that is not in the queue is waited for");
-        Ok(!inner.injection.is_some_and(hangs))
+        inner.queue.is_frozen |= inner.injection.is_some_and(hangs);
+        Ok(inner.has_come_to(event.0) && !inner.queue.is_frozen)
     }
 
     fn graph(&self) -> Result<Graph, Said> {
@@ -445,10 +515,12 @@ impl Driver for Soft {
         inner.counts.launches += 1;
         let nodes = Arc::clone(&inner.ready[&exec.0]);
         if !inner.idle {
-            inner.nodes(&nodes);
+            self.push(inner, Entry::Graph(nodes));
         }
         Ok(())
     }
 
-    fn close(&self) {}
+    fn close(&self) {
+        assert!(self.machine.lock().is_settled(), "closed with work in the queue");
+    }
 }

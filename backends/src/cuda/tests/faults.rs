@@ -38,7 +38,9 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
     let whole = soft();
     work(&whole).expect("nothing is injected");
     // Not part of a call, or of opening a device.
-    let elsewhere = [Site::Context, Site::Stream, Site::CopyNode, Site::ZeroNode];
+    let nodes = [Site::CopyNode, Site::ZeroNode];
+    let exchange = [Site::Register, Site::Pointer, Site::Give, Site::Signal];
+    let elsewhere = [&[Site::Context, Site::Stream][..], &nodes, &exchange].concat();
     for &site in Site::ALL.iter().filter(|s| !elsewhere.contains(s)) {
         for (code, lost, verdict) in [
             (700, true, Verdict::RestartWorker),

@@ -1,6 +1,7 @@
 //! What needs no GPU: every op on a device in software beside its CPU kernel, the printed code in NVIDIA's assembler,
 //! faults at every call. Where there is a GPU, the ops run on it too.
 
+mod exchange;
 mod faults;
 mod math;
 mod ptx;
