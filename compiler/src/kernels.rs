@@ -15,16 +15,17 @@ pub(crate) fn print(
     plans: &[Plan],
     blobs: &mut TiVec<BlobId, Bytes>,
 ) -> Vec<KernelCode> {
-    let on_gpu = |plan: &Plan| -> Vec<ActorId> {
+    let mut wanted: BTreeSet<(ActorId, Option<&str>)> = BTreeSet::new();
+    for plan in plans {
         let placed = plan.placement.iter_enumerated();
         let there = placed.filter(|(_, device)| machine.devices[**device].backend == "vulkan");
-        there.map(|(actor, _)| actor).collect()
-    };
-    let actors: BTreeSet<ActorId> = plans.iter().flat_map(on_gpu).collect();
+        wanted.extend(there.map(|(actor, _)| (actor, plan.variant(actor))));
+    }
     let mut codes = BTreeMap::new();
-    for actor in actors.into_iter().map(|id| &graph.actors[id]) {
+    for (id, variant) in wanted {
+        let actor = &graph.actors[id];
         if actor.role == Role::Compute
-            && let Some(plan) = registry.lower(actor, blobs, &Caps::COMMON)
+            && let Ok(plan) = registry.lower_in(actor, blobs, &Caps::COMMON, variant)
         {
             vulkan::print_all(&plan, &mut codes);
         }

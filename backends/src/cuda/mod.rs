@@ -16,6 +16,7 @@ mod driver;
 mod edges;
 mod error;
 mod instance;
+mod lt;
 mod ptx;
 mod queue;
 #[cfg(any(test, feature = "testing"))]

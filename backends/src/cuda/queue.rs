@@ -11,6 +11,7 @@ use super::edges::Edges;
 use super::error::Fault;
 use super::{GpuCall, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
+use crate::kernels::library::Shape;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
 use crate::replay::{Command, Home, HostRegion, Limits, List, PATIENCE_NS, Queue as _, Range, Run};
@@ -129,6 +130,7 @@ impl Work {
                     };
                     edges.note(of(false), of(true))
                 }
+                Command::Product(product, _) => edges.note(product.reads(), product.writes()),
             };
             count += after.len();
             let after: Vec<Node> = after.into_iter().map(|n| nodes[n as usize]).collect();
@@ -138,6 +140,9 @@ impl Work {
                 }
                 Command::Zero { to } => draft.zero(&after, self.address(*to), to.len())?,
                 Command::Run(run) => draft.kernel(&after, &self.launch(run))?,
+                Command::Product(product, count) => {
+                    draft.product(&after, &product.at(|range| self.address(range)), *count)?
+                }
             });
         }
         Ok((draft.finish()?, count))
@@ -177,6 +182,10 @@ impl crate::replay::Queue for Queue {
             range_bytes: u32::MAX.into(),
             bank_bytes: self.device.bank_bytes(),
         }
+    }
+
+    fn refuses(&mut self, shape: &Shape) -> Result<Option<String>, Fault> {
+        self.device.refuses(shape)
     }
 
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
@@ -224,7 +233,9 @@ impl crate::replay::Queue for Queue {
                         driver.copy(at, to, from.len())?;
                     }
                     Command::Zero { to } => driver.zero(self.work.address(*to), to.len())?,
-                    Command::Run(_) => unreachable!("only copies and zeros run once"),
+                    Command::Run(_) | Command::Product(..) => {
+                        unreachable!("only copies and zeros run once")
+                    }
                 }
             }
             Ok(())

@@ -9,6 +9,7 @@
 mod machine;
 mod matrix;
 mod memory;
+mod product;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node}
 use super::error::{Code, Said, Site};
 use super::instance::{Listed, MAX_BINDINGS};
 use crate::kernels::Caps;
+use crate::kernels::library::{Product, Shape};
 
 /// Groups of a run at most: few, so that threads have several elements each.
 const MAX_GROUPS: u32 = 3;
@@ -78,6 +80,8 @@ pub struct Counts {
     pub nodes: [usize; 3],
     /// Edges between them.
     pub edges: usize,
+    /// Nodes of products by the vendor's library.
+    pub products: usize,
 }
 
 /// The driver's side.
@@ -89,6 +93,7 @@ enum Work {
     Kernel(Launch),
     Copy { from: Address, to: Address, bytes: u64 },
     Zero { at: Address, bytes: u64 },
+    Product(Product<Address>, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -113,6 +118,7 @@ struct Inner {
     checks: bool,
     idle: bool,
     cut: bool,
+    without_library: bool,
     conflicts: Vec<String>,
     counts: Counts,
 }
@@ -170,6 +176,11 @@ impl Machine {
         self.lock().cut = true;
     }
 
+    /// From now on there is no library for products.
+    pub fn without_library(&self) {
+        self.lock().without_library = true;
+    }
+
     /// Nodes that touched the same memory, one of them writing, with no way of edges between them, in words.
     pub fn conflicts(&self) -> Vec<String> {
         self.lock().conflicts.clone()
@@ -200,6 +211,7 @@ impl Inner {
         let done = match work {
             Work::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
             Work::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
+            Work::Product(product, count) => product::run(product, *count, &mut self.memory),
             Work::Kernel(launch) => {
                 let words = launch.words.iter().map(|w| u64::from(*w));
                 let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
@@ -396,6 +408,29 @@ impl Driver for Soft {
         self.add(Site::ZeroNode, graph, after, Work::Zero { at, bytes })
     }
 
+    fn library(&self) -> Result<String, String> {
+        match self.machine.lock().without_library {
+            true => Err("cuBLASLt is not installed".to_owned()),
+            false => Ok("cuBLASLt in software".to_owned()),
+        }
+    }
+
+    fn refuses(&self, _shape: &Shape) -> Result<Option<String>, Said> {
+        drop(self.enter(Site::Library)?);
+        Ok(self.library().err())
+    }
+
+    fn product_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        product: &Product<Address>,
+        count: u64,
+    ) -> Result<Node, Said> {
+        assert!(self.library().is_ok(), "a library that is not there is asked for a product");
+        self.add(Site::Product, graph, after, Work::Product(*product, count))
+    }
+
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
         let mut inner = self.enter(Site::Instantiate)?;
         let mut nodes = inner.graphs[&graph.0].clone();
@@ -409,6 +444,10 @@ impl Driver for Soft {
                 Work::Kernel(_) => 0,
                 Work::Copy { .. } => 1,
                 Work::Zero { .. } => 2,
+                Work::Product(..) => {
+                    inner.counts.products += 1;
+                    continue;
+                }
             };
             inner.counts.nodes[kind] += 1;
         }
