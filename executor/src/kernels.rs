@@ -27,9 +27,8 @@ impl Kernels {
         let mut kernels = TiVec::new();
         for (id, actor) in program.graph.actors.iter_enumerated() {
             let mut made: Vec<Made> = Vec::new();
-            let on_cpu = |plan: &&Plan| {
-                program.machine.devices[plan.placement[id]].backend == "cpu"
-            };
+            let on_cpu =
+                |plan: &&Plan| program.machine.devices[plan.placement[id]].backend == "cpu";
             let wanted = program.plans.iter().filter(on_cpu).map(|plan| plan.variant(id));
             // One that runs on GPUs only has a kernel all the same: what has none is refused here.
             let wanted: BTreeSet<Option<&str>> = wanted.collect();

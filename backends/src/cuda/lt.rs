@@ -247,7 +247,7 @@ impl Lt {
         let mut why = format!("{TITLE} is not installed");
         for (name, _) in NAMES.iter().filter(|(_, least)| version >= *least) {
             // SAFETY: the vendor's library, which may be loaded and unloaded at any time.
-            let Ok(library) = (unsafe { Library::new(name) }) else { continue };
+            let Ok(library) = (unsafe { Library::new(*name) }) else { continue };
             match Self::open(api, library) {
                 Ok(lt) => return Ok(lt),
                 Err(what) => why = format!("{name} {what}"),
@@ -319,7 +319,8 @@ impl Lt {
             ok(unsafe { (functions.wish_set)(wish, attribute, at, bytes) })
         };
         let [left, right, out] = shape.aligns();
-        let mut done = set(WISH_WORKSPACE, (&raw const WORKSPACE).cast(), 8);
+        let workspace = WORKSPACE;
+        let mut done = set(WISH_WORKSPACE, (&raw const workspace).cast(), 8);
         for (attribute, align) in WISH_ALIGN.iter().zip([right, left, out, out]) {
             done = done.and_then(|()| set(*attribute, (&raw const align).cast(), 4));
         }
@@ -451,7 +452,8 @@ impl Lt {
         let algorithm = self.algorithm(&product.shape)?;
         let algorithm = algorithm.map_err(|_| said(Site::Library, code(15)))?;
         // The algorithm was chosen for one firing: what it cannot do for all at once it does one by one.
-        let most = if self.does(product, count, &algorithm) { count } else { product.shape.batches };
+        let most =
+            if self.does(product, count, &algorithm) { count } else { product.shape.batches };
         let driver = |status: c_int| match status {
             0 => Ok(()),
             _ => Err(said(Site::Product, Code(status))),
@@ -467,13 +469,20 @@ impl Lt {
         let ended = driver(unsafe { (self.captures.end)(self.stream, &raw mut captured) });
         let after: Vec<sys::CUgraphNode> = after.iter().map(|n| n.0 as sys::CUgraphNode).collect();
         let (mut node, count) = (null_mut(), after.len());
-        let added = done.map_err(|status| said(Site::Product, code(status))).and(ended).and_then(|()| {
-            let parent = graph.0 as sys::CUgraph;
-            // SAFETY: both graphs and the nodes are alive; the driver copies the captured one.
-            driver(unsafe {
-                (self.captures.child_node)(&raw mut node, parent, after.as_ptr(), count, captured)
-            })
-        });
+        let added =
+            done.map_err(|status| said(Site::Product, code(status))).and(ended).and_then(|()| {
+                let parent = graph.0 as sys::CUgraph;
+                // SAFETY: both graphs and the nodes are alive; the driver copies the captured one.
+                driver(unsafe {
+                    (self.captures.child_node)(
+                        &raw mut node,
+                        parent,
+                        after.as_ptr(),
+                        count,
+                        captured,
+                    )
+                })
+            });
         if !captured.is_null() {
             // SAFETY: captured above, given back once.
             unsafe { (self.api.graph_destroy)(captured) };

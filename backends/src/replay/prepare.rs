@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    ActorId, BlobId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan,
-    PortChannels, Program, Region, RingId, TiSlice,
+    ActorId, BlobId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan, PortChannels,
+    Program, Region, RingId, TiSlice,
 };
 
 use super::expand::{self, Exec, What};

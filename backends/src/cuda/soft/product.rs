@@ -15,21 +15,15 @@ fn floats(memory: &mut Memory, at: Address, count: u64) -> Result<Vec<f32>, Code
     (0..count).map(&mut load).collect()
 }
 
-pub(super) fn run(
-    product: &Product<Address>,
-    count: u64,
-    memory: &mut Memory,
-) -> Result<(), Code> {
+pub(super) fn run(product: &Product<Address>, count: u64, memory: &mut Memory) -> Result<(), Code> {
     let shape = &product.shape;
     let places = [product.left, product.right, product.out];
     for (place, align) in places.iter().zip(shape.aligns()) {
         assert!(place.is_multiple_of(align.into()), "{place:#x} is no multiple of {align}");
     }
     let [left_span, right_span, _] = shape.spans(count);
-    let mut factors = [
-        floats(memory, product.left, left_span)?,
-        floats(memory, product.right, right_span)?,
-    ];
+    let mut factors =
+        [floats(memory, product.left, left_span)?, floats(memory, product.right, right_span)?];
     if shape.math == Math::Tf32 {
         let all = factors.iter_mut().flatten();
         all.for_each(|v| *v = f32::from_bits(to_tf32(v.to_bits())));

@@ -3,6 +3,7 @@
 
 mod faults;
 mod math;
+mod products;
 mod ptx;
 mod suite;
 

@@ -178,8 +178,7 @@ impl Gpu<'_> {
         let exact = ty != Ty::F32;
         let kernels = if exact { vec![Variant::Elements] } else { sizes.variants(tb, math) };
         let scales = [alpha, beta];
-        let library =
-            self.gemm_by_library([x, y], [ta, tb], [m, n, depth], scales, kernels[0])?;
+        let library = self.gemm_by_library([x, y], [ta, tb], [m, n, depth], scales, kernels[0])?;
         let variant = match self.choose(&kernels, library) {
             Choice::Kernel(variant) => variant,
             Choice::Library(product) => return Ok(KernelPlan::by_library(product)),
