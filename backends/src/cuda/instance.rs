@@ -14,7 +14,8 @@ use crate::kernels::{Caps, Needs};
 /// The oldest architecture that the printed code is for: Volta.
 const MIN_ARCH: (u32, u32) = (7, 0);
 
-/// Set to `software` in the environment of tests to have [`Instance::software`] loaded.
+/// Set to `software` in the environment of tests to have [`Instance::software`] loaded, or to
+/// `software without cuBLASLt`.
 #[cfg(any(test, feature = "testing"))]
 const SOFTWARE: &str = "ZBMD_CUDA_DRIVER";
 
@@ -43,8 +44,14 @@ impl Instance {
     /// [`Unavailable`] without a driver, with too old a one, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
         #[cfg(any(test, feature = "testing"))]
-        if std::env::var_os(SOFTWARE).is_some_and(|v| v == "software") {
-            return Ok(Self::software());
+        match std::env::var(SOFTWARE).as_deref() {
+            Ok("software") => return Ok(Self::software()),
+            Ok("software without cuBLASLt") => {
+                let instance = Self::software();
+                instance.machine().inspect(|machine| machine.without_library());
+                return Ok(instance);
+            }
+            _ => {}
         }
         let (api, version) = Api::load()?;
         Ok(Arc::new(Instance { source: Source::Cuda(Box::new(api)), version }))
