@@ -108,7 +108,8 @@ const FLOOR: f64 = 51e12;
 fn product([rows, columns, depth]: [u32; 3]) -> Actor {
     let mut graph = GraphBuilder::new("product");
     let token = |dims: [u32; 2]| TokenType::new(DType::F32, dims);
-    let (x, y) = (graph.source("x", token([rows, depth])), graph.source("y", token([depth, columns])));
+    let (x, y) =
+        (graph.source("x", token([rows, depth])), graph.source("y", token([depth, columns])));
     let product = graph.actor("product", "NnMatMul", Vec::<(String, zbmd_ir::Value)>::new());
     let z = graph.sink("z");
     graph.connect(x, product.port("x")).connect(y, product.port("y")).connect(product, z);
@@ -150,7 +151,9 @@ fn products(device: &Device, registry: &Registry) {
                 None => ours.push((seconds(device, &actor, &kernels, more), name)),
             }
         }
-        let of = |seconds: f64| format!("{:.1} us, {:.1} TFLOP/s", seconds * 1e6, flops / seconds / 1e12);
+        let of = |seconds: f64| {
+            format!("{:.1} us, {:.1} TFLOP/s", seconds * 1e6, flops / seconds / 1e12)
+        };
         let title = sizes.map(|s| s.to_string()).join(" x ");
         for (seconds, name) in &ours {
             println!("{title:>20} {name:>14} {}", of(*seconds));
@@ -162,7 +165,10 @@ fn products(device: &Device, registry: &Registry) {
         if sizes == [8192; 3] {
             let share = |seconds: f64| format!("{:.0} %", 100.0 * flops / seconds / FLOOR);
             let its = its.map_or_else(|| "not run".to_owned(), share);
-            println!("{title:>20} of the floor of 51 TFLOP/s: ours {}, cublaslt {its}", share(best));
+            println!(
+                "{title:>20} of the floor of 51 TFLOP/s: ours {}, cublaslt {its}",
+                share(best)
+            );
         }
     }
 }
