@@ -18,7 +18,7 @@ build() {
     local to="$1" list
     mkdir -p "$to"
     list="$(cd "$here/.." && "$cargo" test --release --no-run --message-format=json \
-        -p zbmd-backends --lib -p zbmd-tests --test cuda --test gpu_runs --test gpu_allocations \
+        -p zbmd-backends --lib -p zbmd-tests --test cuda --test gpu_runs --test gpu_variants --test gpu_allocations \
         --bench gpu --bench torch --bench recovery)" || return 1
     # Lines of JSON, of which only the names of executables are wanted.
     printf '%s\n' "$list" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | while read -r binary; do
@@ -26,6 +26,7 @@ build() {
             zbmd_backends-*) cp "$binary" "$to/backends" ;;
             cuda-*) cp "$binary" "$to/calendars" ;;
             gpu_runs-*) cp "$binary" "$to/runs" ;;
+            gpu_variants-*) cp "$binary" "$to/variants" ;;
             gpu_allocations-*) cp "$binary" "$to/allocations" ;;
             torch-*) cp "$binary" "$to/torch" ;;
             recovery-*) cp "$binary" "$to/recovery" ;;
@@ -33,7 +34,7 @@ build() {
         esac
     done
     cp "$here/benches/torch_rival.py" "$to/"
-    for binary in backends calendars runs allocations bench torch recovery; do
+    for binary in backends calendars runs variants allocations bench torch recovery; do
         [ -x "$to/$binary" ] || return 1
     done
 }
@@ -74,7 +75,7 @@ check() {
     shift
     if [ -z "$gpu" ]; then
         row "$name" "not run: no GPU here"
-    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device' <<<"$output"; then
+    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device|of the floor' <<<"$output"; then
         row "$name" "passed"
     else
         row "$name" "FAILED"
@@ -107,6 +108,17 @@ beside_torch() {
             row "$name: $model" "run: see the table"
         fi
     done
+}
+
+# Products by cuBLASLt, which need not be installed: NAME, then a command of the suite.
+library() {
+    local name="$1"
+    shift
+    if [ -n "$gpu" ] && grep -q 'not installed' <<<"$("$@" --nocapture 2>&1)"; then
+        row "$name" "not run: cuBLASLt is not installed"
+    else
+        check "$name" "$@"
+    fi
 }
 
 # NAME, and what is missing before it can run anywhere.
@@ -157,11 +169,18 @@ check "losses: time to swap and to restart, standby or not" \
 check "tensor cores: products in tf32, f16, bf16" "$backends" --exact \
     cuda::tests::math::rounded_products_agree_with_products_of_rounded_factors_on_a_gpu
 beside_torch
-missing "cuBLASLt, cuDNN, cuFFT" "not written yet"
+check "products and convolutions in every variant" "$backends" --exact \
+    cuda::tests::products::products_agree_in_every_variant_on_a_gpu
+library "cuBLASLt: its products beside ours" "$backends" --exact \
+    cuda::tests::products::products_agree_in_every_variant_on_a_gpu
+library "cuBLASLt: bundles that name it, in whole runs" "$packed/variants" "cuda library"
+check "variants: calibrated, then run" "$packed/variants" "cuda calibrated"
+check "products: ours / cuBLASLt, and of the floor at 8192^3" \
+    bash -c "'$packed/bench' cuda products | tee '$packed/products.txt' && grep -q 8192 '$packed/products.txt'"
 
 printf '\n%-62s %s\n' "on ${gpu:-a machine without a GPU}" "result"
 printf '%s\n' "${rows[@]}"
-for table in bench exchange recovery torch; do
+for table in bench exchange products recovery torch; do
     if [ -s "$packed/$table.txt" ]; then
         printf '\n'
         cat "$packed/$table.txt"

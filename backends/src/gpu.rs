@@ -83,6 +83,9 @@ pub trait Replay: Send {
     /// What it consists of.
     fn summary(&self) -> Summary;
 
+    /// See [`replay::Replay::notes`].
+    fn notes(&self) -> &[String];
+
     /// See [`replay::Replay::step`].
     ///
     /// # Errors
@@ -134,6 +137,10 @@ where
 {
     fn summary(&self) -> Summary {
         self.summary()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.notes()
     }
 
     fn step(
@@ -405,12 +412,18 @@ impl Device {
         either!(self, device => device.caps())
     }
 
-    /// What it is, with its driver: results of measurements are good for just this.
+    /// What it is, with its driver and the vendor's library: results of measurements are good for just this.
     pub fn kind(&self) -> String {
+        let library = match self {
+            #[cfg(feature = "vulkan")]
+            Device::Vulkan(_) => String::new(),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => device.library().map(|l| format!(" {l}")).unwrap_or_default(),
+        };
         either!(self, device => {
             let listed = device.listed();
             let (uuid, title, driver) = (listed.uuid_text(), &listed.title, &listed.driver);
-            format!("{}: {uuid} {title} {driver}", self.backend())
+            format!("{}: {uuid} {title} {driver}{library}", self.backend())
         })
     }
 
@@ -419,16 +432,22 @@ impl Device {
     ///
     /// # Errors
     /// A driver's fault.
-    pub fn warm(&self, registry: &Registry, program: &Program) -> Result<(), Fault> {
-        let there = |plan: &Plan| {
+    pub fn warm<'p>(&self, registry: &Registry, program: &'p Program) -> Result<(), Fault> {
+        let there = |plan: &'p Plan| {
             let placed = plan.placement.iter_enumerated();
             let devices = &program.machine.devices;
             let here = placed.filter(|(_, device)| devices[**device].backend == self.backend());
-            here.map(|(actor, _)| actor).collect::<Vec<_>>()
+            here.map(|(actor, _)| (actor, plan.variant(actor))).collect::<Vec<_>>()
         };
         let actors: BTreeSet<_> = program.plans.iter().flat_map(there).collect();
-        let lower = |id| registry.lower(&program.graph.actors[id], &program.blobs, self.caps());
+        let lower = |(id, variant)| {
+            let actor: &Actor = &program.graph.actors[id];
+            registry.lower_in(actor, &program.blobs, self.caps(), variant).ok()
+        };
         let plans: Vec<KernelPlan> = actors.into_iter().filter_map(lower).collect();
+        for plan in &plans {
+            self.refuses(plan)?;
+        }
         let kernels = plans.iter().flat_map(KernelPlan::kernels).map(|k| &**k);
         match self {
             #[cfg(feature = "vulkan")]
@@ -437,6 +456,24 @@ impl Device {
             Device::Cuda(device) => device.warm(kernels, program)?,
         }
         Ok(())
+    }
+
+    /// Why the vendor's library cannot be had here for kernels that need it, or not for these, as a clause; `None`
+    /// where it can, or is not needed.
+    ///
+    /// # Errors
+    /// A driver's fault.
+    pub fn refuses(&self, plan: &KernelPlan) -> Result<Option<String>, Fault> {
+        match self {
+            // Plans that need one do not fit its devices.
+            #[cfg(feature = "vulkan")]
+            Device::Vulkan(_) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                let mut refused = plan.products().filter_map(|p| device.refuses(p).transpose());
+                Ok(refused.next().transpose()?)
+            }
+        }
     }
 
     /// Keeps what the driver compiled for later runs, where that is the program's business.

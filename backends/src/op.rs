@@ -205,6 +205,19 @@ pub trait Op: Send + Sync {
         Err("the op has none".to_owned())
     }
 
+    /// Like [`Self::lower`], in the variant of that place in [`KernelPlan::variants`].
+    ///
+    /// # Errors
+    /// See [`Self::lower`].
+    fn lower_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        _variant: usize,
+    ) -> Result<KernelPlan, String> {
+        self.lower(actor, blobs)
+    }
+
     /// The weights of an actor in the order in which its CPU kernel reads them, where that is another and the actor
     /// has them as a model does. What [`Packing::put`] makes of the actor has the same ports and the same kernel, and
     /// no kernel for GPUs.
@@ -419,23 +432,38 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
         caps: &Caps,
     ) -> Option<KernelPlan> {
-        self.lowered(actor, blobs, caps)?.ok().filter(|plan| plan.fits(caps))
+        self.lower_in(actor, blobs, caps, None).ok()
     }
 
-    /// The kernels that an op has for an actor on a device like this, if the device suffices.
-    fn lowered(
+    /// Like [`Self::lower`], in one of [`KernelPlan::variants`]; `None` is the default one.
+    ///
+    /// # Errors
+    /// Why the actor cannot run there, or not in that variant, as a clause for people: "the device lacks 64-bit floats".
+    pub fn lower_in(
         &self,
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
         caps: &Caps,
-    ) -> Option<Result<KernelPlan, String>> {
-        let op = self.op(&actor.op)?;
-        if caps.capability.is_some() || !actor.params.contains_key(Math::PARAM) {
-            return Some(op.lower(actor, blobs));
+        variant: Option<&str>,
+    ) -> Result<KernelPlan, String> {
+        let op = self.op(&actor.op).ok_or_else(|| "the op is unknown".to_owned())?;
+        let mut plain = None;
+        if caps.capability.is_none() && actor.params.contains_key(Math::PARAM) {
+            plain.insert(actor.clone()).params.remove(Math::PARAM);
         }
-        let mut plain = actor.clone();
-        plain.params.remove(Math::PARAM);
-        Some(op.lower(&plain, blobs))
+        let actor = plain.as_ref().unwrap_or(actor);
+        let mut plan = op.lower(actor, blobs)?;
+        if let Some(name) = variant {
+            let known = plan.variants();
+            let index = known.iter().position(|known| *known == name).ok_or_else(|| {
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                format!("there is no variant `{name}` of it, but {known}")
+            })?;
+            if index > 0 {
+                plan = op.lower_in(actor, blobs, index)?;
+            }
+        }
+        plan.lacks(caps).map_or(Ok(plan), Err)
     }
 
     /// Why an actor cannot run on a GPU that has `caps`, as a clause for people: "the device lacks 64-bit floats".
@@ -449,11 +477,7 @@ impl Registry {
         if actor.role != zbmd_ir::Role::Compute {
             return Some("sources and sinks belong to the host".to_owned());
         }
-        match self.lowered(actor, blobs, caps) {
-            None => Some("the op is unknown".to_owned()),
-            Some(Ok(plan)) => plan.lacks(caps),
-            Some(Err(why)) => Some(why),
-        }
+        self.lower_in(actor, blobs, caps, None).err()
     }
 
     /// Predicted cost of an actor on a device by the roofline model: the larger of its arithmetic and its memory

@@ -197,10 +197,16 @@ impl Found<'_> {
         MeasuredCost { op, ports, call_ps, firing_ps, spread_percent, samples, variant }
     }
 
-    /// The variants on a kind of device, the default one first.
-    fn variants_on(&self, group: &Group) -> Vec<Option<&'static str>> {
-        let others = self.variants.iter().filter(|_| group.gpu.is_none());
-        std::iter::once(None).chain(others.copied().map(Some)).collect()
+    /// The variants on a kind of device, the default one first; none where it has no kernel.
+    fn variants_on(&self, model: &Model<'_>, group: &Group) -> Vec<Option<&'static str>> {
+        match &group.gpu {
+            None => std::iter::once(None).chain(self.variants.iter().copied().map(Some)).collect(),
+            Some(Ok(gpu)) => {
+                let plans = gpu::plans((model.registry, model.blobs), self.actor, gpu);
+                plans.map(|all| all.into_iter().map(|(name, _)| name).collect()).unwrap_or_default()
+            }
+            Some(Err(_)) => Vec::new(),
+        }
     }
 }
 
@@ -312,7 +318,8 @@ fn on_kind(
         .iter()
         .map(|found| {
             let wanted = !how.fresh && found.kernel.is_ok() && found.may_be_cached();
-            let variants = found.variants_on(group).into_iter().filter(|_| wanted);
+            let variants = if wanted { found.variants_on(model, group) } else { Vec::new() };
+            let variants = variants.into_iter();
             let costs: Option<Vec<_>> =
                 variants.map(|v| cache.get(found.key, v).cloned()).collect();
             // Variants are measured together, by turns: all or none.
@@ -364,22 +371,26 @@ fn one(
     let device = &model.machine.devices[group.devices[0]];
     let limits = Limits { budget_ns: how.budget_ns, memory_bytes: device.memory_bytes };
     let measured = match &group.gpu {
-        None => on_cpu(graph, model, found, &limits, clock),
+        None => on_cpu(graph, model, found, &limits, clock)
+            .map(|all| (all, found.variants_on(model, group))),
         Some(Err(why)) => Err(why.clone()),
         Some(Ok(gpu)) => {
-            let given = (model.registry, model.blobs);
-            gpu::measure(given, found.actor, gpu, &limits, clock).map_err(|r| r.to_string())
+            gpu::plans((model.registry, model.blobs), found.actor, gpu).and_then(|plans| {
+                let all = gpu::measure(found.actor, gpu, &plans, &limits, clock);
+                let names = plans.iter().map(|(name, _)| *name).collect();
+                all.map(|all| (all, names)).map_err(|r| r.to_string())
+            })
         }
     };
     match measured {
-        Ok(all) => {
+        Ok((all, names)) => {
             let cost = |(m, variant): (Measurement, Option<&str>)| {
                 let (spread_percent, samples) = (m.spread_percent, m.samples);
                 let cost = found.cost(m.call_ps, m.firing_ps);
                 let variant = variant.map(str::to_owned);
                 MeasuredCost { spread_percent, samples, variant, ..cost }
             };
-            let costs = all.into_iter().zip(found.variants_on(group)).map(cost);
+            let costs = all.into_iter().zip(names).map(cost);
             (costs.collect(), CostSource::Measured)
         }
         Err(reason) => {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_backends::{cuda, kernels::Caps, vulkan};
-use zbmd_ir::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, Role, TiVec};
+use zbmd_ir::{ActorId, BlobId, DeviceId, Graph, KernelCode, Machine, Plan, Role, TiVec};
 
 use crate::assemble::{self, Cubins};
 use crate::codes::Code;
@@ -24,26 +24,24 @@ pub(crate) fn print(
     cubins: Option<&Cubins>,
     blobs: &mut TiVec<BlobId, Bytes>,
 ) -> Result<Vec<KernelCode>, Diagnostic> {
-    let on_gpu = |plan: &Plan| -> Vec<_> {
+    let mut wanted: BTreeSet<(ActorId, DeviceId, Option<&str>)> = BTreeSet::new();
+    for plan in plans {
         let placed = plan.placement.iter_enumerated();
-        placed.map(|(actor, device)| (actor, *device)).collect()
-    };
-    let placed: BTreeSet<_> = plans.iter().flat_map(on_gpu).collect();
-    let lower = |id: ActorId, caps: &Caps| {
-        let actor = &graph.actors[id];
-        let compute = (actor.role == Role::Compute).then_some(actor);
-        compute.and_then(|actor| registry.lower(actor, blobs, caps))
-    };
+        wanted.extend(placed.map(|(actor, device)| (actor, *device, plan.variant(actor))));
+    }
     let (mut codes, mut texts) = (BTreeMap::new(), BTreeMap::new());
-    let mut seen = BTreeSet::new();
-    for (actor, device) in placed {
-        let device = &machine.devices[device];
-        if device.backend == "vulkan" && seen.insert(actor) {
-            let plan = lower(actor, &Caps::COMMON);
+    for (id, device, variant) in wanted {
+        let (actor, device) = (&graph.actors[id], &machine.devices[device]);
+        let lower = |caps: &Caps| registry.lower_in(actor, blobs, caps, variant).ok();
+        if actor.role != Role::Compute {
+            continue;
+        }
+        if device.backend == "vulkan" {
+            let plan = lower(&Caps::COMMON);
             plan.iter().for_each(|plan| vulkan::print_all(plan, &mut codes));
         }
         if device.backend == "cuda" && cubins.is_some() {
-            let plan = lower(actor, registry.caps(device));
+            let plan = lower(registry.caps(device));
             plan.iter().for_each(|plan| cuda::texts(plan, &mut texts));
         }
     }

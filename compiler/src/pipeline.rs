@@ -1,6 +1,7 @@
 //! From the graph to the program: analysis, costs, plans and the verifier, with their refusals drawn on the text.
 
 use bytes::Bytes;
+use zbmd_backends::gpu::is_gpu;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{
@@ -15,6 +16,7 @@ use crate::costs::{CostKey, MeasuredCosts};
 use crate::diag::{Diagnostic, Sink, suggest};
 use crate::source::Span;
 use crate::values::Files;
+use crate::variants;
 
 /// Rates, deadlocks and sample rates of a graph; false if it was refused.
 pub(crate) fn analyse(graph: &mut Graph, origins: &Origins, sink: &mut Sink) -> bool {
@@ -48,6 +50,16 @@ pub(crate) fn costs(
             // Where rounded factors make no difference, or were not measured, exact ones stand for them.
             let last = if device.backend == "cuda" { keys.len() } else { keys.len().min(1) };
             let found = keys[..last].iter().rev().find_map(|k| measured.get(&device.name, *k));
+            // A variant may need more memory than the default one, which it falls back to.
+            let caps = registry.caps(device);
+            let of_variant = |key: &CostKey| {
+                let name = variants::best(machine, measured, device, *key)?;
+                let plan = registry.lower_in(actor, blobs, caps, Some(name)).ok()?;
+                Some(plan.scratch_bytes())
+            };
+            let variants = keys.iter().filter(|_| is_gpu(&device.backend)).filter_map(of_variant);
+            let scratch_bytes = variants.fold(modelled.scratch_bytes, u64::max);
+            let modelled = ActorCost { scratch_bytes, ..modelled };
             Some(found.map_or(modelled, |m| ActorCost {
                 call_ps: m.call_ps,
                 firing_ps: m.firing_ps,

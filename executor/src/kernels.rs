@@ -1,5 +1,6 @@
 //! The CPU kernels of a program: one for each actor and variant that a plan asks for. Knows no calendars.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use zbmd_backends::kernel::Kernel;
@@ -18,7 +19,7 @@ struct Made {
 }
 
 impl Kernels {
-    /// Makes those that the plans ask for, and of each actor at least one.
+    /// Makes those that the plans ask for on CPUs, and of each actor at least one.
     ///
     /// # Errors
     /// [`EngineError::Kernel`] for an op or a variant that the registry does not have.
@@ -26,11 +27,13 @@ impl Kernels {
         let mut kernels = TiVec::new();
         for (id, actor) in program.graph.actors.iter_enumerated() {
             let mut made: Vec<Made> = Vec::new();
-            let wanted = program.plans.iter().filter(|_| actor.role == Role::Compute);
-            for variant in wanted.map(|plan| plan.variant(id)) {
-                if made.iter().any(|m| m.variant.as_deref() == variant) {
-                    continue;
-                }
+            let on_cpu =
+                |plan: &&Plan| program.machine.devices[plan.placement[id]].backend == "cpu";
+            let wanted = program.plans.iter().filter(on_cpu).map(|plan| plan.variant(id));
+            // One that runs on GPUs only has a kernel all the same: what has none is refused here.
+            let wanted: BTreeSet<Option<&str>> = wanted.collect();
+            let wanted = if wanted.is_empty() { [None].into() } else { wanted };
+            for variant in wanted.into_iter().filter(|_| actor.role == Role::Compute) {
                 let kernel = registry.kernel_in(actor, &program.blobs, variant);
                 let kernel = kernel.map_err(|source| {
                     let actor = actor.name.clone();
@@ -43,7 +46,7 @@ impl Kernels {
         Ok(Self(kernels))
     }
 
-    /// The kernel that a plan of the program runs an actor by; none for sources and sinks.
+    /// The kernel that a plan of the program runs an actor by on a CPU; none for sources and sinks, or elsewhere.
     pub(crate) fn of(&self, plan: &Plan, actor: ActorId) -> Option<&Arc<dyn Kernel>> {
         let variant = plan.variant(actor);
         self.0[actor].iter().find(|m| m.variant.as_deref() == variant).map(|m| &m.kernel)

@@ -150,6 +150,9 @@ pub struct WorkerReport {
     pub slots: Vec<SlotReport>,
     /// Rings that the device waited for.
     pub waits: Vec<WaitReport>,
+    /// What is not as the plan has it: kernels that run otherwise.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Planned and measured times of one slot, over the sampled periods.

@@ -101,6 +101,7 @@ pub(crate) fn worker_report(
         pinned: worker.periods.pinned,
         slots: slots.collect(),
         waits: waits.collect(),
+        notes: Vec::new(),
     }
 }
 
@@ -241,6 +242,11 @@ fn notes(engine: &Inner, report: &Report, segments: &[Segment]) -> Vec<String> {
                 "{} of {} bytes of plan `{}` are locked in memory; raise `ulimit -l` to lock all",
                 plan.locked_bytes, plan.arena_bytes, plan.name
             ));
+        }
+        for note in plan.workers.iter().flat_map(|w| &w.notes) {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
         }
     }
     let whole = report.sources.iter().map(|s| s.leftover / s.tokens_per_iteration.max(1)).min();

@@ -48,8 +48,9 @@ pub struct Plan {
     pub buffers: TiVec<BufferId, Buffer>,
     /// Hand-overs between devices.
     pub rings: TiVec<RingId, Ring>,
-    /// Variants of kernels by name, for actors on CPUs that do not run the default one of their op. All variants give
-    /// the same bits, so that nothing but times depends on them.
+    /// Variants of kernels by name, for actors that do not run the default one of their op. On CPUs all variants give
+    /// the same bits, so that nothing but times depends on them. On GPUs the bits depend on the name, too: so all plans
+    /// of a program name the same one wherever the actor is on a device of the same backend.
     pub variants: BTreeMap<ActorId, String>,
 }
 

@@ -3,7 +3,8 @@
 //! so.
 //!
 //! With `exchange` it shows what a hand-over costs instead: tokens go from a CPU to the GPU, through one kernel, and back;
-//! brought by the host, fetched by the device, and handed over by the device alone, by turns.
+//! brought by the host, fetched by the device, and handed over by the device alone, by turns. With `products`, what
+//! products of matrices take in each variant, with the quickest of ours beside cuBLASLt's where that is here.
 //!
 //! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. `tiny` is for a device in
 //! software (`ZBMD_CUDA_DRIVER=software`), whose times mean nothing.
@@ -13,9 +14,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use zbmd_backends::gpu::{Calls, Device, Drivers, Kept, Options, Replay};
+use zbmd_backends::kernels::KernelPlan;
 use zbmd_backends::op::Registry;
 use zbmd_backends::replay::{Peers, Stopped, Transport};
-use zbmd_ir::{DeviceId, PlanId, Program, RingId};
+use zbmd_compiler::GraphBuilder;
+use zbmd_ir::{Actor, DType, DeviceId, PlanId, Program, RingId, TiVec, TokenType};
 use zbmd_tests::gpu::{Idle, Player, Shares, chain, chain_in, tokens};
 use zbmd_tests::run::random_inputs;
 
@@ -38,6 +41,9 @@ fn main() {
     let registry = Registry::standard();
     if std::env::args().any(|a| a == "exchange") {
         return exchange(&device, &registry, std::env::args().any(|a| a == "tiny"));
+    }
+    if std::env::args().any(|a| a == "products") {
+        return products(&device, &registry);
     }
     println!("{}, medians of {ROUNDS}", device.kind());
     println!(
@@ -180,4 +186,79 @@ fn round_trips(
         }
     }
     ways.map(|(replay, _player, times)| (replay.summary().transport, median(times)))
+}
+
+/// Rows, columns, depth: a matrix and a vector, a layer, and what keeps a large GPU busy.
+const PRODUCTS: [[u32; 3]; 4] =
+    [[1, 1024, 1024], [128, 768, 768], [1024, 1024, 1024], [8192, 8192, 8192]];
+/// What products of 8192 take on an H100 in f32, measured: operations a second.
+const FLOOR: f64 = 51e12;
+
+/// A product of two inputs.
+fn product([rows, columns, depth]: [u32; 3]) -> Actor {
+    let mut graph = GraphBuilder::new("product");
+    let token = |dims: [u32; 2]| TokenType::new(DType::F32, dims);
+    let (x, y) =
+        (graph.source("x", token([rows, depth])), graph.source("y", token([depth, columns])));
+    let product = graph.actor("product", "NnMatMul", Vec::<(String, zbmd_ir::Value)>::new());
+    let z = graph.sink("z");
+    graph.connect(x, product.port("x")).connect(y, product.port("y")).connect(product, z);
+    let (graph, _) = graph.finish(&Registry::standard()).unwrap_or_else(|d| panic!("{d}"));
+    let actor = graph.actors.iter().find(|a| a.name == "product").expect("just added");
+    actor.clone()
+}
+
+/// Seconds of one call: what several take more than one, in the median.
+fn seconds(device: &Device, actor: &Actor, kernels: &KernelPlan, more: usize) -> f64 {
+    let calls = |n| device.calls(actor, kernels, 1, n).expect("calls");
+    let (mut one, mut many) = (calls(1), calls(1 + more));
+    let run = |calls: &mut dyn Calls| {
+        let start = Instant::now();
+        calls.submit().expect("a submission");
+        calls.wait().expect("its end");
+        start.elapsed()
+    };
+    // The first one warms everything up.
+    let rounds = (0..11).map(|_| (run(&mut *one), run(&mut *many)));
+    let times = rounds.skip(1).map(|(one, many)| many.saturating_sub(one));
+    median(times.collect()).as_secs_f64() / more as f64
+}
+
+fn products(device: &Device, registry: &Registry) {
+    println!("{}, products of matrices in f32", device.kind());
+    for sizes in PRODUCTS {
+        let (actor, blobs) = (product(sizes), TiVec::new());
+        let flops = 2.0 * sizes.map(f64::from).iter().product::<f64>();
+        let more = if flops < 1e10 { 64 } else { 4 };
+        let lower = |name| registry.lower_in(&actor, &blobs, device.caps(), name);
+        let names = lower(None).expect("kernels").variants().to_vec();
+        let (mut ours, mut its): (Vec<(f64, &str)>, _) = (Vec::new(), None);
+        for name in names {
+            let Ok(kernels) = lower(Some(name)) else { continue };
+            match device.refuses(&kernels).expect("no fault") {
+                Some(why) => println!("not run, {name}: {why}"),
+                None if name == "cublaslt" => its = Some(seconds(device, &actor, &kernels, more)),
+                None => ours.push((seconds(device, &actor, &kernels, more), name)),
+            }
+        }
+        let of = |seconds: f64| {
+            format!("{:.1} us, {:.1} TFLOP/s", seconds * 1e6, flops / seconds / 1e12)
+        };
+        let title = sizes.map(|s| s.to_string()).join(" x ");
+        for (seconds, name) in &ours {
+            println!("{title:>20} {name:>14} {}", of(*seconds));
+        }
+        let best = ours.iter().map(|(s, _)| *s).min_by(f64::total_cmp).expect("one at least");
+        if let Some(its) = its {
+            println!("{title:>20} {:>14} {}; ours / its: {:.2}", "cublaslt", of(its), best / its);
+        }
+        if sizes == [8192; 3] {
+            let share = |seconds: f64| format!("{:.0} %", 100.0 * flops / seconds / FLOOR);
+            let its = its.map_or_else(|| "not run".to_owned(), share);
+            println!(
+                "{title:>20} of the floor of 51 TFLOP/s: ours {}, cublaslt {its}",
+                share(best)
+            );
+        }
+    }
 }

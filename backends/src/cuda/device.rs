@@ -16,6 +16,7 @@ use super::ptx;
 use super::registered::Registered;
 use crate::kernels::Caps;
 use crate::kernels::lang::Kernel;
+use crate::kernels::library::{Product, Shape};
 use crate::replay::Home;
 
 /// How a device is opened.
@@ -145,6 +146,20 @@ impl Device {
         };
         functions.insert(key, function);
         Ok(function)
+    }
+
+    /// The vendor's library for products, with its version; or why there is none, as a clause.
+    ///
+    /// # Errors
+    /// That clause.
+    pub fn library(&self) -> Result<String, String> {
+        self.driver.bind().map_err(|said| Fault::new(said).to_string())?;
+        self.driver.library()
+    }
+
+    /// Why the library cannot do products of a shape, as a clause; `None` where it can.
+    pub(crate) fn refuses(&self, shape: &Shape) -> Result<Option<String>, Fault> {
+        self.call(|driver| driver.refuses(shape))
     }
 
     /// Waits for the mark that follows launch `value`.
@@ -301,6 +316,15 @@ impl Draft {
 
     pub(super) fn zero(&self, after: &[Node], at: Address, bytes: u64) -> Result<Node, Fault> {
         self.device.call(|driver| driver.zero_node(self.graph, after, at, bytes))
+    }
+
+    pub(super) fn product(
+        &self,
+        after: &[Node],
+        product: &Product<Address>,
+        count: u64,
+    ) -> Result<Node, Fault> {
+        self.device.call(|driver| driver.product_node(self.graph, after, product, count))
     }
 
     /// The graph, ready to be launched.

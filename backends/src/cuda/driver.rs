@@ -5,6 +5,7 @@
 //! order. Handles are numbers, whoever holds one gives it back once, and only while the device is alive.
 
 use super::error::Said;
+use crate::kernels::library::{Product, Shape};
 
 /// Memory of the device or of the host.
 pub(super) type Address = u64;
@@ -121,6 +122,21 @@ pub(super) trait Driver: Send + Sync {
         at: Address,
         bytes: u64,
     ) -> Result<Node, Said>;
+
+    /// The vendor's library for products, with its version; or why there is none, as a clause.
+    fn library(&self) -> Result<String, String>;
+    /// Why the library cannot do products of a shape, as a clause; `None` where it can. What it then does them by is
+    /// settled from now on.
+    fn refuses(&self, shape: &Shape) -> Result<Option<String>, Said>;
+    /// So many products in a row, of a shape that was not refused.
+    fn product_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        product: &Product<Address>,
+        count: u64,
+    ) -> Result<Node, Said>;
+
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said>;
     /// Puts into the queue what the first launch of a graph would do besides.
     fn upload(&self, exec: Exec) -> Result<(), Said>;

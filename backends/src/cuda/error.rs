@@ -116,6 +116,14 @@ const CODES: &[(i32, &str, Cause)] = &[
     (909, "CUDA_ERROR_TIMEOUT", Cause::Other),
     // What drivers say of a card that has left the bus, and of much else; in doubt the card is the one to distrust.
     (999, "CUDA_ERROR_UNKNOWN", Cause::FallenOff),
+    // The library for products has numbers of its own, which begin again at 1.
+    (Code::LIBRARY + 1, "CUBLAS_STATUS_NOT_INITIALIZED", Cause::Unfit),
+    (Code::LIBRARY + 3, "CUBLAS_STATUS_ALLOC_FAILED", Cause::OutOfMemory),
+    (Code::LIBRARY + 7, "CUBLAS_STATUS_INVALID_VALUE", Cause::Other),
+    (Code::LIBRARY + 8, "CUBLAS_STATUS_ARCH_MISMATCH", Cause::Unfit),
+    (Code::LIBRARY + 13, "CUBLAS_STATUS_EXECUTION_FAILED", Cause::Other),
+    (Code::LIBRARY + 14, "CUBLAS_STATUS_INTERNAL_ERROR", Cause::Other),
+    (Code::LIBRARY + 15, "CUBLAS_STATUS_NOT_SUPPORTED", Cause::Unfit),
 ];
 
 /// A number of the driver's, whether known to us or not: newer drivers have more.
@@ -123,6 +131,9 @@ const CODES: &[(i32, &str, Cause)] = &[
 pub struct Code(pub i32);
 
 impl Code {
+    /// What is added to the numbers of cuBLASLt.
+    pub(super) const LIBRARY: i32 = 10_000;
+
     /// What it means.
     pub fn cause(self) -> Cause {
         CODES.iter().find(|c| c.0 == self.0).map_or(Cause::Other, |c| c.2)
@@ -196,6 +207,8 @@ sites! {
     KernelNode "cuGraphAddKernelNode",
     CopyNode "cuGraphAddMemcpyNode",
     ZeroNode "cuGraphAddMemsetNode",
+    Library "cublasLtMatmulAlgoGetHeuristic",
+    Product "cublasLtMatmul",
     Instantiate "cuGraphInstantiateWithFlags",
     Upload "cuGraphUpload",
     Launch "cuGraphLaunch",

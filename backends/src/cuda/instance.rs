@@ -16,7 +16,7 @@ use crate::kernels::{Caps, Needs};
 const MIN_ARCH: (u32, u32) = (7, 0);
 
 /// Set to `software` in the environment of tests to have [`Instance::software`] loaded. After a comma follows what it
-/// lacks: `signals` or `registration`.
+/// lacks: `signals`, `registration` or `library`.
 #[cfg(any(test, feature = "testing"))]
 const SOFTWARE: &str = "ZBMD_CUDA_DRIVER";
 
@@ -27,6 +27,7 @@ fn software(value: &str) -> Option<super::soft::Lacking> {
         "software" => Some(Lacking::Nothing),
         "software,signals" => Some(Lacking::Signals),
         "software,registration" => Some(Lacking::Registration),
+        "software,library" => Some(Lacking::Library),
         _ => None,
     }
 }

@@ -17,6 +17,7 @@ mod driver;
 mod edges;
 mod error;
 mod instance;
+mod lt;
 #[cfg(any(test, feature = "testing"))]
 mod misdeed;
 mod ptx;

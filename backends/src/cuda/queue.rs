@@ -12,6 +12,7 @@ use super::error::{Fault, Said};
 use super::registered::Registered;
 use super::{GpuCall, Kept, Replay, ReplayError};
 use crate::kernels::lang::Kernel;
+use crate::kernels::library::Shape;
 use crate::kernels::{Caps, KernelPlan};
 use crate::op::Registry;
 use crate::replay::{
@@ -174,6 +175,7 @@ impl Work {
                     };
                     edges.note(of(false), of(true))
                 }
+                Command::Product(product, _) => edges.note(product.reads(), product.writes()),
             };
             count += after.len();
             let after: Vec<Node> = after.into_iter().map(|n| nodes[n as usize]).collect();
@@ -183,6 +185,9 @@ impl Work {
                 }
                 Command::Zero { to } => draft.zero(&after, self.address(*to), to.len())?,
                 Command::Run(run) => draft.kernel(&after, &self.launch(run))?,
+                Command::Product(product, count) => {
+                    draft.product(&after, &product.at(|range| self.address(range)), *count)?
+                }
             });
         }
         Ok((draft.finish()?, count))
@@ -223,6 +228,10 @@ impl crate::replay::Queue for Queue {
             range_bytes: u32::MAX.into(),
             bank_bytes: self.device.bank_bytes(),
         }
+    }
+
+    fn refuses(&mut self, shape: &Shape) -> Result<Option<String>, Fault> {
+        self.device.refuses(shape)
     }
 
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Fault> {
@@ -288,7 +297,9 @@ impl crate::replay::Queue for Queue {
                         driver.copy(at, to, from.len())?;
                     }
                     Command::Zero { to } => driver.zero(self.work.address(*to), to.len())?,
-                    Command::Run(_) => unreachable!("only copies and zeros run once"),
+                    Command::Run(_) | Command::Product(..) => {
+                        unreachable!("only copies and zeros run once")
+                    }
                 }
             }
             Ok(())

@@ -5,12 +5,14 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys;
 
 use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch, Node, Signal};
 use super::error::{Code, Said, Site, Unavailable};
+use super::lt::Lt;
+use crate::kernels::library::{Product, Shape};
 
 mod exchange;
 
@@ -168,6 +170,8 @@ pub(super) struct Cuda {
     context: sys::CUcontext,
     stream: sys::CUstream,
     modules: Mutex<Vec<Handle>>,
+    /// Loaded when it is asked for.
+    library: OnceLock<Result<Lt, String>>,
 }
 
 /// A module's handle.
@@ -203,8 +207,13 @@ impl Cuda {
             unsafe { (api.release)(device) };
             return Err(error);
         }
-        let modules = Mutex::new(Vec::new());
-        Ok(Arc::new(Cuda { api, device, context, stream, modules }))
+        let (modules, library) = (Mutex::new(Vec::new()), OnceLock::new());
+        Ok(Arc::new(Cuda { api, device, context, stream, modules, library }))
+    }
+
+    /// The library for products, or why there is none. The context is current.
+    fn lt(&self) -> Result<&Lt, &String> {
+        self.library.get_or_init(|| Lt::load(self.api)).as_ref()
     }
 }
 
@@ -458,6 +467,29 @@ impl Driver for Cuda {
         Ok(Node(number(made)))
     }
 
+    fn library(&self) -> Result<String, String> {
+        self.lt().map(|lt| lt.title().to_owned()).map_err(String::clone)
+    }
+
+    fn refuses(&self, shape: &Shape) -> Result<Option<String>, Said> {
+        match self.lt() {
+            Ok(lt) => Ok(lt.algorithm(shape)?.err()),
+            Err(why) => Ok(Some(why.clone())),
+        }
+    }
+
+    fn product_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        product: &Product<Address>,
+        count: u64,
+    ) -> Result<Node, Said> {
+        // Status 1: not initialised.
+        let none = Said { site: Site::Library, code: Code(Code::LIBRARY + 1) };
+        self.lt().map_err(|_| none)?.node(graph, after, product, count)
+    }
+
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
         let mut exec = null_mut();
         // SAFETY: the graph is alive.
@@ -487,6 +519,9 @@ impl Driver for Cuda {
         // SAFETY: the caller's promise: nothing is in the queue, and everything else was given back.
         unsafe {
             (self.api.set_current)(self.context);
+            if let Some(Ok(lt)) = self.library.get() {
+                lt.close();
+            }
             for module in modules {
                 (self.api.module_unload)(module.0);
             }

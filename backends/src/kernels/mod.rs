@@ -17,6 +17,7 @@ mod frame;
 mod generate;
 mod iir;
 pub(crate) mod lang;
+pub(crate) mod library;
 pub(crate) mod math;
 mod matrix;
 mod plan;

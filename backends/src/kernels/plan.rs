@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::factors::Math;
 use super::lang::{Kernel, Needs};
+use super::library::{self, Product};
 
 /// A number that grows with the firings of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub(crate) enum Step {
     Copy { from: Operand, to: Operand, bytes: Amount },
     /// Runs a kernel.
     Run(Run),
+    /// Has the vendor's library multiply matrices.
+    Product(Product<Operand>),
 }
 
 /// What a device has, as far as kernels depend on it.
@@ -112,9 +115,21 @@ pub struct KernelPlan {
     pub(crate) scratch_bytes: u64,
     /// What factors of products are rounded to.
     pub(crate) math: Math,
+    /// Names of the ways in which the actor can be run, the default one first; none where there is but one.
+    pub(crate) variants: Vec<&'static str>,
 }
 
 impl KernelPlan {
+    /// A product by the vendor's library.
+    pub(crate) fn by_library(product: Product<Operand>) -> Self {
+        Self {
+            math: product.shape.math,
+            scratch_bytes: library::WORKSPACE,
+            steps: vec![Step::Product(product)],
+            ..Self::default()
+        }
+    }
+
     /// One run of one kernel with an operand for each of its bindings.
     pub(crate) fn one(kernel: Kernel, operands: &[Operand], grid: Grid) -> Self {
         Self::default().then(kernel, operands, grid)
@@ -155,18 +170,30 @@ impl KernelPlan {
     pub(crate) fn kernels(&self) -> impl Iterator<Item = &Arc<Kernel>> {
         self.steps.iter().filter_map(|s| match s {
             Step::Run(run) => Some(&run.kernel),
-            Step::Copy { .. } => None,
+            Step::Copy { .. } | Step::Product(_) => None,
         })
+    }
+
+    /// What is asked of the vendor's library.
+    pub(crate) fn products(&self) -> impl Iterator<Item = &library::Shape> {
+        self.steps.iter().filter_map(|s| match s {
+            Step::Product(product) => Some(&product.shape),
+            Step::Run(_) | Step::Copy { .. } => None,
+        })
+    }
+
+    /// Names of the variants of the actor's kernels, the default one first; none where there is but one way to do it.
+    /// Whatever is asked for by name, all are listed.
+    ///
+    /// Variants of a GPU's kernel may add sums in another order, so that bits depend on the name. That is why plans
+    /// have names, and why all plans of a program name the same one for all devices of a backend.
+    pub fn variants(&self) -> &[&'static str] {
+        &self.variants
     }
 
     /// Types that a device must have.
     pub fn needs(&self) -> Needs {
         self.kernels().map(|k| k.needs()).fold(Needs::default(), Needs::and)
-    }
-
-    /// Whether a device can run it.
-    pub fn fits(&self, caps: &Caps) -> bool {
-        self.lacks(caps).is_none()
     }
 
     /// Why a device cannot run it, as a clause; `None` where it can.
@@ -175,7 +202,12 @@ impl KernelPlan {
         if !missing.is_empty() {
             return Some(format!("the device lacks {}", missing.join(" and ")));
         }
-        if self.kernels().any(|k| k.multiplies) && caps.capability < Some(Math::CAPABILITY) {
+        if self.products().next().is_some() && caps.capability.is_none() {
+            return Some(format!("products by {} are for CUDA devices", library::TITLE));
+        }
+        let rounds = self.kernels().any(|k| k.multiplies)
+            || self.products().any(|shape| shape.math != Math::F32);
+        if rounds && caps.capability < Some(Math::CAPABILITY) {
             let need = format!(
                 "products in {} need compute capability {}",
                 self.math,

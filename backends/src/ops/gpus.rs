@@ -83,6 +83,26 @@ pub(crate) fn in_calls<Q: Queue>(
     })
 }
 
+/// Parameters with every `#[shape]` as random numbers.
+pub(crate) fn filled(text: &str, random: &mut Random) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once("#[") {
+        let (dims, after) = behind.split_once(']').expect("a shape");
+        let dims: Vec<usize> = dims.split(',').map(|d| d.trim().parse().expect("a size")).collect();
+        out.push_str(before);
+        out.push_str(&nested(&dims, random));
+        rest = after;
+    }
+    out + rest
+}
+
+fn nested(dims: &[usize], random: &mut Random) -> String {
+    let Some((&first, inner)) = dims.split_first() else { return format!("{:.6}", random.unit()) };
+    let all: Vec<String> = (0..first).map(|_| nested(inner, random)).collect();
+    format!("[{}]", all.join(", "))
+}
+
 fn bits_to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     match dtype {
         DType::F32 | DType::C32 => bytes
@@ -128,7 +148,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-fn tame(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
+pub(crate) fn tame(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
     match dtype {
         DType::F32 | DType::C32 => {
             let count = if dtype == DType::C32 { 2 * count } else { count };
@@ -158,7 +178,7 @@ pub(crate) fn agree(
 }
 
 /// Runs a subject's kernels on a device: so many firings, so many in a call.
-type Run<'a> = &'a dyn Fn(&Subject, &KernelPlan, &[Vec<u8>], (usize, usize)) -> Results;
+pub(crate) type Run<'a> = &'a dyn Fn(&Subject, &KernelPlan, &[Vec<u8>], (usize, usize)) -> Results;
 
 fn check(
     (op, parameters, inputs): (&str, &str, &str),

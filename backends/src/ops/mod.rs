@@ -22,6 +22,8 @@ pub(crate) mod gpus;
 mod iir;
 mod matrix;
 pub(crate) mod nn;
+#[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
+pub(crate) mod products;
 mod route;
 pub(crate) mod sources;
 #[cfg(test)]

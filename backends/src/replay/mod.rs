@@ -58,6 +58,7 @@ mod exchange;
 mod expand;
 mod kept;
 mod layout;
+mod lower;
 mod merge;
 mod prepare;
 mod queue;
@@ -346,6 +347,7 @@ pub struct Replay<Q> {
     patience_ns: u64,
     heads: Vec<state::Head>,
     summary: Summary,
+    notes: Vec<String>,
     queue: Q,
 }
 
@@ -378,6 +380,11 @@ impl<Q: Queue> Replay<Q> {
     /// What it consists of.
     pub fn summary(&self) -> Summary {
         self.summary
+    }
+
+    /// What is not as the plan has it, in sentences for people: variants of kernels that cannot be had here.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// How long a submission may take before the queue counts as hung.

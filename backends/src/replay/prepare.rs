@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan,
-    PortChannels, Program, Region, RingId, Role, TiSlice,
+    ActorId, BlobId, Buffer, BufferId, Calendar, ChannelId, DeviceId, Graph, Plan, PortChannels,
+    Program, Region, RingId, TiSlice,
 };
 
 use super::exchange::{Adopted, Direct};
 use super::expand::{self, Exec, What};
 use super::kept::{Constants, Kept};
 use super::layout::Layout;
+use super::lower::lower;
 use super::queue::{Command, Home, Queue, Range, bind};
 use super::segment::{Gift, Receipt, RingInfo, Segment, Tokens};
 use super::state::Head;
@@ -61,6 +62,8 @@ struct Preparing<'a, Q> {
     banks: u32,
     /// Bytes of constants that the device did not have yet.
     uploaded: u64,
+    /// What is not as the plan has it, in sentences.
+    notes: Vec<String>,
 }
 
 impl<Q: Queue> Replay<Q> {
@@ -174,6 +177,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             runs: 0,
             banks: 0,
             uploaded: 0,
+            notes: Vec::new(),
         };
         this.make_rings(&exchange.regions)?;
         Ok(this)
@@ -304,7 +308,11 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             if let What::Fire { actor, .. } = exec.what
                 && !plans.contains_key(&actor)
             {
-                plans.insert(actor, self.lower(registry, blobs, actor)?);
+                let chosen = (&self.graph.actors[actor], self.plan.variant(actor));
+                let scratch = self.calendar.scratch_bytes;
+                let known = (registry, blobs);
+                let plan = lower(&mut self.queue, known, chosen, scratch, &mut self.notes)?;
+                plans.insert(actor, plan);
             }
         }
         let mut constants = Constants::new(self.queue.limits().bank_bytes);
@@ -325,30 +333,6 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         self.banks += banks.len() as u32;
         self.uploaded = uploaded;
         Ok(())
-    }
-
-    fn lower(
-        &self,
-        registry: &Registry,
-        blobs: &TiSlice<BlobId, Bytes>,
-        id: ActorId,
-    ) -> Result<KernelPlan, ReplayError<Q::Fault>> {
-        let actor: &Actor = &self.graph.actors[id];
-        if actor.role != Role::Compute {
-            return Err(ReplayError::Stream { actor: actor.name.clone(), device: self.name() });
-        }
-        let caps = self.queue.caps();
-        let plan = registry.lower(actor, blobs, caps).ok_or_else(|| {
-            let why = registry.gpu_reason(actor, blobs, caps).unwrap_or_default();
-            let (actor, op) = (actor.name.clone(), actor.op.clone());
-            ReplayError::NoKernel { actor, op, device: self.name(), why }
-        })?;
-        let found = self.calendar.scratch_bytes;
-        if plan.scratch_bytes() > found {
-            let (actor, needed) = (actor.name.clone(), plan.scratch_bytes());
-            return Err(ReplayError::Scratch { actor, needed, found });
-        }
-        Ok(plan)
     }
 
     /// Tokens `[first, first + count)` of the buffer's place for a stage in a phase, `shift` places on.
@@ -564,7 +548,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         let all = segments.iter().flat_map(|s| s.commands.iter().flatten());
         let mut runs = all.filter_map(|(_, command)| match command {
             Command::Run(run) => Some(run),
-            Command::Copy { .. } | Command::Zero { .. } => None,
+            Command::Copy { .. } | Command::Zero { .. } | Command::Product(..) => None,
         });
         queue.load(&self.kernels, &mut runs)?;
         let mut summary = Summary {
@@ -617,6 +601,7 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             patience_ns: PATIENCE_NS,
             heads,
             summary,
+            notes: self.notes,
             queue: self.queue,
             segments,
         })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::HostRegion;
 use crate::kernels::lang::{Kernel, Mem};
+use crate::kernels::library::{self, Product, Shape};
 use crate::kernels::{Caps, Grid, KernelPlan, Operand, Step};
 
 /// Bytes of a bank, by its number in the table at hand.
@@ -69,6 +70,8 @@ pub(crate) enum Command {
         to: Range,
     },
     Run(Run),
+    /// So many products by the vendor's library.
+    Product(Product<Range>, u64),
 }
 
 /// A run of a kernel on given memory.
@@ -137,6 +140,19 @@ pub(crate) fn bind(
                 out.push(Command::Run(Run { number: *runs, kernel, operands, firings, groups }));
                 *runs += 1;
             }
+            Step::Product(product) => {
+                let (count, product) = (product.shape.batches * firings, product.at(place));
+                // Products are counted in 31 bits.
+                if count > i32::MAX as u64 {
+                    let bytes = count.saturating_mul(4 * product.shape.elements()[2]);
+                    return Err(TooLong { bytes, limit: limits.range_bytes });
+                }
+                let spans = product.shape.spans(count).map(|elements| 4 * elements);
+                for (range, span) in [product.left, product.right, product.out].iter().zip(spans) {
+                    assert!(span <= range.len(), "{span} bytes of {range:?}");
+                }
+                out.push(Command::Product(product, count));
+            }
         }
     }
     Ok(())
@@ -183,6 +199,11 @@ pub(crate) trait Queue: Backend {
     fn caps(&self) -> &Caps;
 
     fn limits(&self) -> Limits;
+
+    /// Why products of a shape cannot be had of the vendor's library here, as a clause; `None` where they can.
+    fn refuses(&mut self, _shape: &Shape) -> Result<Option<String>, Self::Fault> {
+        Ok(Some(format!("{} is for CUDA devices", library::TITLE)))
+    }
 
     /// Makes a bank of at least `bytes` bytes, of any content; its number.
     fn bank(&mut self, bytes: u64, home: Home) -> Result<u32, Self::Fault>;

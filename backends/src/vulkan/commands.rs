@@ -30,6 +30,7 @@ fn note(command: &Command, hazards: &mut Hazards, align: u64) -> Option<Stages> 
             };
             hazards.note(of(false), of(true), Stages { compute: true, transfer: false })
         }
+        Command::Product(..) => unreachable!("no plan with products fits a Vulkan device"),
     }
 }
 
@@ -233,6 +234,7 @@ impl Pool {
                     let run = &sets.bound[run.number as usize];
                     self.run(buffer, run, sets, &mut bound);
                 }
+                Command::Product(..) => unreachable!("refused above"),
             }
         }
         self.host_barrier(buffer);

@@ -1,6 +1,7 @@
 //! Measures the kernels of one actor on a GPU: what a call adds to a calendar, which submits all of its calls at once.
 
 use zbmd_backends::gpu::{Calls, Device, Fault};
+use zbmd_backends::kernels::KernelPlan;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{Actor, BlobId, TiSlice};
 
@@ -37,30 +38,59 @@ impl Size {
     }
 }
 
-/// Measures an actor's kernels on a device.
+/// Kernels of an actor for a device, by turns those of all variants that it can run; each with its name, the default
+/// one without.
+pub(crate) type Plans = Vec<(Option<&'static str>, KernelPlan)>;
+
+/// The kernels of an actor in every variant that a device can run.
 ///
 /// # Errors
 /// A device without kernels for the actor, or its fault, in words.
-pub(crate) fn measure(
+pub(crate) fn plans(
     (registry, blobs): (&Registry, &TiSlice<BlobId, Bytes>),
     actor: &Actor,
     device: &Device,
+) -> Result<Plans, String> {
+    let default = registry.lower(actor, blobs, device.caps());
+    let default = default.ok_or_else(|| "the device has no kernel for it".to_owned())?;
+    let names: Vec<&'static str> = default.variants().iter().skip(1).copied().collect();
+    let mut plans = vec![(None, default)];
+    for name in names {
+        let Ok(plan) = registry.lower_in(actor, blobs, device.caps(), Some(name)) else { continue };
+        if device.refuses(&plan).map_err(|fault| fault.to_string())?.is_none() {
+            plans.push((Some(name), plan));
+        }
+    }
+    Ok(plans)
+}
+
+/// Measures the variants of an actor's kernels on a device, taking turns.
+///
+/// # Errors
+/// The device's fault, in words.
+pub(crate) fn measure(
+    actor: &Actor,
+    device: &Device,
+    plans: &Plans,
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<Measurement>, Refusal> {
     let refuse = |fault: Fault| Refusal::Device(fault.to_string());
-    let plan = registry.lower(actor, blobs, device.caps());
-    let plan = plan.ok_or_else(|| Refusal::Device("the device has no kernel for it".to_owned()))?;
     let start = clock();
-    let spent = || clock().saturating_sub(start) >= limits.budget_ns;
-    let mut probed = Vec::new();
+    let budget_ns = limits.budget_ns.saturating_mul(plans.len() as u64);
+    let spent = || clock().saturating_sub(start) >= budget_ns;
+    let size = |plan: &KernelPlan, firings: u64| -> Result<(Size, u64), Refusal> {
+        let call = |calls| device.calls(actor, plan, firings as usize, calls).map_err(refuse);
+        let mut size = Size { one: call(1)?, many: call(CALLS)? };
+        let (_, ns) = size.sample(clock).map_err(refuse)?;
+        Ok((size, ns))
+    };
+    let Some(((_, default), others)) = plans.split_first() else { return Ok(Vec::new()) };
+    let mut probed = vec![Vec::new()];
     let mut firings = 1;
     loop {
-        let call = |calls| device.calls(actor, &plan, firings as usize, calls);
-        let (one, many) = (call(1).map_err(refuse)?, call(CALLS).map_err(refuse)?);
-        let mut size = Size { one, many };
-        let (_, ns) = size.sample(clock).map_err(refuse)?;
-        probed.push((firings, size));
+        let (made, ns) = size(default, firings)?;
+        probed[0].push((firings, made));
         firings *= 8;
         let bytes = port_bytes(actor, firings);
         let fits = firings <= MAX_FIRINGS && bytes <= CALL_BYTES.min(limits.memory_bytes);
@@ -68,6 +98,12 @@ pub(crate) fn measure(
             break;
         }
     }
+    for (_, plan) in others {
+        // The same numbers of firings, so that they compare.
+        let same = probed[0].iter().map(|(firings, _)| Ok((*firings, size(plan, *firings)?.0)));
+        let same = same.collect::<Result<Vec<_>, Refusal>>()?;
+        probed.push(same);
+    }
     let sample = |_, size: &mut Size| Ok(size.sample(clock).map_err(refuse)?.0);
-    by_turns(vec![probed], MAX_SAMPLES, spent, sample)
+    by_turns(probed, MAX_SAMPLES, spent, sample)
 }

@@ -207,7 +207,7 @@ compile_graph(graph, TiVec::new(), &CompileOptions::default())
     machine!(
         W0501,
         "`zbmdc calibrate` names the quickest variant of each kernel in the machine file. This one was written by a \
-         version of zbmd that has other variants: the default one, which gives the same bits, is taken in its place.",
+         version of zbmd that has other variants, or for another kind of device: the default one is taken in its place.",
         r#"Machine(
     devices: [Device(name: "cpu:0", backend: cpu)],
     costs: [Costs(devices: ["cpu:0"], entries: [

@@ -255,6 +255,7 @@ impl Gpu {
             pinned: false,
             slots: vec![slot],
             waits: waits.collect(),
+            notes: self.replay.notes().to_vec(),
         }
     }
 

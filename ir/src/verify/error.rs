@@ -178,7 +178,7 @@ errors! {
     "V0321" InLoop { plan: PlanId, device: DeviceId, slot: usize } "slot {slot} on {device} of {plan} is a release or carry in a loop";
     "V0322" BlockFirings { plan: PlanId, actor: ActorId, firings: u128, limit: u128 } "{plan} needs {firings} of {actor} in a block (firings or tokens), at most {limit}";
     "V0323" VariantActor { plan: PlanId, actor: ActorId, actors: usize } "{plan} chooses a variant for {actor} of {actors} actors";
-    "V0324" VariantKernel { plan: PlanId, actor: ActorId, device: DeviceId } "{plan} chooses a variant for {actor} on {device}, which runs no CPU kernel there";
+    "V0324" VariantKernel { plan: PlanId, actor: ActorId, device: DeviceId } "{plan} chooses a variant for {actor}, which is a stream on {device} and runs no kernel";
     "V0325" VariantName { plan: PlanId, actor: ActorId, name: String, limit: usize } "{plan} chooses variant `{}` for {actor}, must be 1 to {limit} of a-z, 0-9 and -", name.escape_debug();
     // Buffers.
     "V0401" BufferId { plan: PlanId, buffer: BufferId, channel: ChannelId, device: DeviceId } "{buffer} of {plan} is for {channel} on {device}, one of which does not exist";

@@ -13,7 +13,7 @@
 //! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores;
 //! - plan (`V03..`, `plan/calendar.rs`, `plan/firings.rs`): placement, one calendar and one compute lane for each
 //!   device with actors, loops, ids, stages, every firing exactly once and in order on its actor's device;
-//!   variants of kernels (`plan/variants.rs`): for actors that run a CPU kernel, with a name that may be one;
+//!   variants of kernels (`plan/variants.rs`): for actors that run a kernel, with a name that may be one;
 //! - buffers (`V04..`, `plan/buffers.rs`): exactly those needed, sizes, alignment, bounds, device memory;
 //! - order on each device (`V05..`, `plan/order.rs`): reads after the writes and carries they need, and before what
 //!   overwrites them, over all blocks in flight;

@@ -10,6 +10,7 @@
 mod machine;
 mod matrix;
 mod memory;
+mod product;
 mod queue;
 mod table;
 
@@ -25,6 +26,7 @@ use super::driver::{
 use super::error::{Code, Fault, Said, Site};
 use super::instance::{Listed, MAX_BINDINGS};
 use crate::kernels::Caps;
+use crate::kernels::library::{Product, Shape};
 
 /// Groups of a run at most: few, so that threads have several elements each.
 const MAX_GROUPS: u32 = 3;
@@ -75,6 +77,8 @@ pub enum Lacking {
     Signals,
     /// It does not reach others' memory.
     Registration,
+    /// There is no library for products.
+    Library,
 }
 
 /// What was asked of the driver so far.
@@ -102,6 +106,8 @@ pub struct Counts {
     pub nodes: [usize; 3],
     /// Edges between them.
     pub edges: usize,
+    /// Nodes of products by the vendor's library.
+    pub products: usize,
 }
 
 /// The driver's side.
@@ -113,6 +119,7 @@ enum Work {
     Kernel(Launch),
     Copy { from: Address, to: Address, bytes: u64 },
     Zero { at: Address, bytes: u64 },
+    Product(Product<Address>, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -241,6 +248,7 @@ impl Inner {
         let done = match work {
             Work::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
             Work::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
+            Work::Product(product, count) => product::run(product, *count, &mut self.memory),
             Work::Kernel(launch) => {
                 let words = launch.words.iter().map(|w| u64::from(*w));
                 let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
@@ -479,6 +487,29 @@ impl Driver for Soft {
         self.add(Site::ZeroNode, graph, after, Work::Zero { at, bytes })
     }
 
+    fn library(&self) -> Result<String, String> {
+        match self.machine.lock().lacking == Lacking::Library {
+            true => Err("cuBLASLt is not installed".to_owned()),
+            false => Ok("cuBLASLt in software".to_owned()),
+        }
+    }
+
+    fn refuses(&self, _shape: &Shape) -> Result<Option<String>, Said> {
+        drop(self.enter(Site::Library)?);
+        Ok(self.library().err())
+    }
+
+    fn product_node(
+        &self,
+        graph: Graph,
+        after: &[Node],
+        product: &Product<Address>,
+        count: u64,
+    ) -> Result<Node, Said> {
+        assert!(self.library().is_ok(), "a library that is not there is asked for a product");
+        self.add(Site::Product, graph, after, Work::Product(*product, count))
+    }
+
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
         let mut inner = self.enter(Site::Instantiate)?;
         let mut nodes = inner.graphs[&graph.0].clone();
@@ -492,6 +523,10 @@ impl Driver for Soft {
                 Work::Kernel(_) => 0,
                 Work::Copy { .. } => 1,
                 Work::Zero { .. } => 2,
+                Work::Product(..) => {
+                    inner.counts.products += 1;
+                    continue;
+                }
             };
             inner.counts.nodes[kind] += 1;
         }

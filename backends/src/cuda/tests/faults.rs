@@ -3,26 +3,41 @@
 
 use std::sync::Arc;
 
-use zbmd_ir::TiVec;
+use zbmd_ir::{Actor, TiVec};
 
 use super::{real, soft};
 use crate::cuda::device::{Bank, Draft};
 use crate::cuda::{
     Code, Device, Fault, GpuCall, Injection, Machine, Misdeed, ReplayError, Site, Verdict,
 };
+use crate::kernels::KernelPlan;
 use crate::op::Registry;
 use crate::ops::conformance::subject;
 use crate::replay::{Home, PATIENCE_NS};
 
-/// Makes an actor's kernels ready and runs them, as calibration does.
-fn work(device: &Arc<Device>) -> Result<(), Fault> {
-    let subject = subject("Tone", "freq: 1, rate: 8", "");
-    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
-    let call = GpuCall::new(device, &subject.actor, &plan.expect("a kernel"), 4, 1);
-    let mut call = call.map_err(|error| match error {
+/// Has the vendor's library multiply, if it is there.
+fn product(device: &Arc<Device>) -> Result<(), Fault> {
+    let subject = subject("NnMatMul", "", "x: f32[2,3], y: f32[3,2]");
+    let (registry, blobs) = (Registry::standard(), TiVec::new());
+    let plan = registry.lower_in(&subject.actor, &blobs, device.caps(), Some("cublaslt"));
+    let plan = plan.expect("it is known");
+    assert_eq!(plan.products().find_map(|p| device.refuses(p).transpose()).transpose()?, None);
+    call(device, &subject.actor, &plan)?.run()
+}
+
+fn call(device: &Arc<Device>, actor: &Actor, plan: &KernelPlan) -> Result<GpuCall, Fault> {
+    GpuCall::new(device, actor, plan, 4, 1).map_err(|error| match error {
         ReplayError::Fault(fault) => fault,
         error => panic!("{error}"),
-    })?;
+    })
+}
+
+/// Makes an actor's kernels ready and runs them, as calibration does.
+fn work(device: &Arc<Device>) -> Result<(), Fault> {
+    product(device)?;
+    let subject = subject("Tone", "freq: 1, rate: 8", "");
+    let plan = Registry::standard().lower(&subject.actor, &TiVec::new(), device.caps());
+    let mut call = call(device, &subject.actor, &plan.expect("a kernel"))?;
     call.set_state(0, &[0; 8])?;
     call.run()?;
     assert_eq!(call.output(0)?.len(), 32);

@@ -4,6 +4,7 @@
 mod exchange;
 mod faults;
 mod math;
+mod products;
 mod ptx;
 mod suite;
 

@@ -12,6 +12,7 @@ use crate::kernels::lang::{Builder, Kernel, Mem, Place, Ty};
 use crate::kernels::{Caps, KernelPlan, Step};
 use crate::op::Registry;
 use crate::ops::conformance::{CASES, Subject, subject};
+use crate::ops::products;
 
 fn lowered(subject: &Subject) -> Option<KernelPlan> {
     Registry::standard().lower(&subject.actor, &TiVec::new(), &Caps::COMMON)
@@ -117,7 +118,7 @@ fn every_kernel_is_assembled_without_spills() {
         let name = format!("{op}({parameters}) of ({inputs})");
         lowered(&subject(op, parameters, inputs)).map(|plan| (name, plan))
     });
-    for (name, plan) in plans.chain(super::math::kernels()) {
+    for (name, plan) in plans.chain(super::math::kernels()).chain(products::plans(&Caps::CUDA)) {
         for step in &plan.steps {
             let Step::Run(run) = step else { continue };
             let plain = Kernel { specs: vec![1; run.kernel.specs.len()], ..(*run.kernel).clone() };

@@ -42,11 +42,36 @@ pub(crate) enum Variant {
         math: Math,
         per: u32,
     },
-    /// So many threads to a sum, neighbouring threads having neighbouring columns.
-    Slices(u32),
-    /// A group to a sum: where rows of the right matrix lie across its columns.
-    Group,
+    /// `slices` threads to a sum, `wide` neighbouring columns to a group.
+    Slices {
+        wide: u32,
+        slices: u32,
+    },
+    /// A group of so many threads to a sum: where rows of the right matrix lie across its columns.
+    Group(u32),
     Elements,
+}
+
+impl Variant {
+    /// What plans call it. Those of one kind have the same bits, and tiles those of elements: sums in the order of the
+    /// inner dimension. Sums that threads share are added in another order for each number of threads.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tiles { side: 8, per: 2 } => "tiles-16",
+            Self::Tiles { side: 8, per: 4 } => "tiles-32",
+            Self::Tiles { side: 16, per: 4 } => "tiles-64",
+            Self::Tiles { side: 16, per: 8 } => "tiles-128",
+            Self::Cores { per: 1, .. } => "cores-32",
+            Self::Cores { per: 2, .. } => "cores-64",
+            Self::Slices { wide: 16, slices: 4 } => "slices-16x4",
+            Self::Slices { wide: 16, slices: 16 } => "slices-16x16",
+            Self::Slices { wide: 32, slices: 8 } => "slices-32x8",
+            Self::Group(64) => "group-64",
+            Self::Group(256) => "group-256",
+            Self::Elements => "elements",
+            other => unreachable!("{other:?} is not among the variants"),
+        }
+    }
 }
 
 /// Inner elements that a tile has.
@@ -65,26 +90,44 @@ impl Sizes {
         }
     }
 
-    /// The variant for elements of f32; `across` says that the right matrix is read along its columns.
-    pub(crate) fn variant(&self, across: bool, math: Math) -> Variant {
+    /// The variants for elements of f32, the one to start from first; `across` says that the right matrix is read along
+    /// its columns.
+    pub(crate) fn variants(&self, across: bool, math: Math) -> Vec<Variant> {
         let Sizes { batches, rows, columns, depth, .. } = *self;
-        if rows <= FEW || columns < 8 {
-            return match depth {
-                64.. if across || columns < 8 => Variant::Group,
-                64.. if columns >= 16 => Variant::Slices(4),
-                _ => Variant::Elements,
-            };
-        }
-        if math != Math::F32 {
+        let (default, all) = if rows <= FEW || columns < 8 {
+            const SHARED: [Variant; 5] = [
+                Variant::Slices { wide: 16, slices: 4 },
+                Variant::Slices { wide: 32, slices: 8 },
+                Variant::Slices { wide: 16, slices: 16 },
+                Variant::Group(64),
+                Variant::Group(256),
+            ];
+            match depth {
+                64.. if across || columns < 8 => (SHARED[3], SHARED[3..].to_vec()),
+                64.. if columns >= 16 => (SHARED[0], SHARED[..3].to_vec()),
+                _ => (Variant::Elements, vec![]),
+            }
+        } else if math != Math::F32 {
             let large = cores::tile(2) as usize;
             let tiles = batches * rows.div_ceil(large) * columns.div_ceil(large);
-            return Variant::Cores { math, per: if tiles < BUSY { 1 } else { 2 } };
-        }
-        match rows.min(columns) {
-            256.. => Variant::Tiles { side: 16, per: 4 },
-            32.. => Variant::Tiles { side: 8, per: 4 },
-            _ => Variant::Tiles { side: 8, per: 2 },
-        }
+            let all = [1, 2].map(|per| Variant::Cores { math, per });
+            (all[usize::from(tiles >= BUSY)], all.to_vec())
+        } else {
+            const TILES: [Variant; 4] = [
+                Variant::Tiles { side: 8, per: 2 },
+                Variant::Tiles { side: 8, per: 4 },
+                Variant::Tiles { side: 16, per: 4 },
+                Variant::Tiles { side: 16, per: 8 },
+            ];
+            match rows.min(columns) {
+                256.. => (TILES[2], TILES.to_vec()),
+                64.. => (TILES[1], TILES.to_vec()),
+                32.. => (TILES[1], TILES[..3].to_vec()),
+                _ => (TILES[0], TILES[..2].to_vec()),
+            }
+        };
+        let others = all.into_iter().filter(|other| *other != default);
+        std::iter::once(default).chain(others).collect()
     }
 
     fn grid(&self, variant: Variant) -> Grid {
@@ -100,9 +143,9 @@ impl Sizes {
                     (batches * rows.div_ceil(tile) * columns.div_ceil(tile)) as u64,
                 ))
             }
-            Variant::Group => Grid::Groups(Amount::each((batches * rows * columns) as u64)),
-            Variant::Slices(s) => Grid::Groups(Amount::each(
-                (batches * rows * columns.div_ceil((64 / s) as usize)) as u64,
+            Variant::Group(_) => Grid::Groups(Amount::each((batches * rows * columns) as u64)),
+            Variant::Slices { wide, .. } => Grid::Groups(Amount::each(
+                (batches * rows * columns.div_ceil(wide as usize)) as u64,
             )),
             Variant::Elements => Grid::Threads(Amount::each((batches * rows * columns) as u64)),
         }
@@ -112,7 +155,9 @@ impl Sizes {
         match variant {
             Variant::Tiles { side, .. } => side * side,
             Variant::Cores { .. } => cores::LOCAL,
-            _ => 64,
+            Variant::Slices { wide, slices } => wide * slices,
+            Variant::Group(threads) => threads,
+            Variant::Elements => 64,
         }
     }
 
@@ -180,8 +225,8 @@ pub(crate) fn product<'k>(
     match variant {
         Variant::Tiles { side, per } => tiles(bench, on, rules, side, per),
         Variant::Cores { math, per } => cores::cores(bench, on, rules, math, per)?,
-        Variant::Slices(slices) => self::slices(bench, on, rules, slices),
-        Variant::Group => groups(bench, on, rules),
+        Variant::Slices { wide, slices } => self::slices(bench, on, rules, wide, slices),
+        Variant::Group(threads) => groups(bench, on, rules, threads),
         Variant::Elements => elements(bench, on, rules),
     }
     Ok(sizes.grid(variant))
@@ -208,11 +253,10 @@ fn elements<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>) {
     });
 }
 
-/// Groups of 64 threads: 64 / `slices` neighbouring columns, the inner dimension shared out among `slices` threads.
-fn slices<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, slices: u32) {
+/// Groups of `wide` neighbouring columns, the inner dimension shared out among `slices` threads each.
+fn slices<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, wide: u32, slices: u32) {
     let k = &bench.k;
-    let wide = 64 / slices;
-    let sums = k.shared(rules.ty, 64);
+    let sums = k.shared(rules.ty, wide * slices);
     let local = k.place(Place::Local);
     let (slice, lane) = (local / wide, local % wide);
     let across = up(on.columns, wide);
@@ -237,10 +281,10 @@ fn slices<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, slices: u32) 
     });
 }
 
-/// A group for each element.
-fn groups<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>) {
+/// A group of `threads` for each element.
+fn groups<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, threads: u32) {
     let k = &bench.k;
-    let sums = k.shared(rules.ty, 64);
+    let sums = k.shared(rules.ty, threads);
     let local = k.place(Place::Local);
     let each = on.rows * on.columns;
     k.each_group(on.batches * each, |g| {
@@ -253,7 +297,7 @@ fn groups<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>) {
         });
         sums.set(local, sum.get());
         k.barrier();
-        let mut half = 32;
+        let mut half = threads / 2;
         while half > 0 {
             k.if_(local.lt(k.u32(half)), || {
                 sums.set(local, sums.get(local) + sums.get(local + half));

@@ -515,6 +515,15 @@ impl Op for Nn {
     }
 
     fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
+        self.lower_in(actor, blobs, 0)
+    }
+
+    fn lower_in(
+        &self,
+        actor: &Actor,
+        blobs: &TiSlice<BlobId, Bytes>,
+        variant: usize,
+    ) -> Result<KernelPlan, String> {
         if actor.params.contains_key(PACKED) {
             return Err("its weights are packed for CPUs".to_owned());
         }
@@ -523,7 +532,7 @@ impl Op for Nn {
         let (connected, types) = stateless_inputs(actor);
         let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
         let lowered = self.planned(&cx, |tensor, plan, _| {
-            gpu::lower(&tensor, self.0.spec.operator, &plan.outs, plan.moves.as_ref())
+            gpu::lower(&tensor, self.0.spec.operator, &plan.outs, plan.moves.as_ref(), variant)
         });
         lowered.map_err(|e| e.to_string())?
     }

@@ -8,7 +8,8 @@ use super::{assert_valid, device, turn};
 use crate::kernels::Caps;
 use crate::op::Registry;
 use crate::ops::conformance::{Random, Subject, subject};
-use crate::ops::gpus::{Tolerance, agree};
+use crate::ops::gpus::{Tolerance, agree, filled};
+use crate::ops::products;
 
 use Tolerance::{Each, Exact, Sum};
 
@@ -189,26 +190,6 @@ const CASES: &[(&str, &str, &str, Tolerance)] = &[
     ("NnResize", "scales: [1.0, 1.0, 2.0, 3.0]", "x: u8[1,1,2,2]", Exact),
 ];
 
-/// Parameters with every `#[shape]` as random numbers.
-fn filled(text: &str, random: &mut Random) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, behind)) = rest.split_once("#[") {
-        let (dims, after) = behind.split_once(']').expect("a shape");
-        let dims: Vec<usize> = dims.split(',').map(|d| d.trim().parse().expect("a size")).collect();
-        out.push_str(before);
-        out.push_str(&nested(&dims, random));
-        rest = after;
-    }
-    out + rest
-}
-
-fn nested(dims: &[usize], random: &mut Random) -> String {
-    let Some((&first, inner)) = dims.split_first() else { return format!("{:.6}", random.unit()) };
-    let all: Vec<String> = (0..first).map(|_| nested(inner, random)).collect();
-    format!("[{}]", all.join(", "))
-}
-
 /// Tame elements: floats within ±2, integers that may be indices of small tensors.
 fn elements(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
     let mut one = || f64::from(random.unit());
@@ -272,4 +253,20 @@ fn every_module_of_a_tensor_op_is_valid() {
     });
     let seen = valid_modules(plans);
     assert!(seen.is_none_or(|n| n > 80), "only {seen:?} modules");
+}
+
+#[test]
+fn products_agree_in_every_variant() {
+    let _turn = turn();
+    let Some(device) = device() else { return };
+    products::check_all(device.caps(), &|_| None, &|subject, plan, inputs, calls| {
+        on_device(&device, subject, plan, inputs, calls)
+    });
+    assert_valid(&device);
+}
+
+#[test]
+fn every_module_of_a_product_is_valid() {
+    let seen = valid_modules(products::plans(&Caps::COMMON).into_iter());
+    assert!(seen.is_none_or(|n| n > 20), "only {seen:?} modules");
 }

@@ -90,6 +90,9 @@ Example:
         given: Given,
     },
     /// Measure what the kernels of a model cost on this computer, for better schedules
+    ///
+    /// Kernels that can be run in several ways are measured in all of them, on CPUs and GPUs: plans made with the costs run
+    /// the best. On CUDA devices cuBLASLt is one of them, where it is installed.
     #[command(after_help = "\
 Examples:
   zbmdc calibrate agc.ron -o machine.ron                  measures on the devices of this computer
@@ -406,7 +409,7 @@ pub(crate) struct Calibrate {
     /// Measure again what the cache has
     #[arg(long)]
     pub(crate) fresh: bool,
-    /// Time for each kernel on each kind of device, in seconds or such as 50ms
+    /// Time for each variant of each kernel on each kind of device, in seconds or such as 50ms
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "200ms")]
     pub(crate) budget: u64,
 }

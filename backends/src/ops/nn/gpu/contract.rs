@@ -2,7 +2,7 @@
 
 use super::super::cx::volume;
 use super::super::index::broadcast;
-use super::{Gpu, Lowered, is_factor, said};
+use super::{Choice, Gpu, Lowered, is_factor, said};
 use crate::kernels::KernelPlan;
 use crate::kernels::lang::Ty;
 use crate::kernels::tensor::function::After;
@@ -63,7 +63,12 @@ impl Gpu<'_> {
             }
         };
         let small = ty != Ty::F32 && ty != Ty::I32;
-        let variant = if small { Variant::Elements } else { sizes.variant(false, math) };
+        let kernels = if small { vec![Variant::Elements] } else { sizes.variants(false, math) };
+        let library = self.matmul_by_library([x, y], [ba, bb], [m, n, depth], kernels[0])?;
+        let variant = match self.choose(&kernels, library) {
+            Choice::Kernel(variant) => variant,
+            Choice::Library(product) => return Ok(KernelPlan::by_library(product)),
+        };
         let bench = Sizes::bench("matrix product", variant);
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
         let after = if integers { After::Nothing } else { self.after()? };
@@ -170,7 +175,14 @@ impl Gpu<'_> {
         let stacked = y.constant && !x.constant && !ta && added.is_none_or(|c| c.constant);
         let grows = if stacked { Grows::Rows } else { Grows::Batches };
         let sizes = Sizes { batches: 1, rows: m, columns: n, depth, grows };
-        let variant = if ty == Ty::F32 { sizes.variant(tb, math) } else { Variant::Elements };
+        let exact = ty != Ty::F32;
+        let kernels = if exact { vec![Variant::Elements] } else { sizes.variants(tb, math) };
+        let scales = [alpha, beta];
+        let library = self.gemm_by_library([x, y], [ta, tb], [m, n, depth], scales, kernels[0])?;
+        let variant = match self.choose(&kernels, library) {
+            Choice::Kernel(variant) => variant,
+            Choice::Library(product) => return Ok(KernelPlan::by_library(product)),
+        };
         let bench = Sizes::bench("product and sum", variant);
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
         let c = added.map(|slot| bench.reads(slot)).transpose()?;

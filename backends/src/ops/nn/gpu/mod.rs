@@ -9,6 +9,7 @@ mod elementwise;
 mod fourier;
 mod image;
 mod indices;
+mod libraries;
 mod losses;
 mod moves;
 mod recurrent;
@@ -26,6 +27,7 @@ use zbmd_ir::{DType, TokenType};
 
 use super::cx::{Cx, Operand};
 use crate::kernels::lang::Ty;
+use crate::kernels::library::{self, Product};
 use crate::kernels::tensor::product::Variant;
 use crate::kernels::tensor::{Slot, Why};
 use crate::kernels::{KernelPlan, Math, Operand as Memory, UnknownMath};
@@ -50,17 +52,34 @@ pub(super) struct Gpu<'a> {
     cx: &'a Cx<'a>,
     op: &'a str,
     outs: &'a [TokenType],
+    /// The place in [`KernelPlan::variants`] of what is asked for.
+    variant: usize,
+    /// The names that it has there.
+    names: RefCell<Vec<&'static str>>,
     consts: RefCell<Vec<Bytes>>,
 }
 
-/// Kernels of an op for its operands and outputs.
-pub(super) fn lower(cx: &Cx<'_>, op: &str, outs: &[TokenType], moves: Option<&Moves>) -> Lowered {
-    let gpu = Gpu { cx, op, outs, consts: RefCell::default() };
+/// A way to do a product.
+enum Choice {
+    Kernel(Variant),
+    Library(Product<Memory>),
+}
+
+/// Kernels of an op for its operands and outputs, in the variant of that place in [`KernelPlan::variants`].
+pub(super) fn lower(
+    cx: &Cx<'_>,
+    op: &str,
+    outs: &[TokenType],
+    moves: Option<&Moves>,
+    variant: usize,
+) -> Lowered {
+    let (names, consts) = (RefCell::default(), RefCell::default());
+    let gpu = Gpu { cx, op, outs, variant, names, consts };
     let mut plan = match moves {
         Some(moves) => gpu.moves(moves)?,
         None => gpu.by_name()?,
     };
-    plan.consts = gpu.consts.into_inner();
+    (plan.variants, plan.consts) = (gpu.names.into_inner(), gpu.consts.into_inner());
     Ok(plan)
 }
 
@@ -165,6 +184,19 @@ impl Gpu<'_> {
         let bytes: Vec<u8> = bits.into_iter().flat_map(u16::to_le_bytes).collect();
         let operand = self.constant(Bytes::from(bytes));
         Ok(Slot { operand, dtype, elements, constant: true })
+    }
+
+    /// What is asked for among these kernels, the default one first, and the library, if it can do the product.
+    fn choose(&self, kernels: &[Variant], library: Option<Product<Memory>>) -> Choice {
+        let mut names: Vec<_> = kernels.iter().map(|k| k.name()).collect();
+        names.extend(library.map(|_| library::NAME));
+        if names.len() > 1 {
+            self.names.replace(names);
+        }
+        match (kernels.get(self.variant), library) {
+            (None, Some(product)) => Choice::Library(product),
+            (kernel, _) => Choice::Kernel(kernel.copied().unwrap_or(kernels[0])),
+        }
     }
 
     /// A plan of a product, with what was rounded on the way to it.

@@ -2,7 +2,7 @@
 
 use super::super::cx::volume;
 use super::super::window::Window;
-use super::{Gpu, Lowered, is_factor, said};
+use super::{Choice, Gpu, Lowered, is_factor, said};
 use crate::kernels::lang::{Builder, Ty, Val};
 use crate::kernels::tensor::function::{After, sigmoid};
 use crate::kernels::tensor::product::{Element, Grows, Rules, Sizes, Variant, places, product};
@@ -132,9 +132,12 @@ impl Gpu<'_> {
             depth: per * kernel,
             grows: Grows::Columns,
         };
-        let variant = match ty {
-            Ty::F32 => sizes.variant(true, math),
-            _ => Variant::Elements,
+        let kernels = match ty {
+            Ty::F32 => sizes.variants(true, math),
+            _ => vec![Variant::Elements],
+        };
+        let Choice::Kernel(variant) = self.choose(&kernels, None) else {
+            return Err("the library has no convolutions".to_owned());
         };
         let bench = Sizes::bench("convolution", variant);
         let (source, filter) = (bench.reads(x)?, bench.reads(weights)?);

@@ -1,0 +1,100 @@
+//! Products of matrices that the vendor's library does, where there is one: what is asked of it. Knows no library and no
+//! driver.
+
+use super::factors::Math;
+
+/// The library, for people.
+pub(crate) const TITLE: &str = "cuBLASLt";
+
+/// The variant that it is.
+pub(crate) const NAME: &str = "cublaslt";
+
+/// Scratch memory that each product gives the library, whatever it then uses: plans must know it beforehand.
+pub(crate) const WORKSPACE: u64 = 4 << 20;
+
+/// What the library chooses its algorithm by. One algorithm does all products of a shape, however many are done at once
+/// and wherever they lie, so that calls of n firings have the bits of n calls of one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Shape {
+    /// Products of one firing.
+    pub(crate) batches: u64,
+    pub(crate) rows: u64,
+    pub(crate) columns: u64,
+    pub(crate) depth: u64,
+    /// Whether the left matrix lies column by column, and the right one.
+    pub(crate) transposed: [bool; 2],
+    /// Whether all products have the same left matrix, and the same right one.
+    pub(crate) shared: [bool; 2],
+    pub(crate) math: Math,
+    pub(crate) alpha: f32,
+    /// A number for each column is added.
+    pub(crate) bias: bool,
+    /// What is negative then becomes 0.
+    pub(crate) relu: bool,
+}
+
+/// `relu(alpha · left · right + bias)`, of dense matrices of `f32` that lie row by row, somewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Product<At> {
+    pub(crate) shape: Shape,
+    pub(crate) left: At,
+    pub(crate) right: At,
+    pub(crate) bias: Option<At>,
+    pub(crate) out: At,
+    /// [`WORKSPACE`] bytes.
+    pub(crate) scratch: At,
+}
+
+impl<At: Copy> Product<At> {
+    /// The same elsewhere.
+    pub(crate) fn at<To>(&self, place: impl Fn(At) -> To) -> Product<To> {
+        Product {
+            shape: self.shape,
+            left: place(self.left),
+            right: place(self.right),
+            bias: self.bias.map(&place),
+            out: place(self.out),
+            scratch: place(self.scratch),
+        }
+    }
+
+    /// What is read.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = At> {
+        [self.left, self.right].into_iter().chain(self.bias)
+    }
+
+    /// What is written.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = At> {
+        [self.out, self.scratch].into_iter()
+    }
+}
+
+impl Shape {
+    /// Elements of one left, right and resulting matrix.
+    pub(crate) fn elements(&self) -> [u64; 3] {
+        [self.rows * self.depth, self.depth * self.columns, self.rows * self.columns]
+    }
+
+    /// Elements from one product's left, right and resulting matrix to the next one's.
+    pub(crate) fn strides(&self) -> [u64; 3] {
+        let [left, right, out] = self.elements();
+        let apart = |shared: bool, elements: u64| if shared { 0 } else { elements };
+        [apart(self.shared[0], left), apart(self.shared[1], right), out]
+    }
+
+    /// Elements of all left, right and resulting matrices of so many products.
+    pub(crate) fn spans(&self, products: u64) -> [u64; 3] {
+        let (elements, strides) = (self.elements(), self.strides());
+        std::array::from_fn(|i| elements[i] + strides[i] * (products - 1))
+    }
+
+    /// What the addresses of left, right and resulting matrices are multiples of, in bytes, wherever a product lies:
+    /// buffers begin at more, and products follow each other.
+    pub(crate) fn aligns(&self) -> [u32; 3] {
+        self.elements().map(|elements| match elements % 4 {
+            0 => 16,
+            2 => 8,
+            _ => 4,
+        })
+    }
+}
