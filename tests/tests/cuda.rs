@@ -15,20 +15,26 @@ use zbmd_tests::gpu::{Idle, Player, chain, distance, place_model, required, tame
 
 const GPU: DeviceId = DeviceId(1);
 
-/// A device in software.
+/// With kernels that wait for others themselves.
+const PROGRAMMATIC: Options = Options { bank_bytes: None, programmatic: true };
+
+/// A device in software, which can do what the options ask for.
 fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
     let instance = Instance::software();
-    let listed = instance.find("cuda:0").expect("the only one");
+    let mut listed = instance.find("cuda:0").expect("the only one");
+    if options.programmatic {
+        listed.arch = (9, 0);
+    }
     let machine = Arc::clone(instance.machine().expect("software"));
     (Device::open(&instance, &listed, options).expect("nothing is injected"), machine)
 }
 
 /// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
-fn real() -> Option<Arc<Device>> {
+fn real(options: &Options) -> Option<Arc<Device>> {
     let required = required("cuda");
     let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("cuda:0")?;
-        Device::open(&instance, &listed, &Options::default())
+        Device::open(&instance, &listed, options)
     });
     match opened {
         Ok(device) => Some(device),
@@ -121,17 +127,20 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
     let registry = Registry::standard();
     for &(model, block, on_gpu, blocks, tolerance) in SMALL {
         let program = place_model(model, &registry, block, on_gpu);
-        let (device, machine) = soft(&Options::default());
-        machine.check();
-        for lazy in [false, true] {
-            check(&device, &registry, &program, blocks, lazy, tolerance);
+        for options in [Options::default(), PROGRAMMATIC] {
+            let (device, machine) = soft(&options);
+            machine.check();
+            for lazy in [false, true] {
+                check(&device, &registry, &program, blocks, lazy, tolerance);
+            }
+            let counts = machine.counts();
+            println!("{model}: {counts:?}");
+            assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
+            let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
+            assert_eq!(kept, [0; 4], "{model}: not given back");
+            assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
+            assert_eq!(counts.programmatic > 0, options.programmatic, "{model}: {counts:?}");
         }
-        let counts = machine.counts();
-        println!("{model}: {counts:?}");
-        assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
-        let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
-        assert_eq!(kept, [0; 4], "{model}: not given back");
-        assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
     }
 }
 
@@ -159,12 +168,25 @@ fn graphs_without_edges_are_noticed() {
 
 #[test]
 fn models_run_on_a_gpu_as_in_the_interpreter() {
-    let Some(device) = real() else { return };
+    let Some(device) = real(&Options::default()) else { return };
+    on_a_gpu(&device);
+}
+
+#[test]
+fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
+    let Some(device) = real(&PROGRAMMATIC) else { return };
+    match device.is_programmatic() {
+        true => on_a_gpu(&device),
+        false => eprintln!("SKIPPED: the device or its driver has no programmatic edges"),
+    }
+}
+
+fn on_a_gpu(device: &Arc<Device>) {
     let registry = Registry::standard();
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
         for lazy in [false, true] {
-            check(&device, &registry, &program, blocks, lazy, tolerance);
+            check(device, &registry, &program, blocks, lazy, tolerance);
         }
     }
 }
@@ -185,13 +207,14 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     let plan_bytes: u64 =
         plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();
     // Room for the largest buffer, and not for all.
-    let part = Options { bank_bytes: Some(plan_bytes * 3 / 4) };
+    let part = Options { bank_bytes: Some(plan_bytes * 3 / 4), ..Options::default() };
     let (cut, _) = made(&part, &mut player).expect("fits");
     // The arena, the exchange region, memory for carries, inbox, outbox, constants.
     assert_eq!(whole, 6);
     assert!(cut > whole, "{cut}");
     assert!(bytes >= plan_bytes, "{bytes} of {plan_bytes}");
-    let refused = made(&Options { bank_bytes: Some(256) }, &mut player);
+    let small = Options { bank_bytes: Some(256), ..Options::default() };
+    let refused = made(&small, &mut player);
     assert!(matches!(refused, Err(ReplayError::TooLarge { limit: 256, .. })));
 }
 

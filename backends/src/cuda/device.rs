@@ -19,7 +19,13 @@ use crate::replay::Home;
 pub struct Options {
     /// Bytes of one allocation at most: arenas are cut into several then. By default they are one each.
     pub bank_bytes: Option<u64>,
+    /// Lets kernels of a calendar start before the end of the one that they wait for, and wait for that end themselves
+    /// (programmatic dependent launch), where device and driver can: compute capability 9.0, CUDA 12.3.
+    pub programmatic: bool,
 }
+
+/// The oldest compute capability whose kernels can wait for others themselves.
+const PROGRAMMATIC: (u32, u32) = (9, 0);
 
 /// An open device. One thread drives it at a time.
 ///
@@ -29,6 +35,7 @@ pub struct Device {
     driver: Arc<dyn Driver>,
     listed: Listed,
     options: Options,
+    programmatic: bool,
     /// Kernels by what their code is printed from.
     functions: Mutex<BTreeMap<(u128, Vec<u32>), Function>>,
     /// A fatal fault was seen.
@@ -53,8 +60,11 @@ impl Device {
         listed: &Listed,
         options: &Options,
     ) -> Result<Arc<Device>, OpenError> {
+        let driver = instance.open(listed)?;
+        let can = listed.arch >= PROGRAMMATIC && driver.has_programmatic_edges();
         Ok(Arc::new(Device {
-            driver: instance.open(listed)?,
+            driver,
+            programmatic: options.programmatic && can,
             listed: listed.clone(),
             options: options.clone(),
             functions: Mutex::default(),
@@ -76,6 +86,11 @@ impl Device {
     /// What kernels can do there.
     pub fn caps(&self) -> &Caps {
         &self.listed.caps
+    }
+
+    /// Whether kernels wait for others themselves: [`Options::programmatic`], and the device and its driver can.
+    pub fn is_programmatic(&self) -> bool {
+        self.programmatic
     }
 
     pub(super) fn bank_bytes(&self) -> u64 {
@@ -129,7 +144,7 @@ impl Device {
         if let Some(function) = functions.get(&key) {
             return Ok(*function);
         }
-        let (text, entry) = ptx::print(kernel);
+        let (text, entry) = ptx::print(kernel, self.programmatic);
         let function = self.call(|driver| driver.function(&text, &entry))?;
         functions.insert(key, function);
         Ok(function)
@@ -252,6 +267,13 @@ impl Draft {
 
     pub(super) fn kernel(&self, after: &[Node], launch: &Launch) -> Result<Node, Fault> {
         self.device.call(|driver| driver.kernel_node(self.graph, after, launch))
+    }
+
+    /// A kernel that waits for the end of another one itself.
+    pub(super) fn kernel_behind(&self, before: Node, launch: &Launch) -> Result<Node, Fault> {
+        let node = self.kernel(&[], launch)?;
+        self.device.call(|driver| driver.programmatic_edge(self.graph, before, node))?;
+        Ok(node)
     }
 
     pub(super) fn copy(

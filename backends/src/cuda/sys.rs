@@ -3,6 +3,8 @@
 //! say what no list of ours has.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
+mod programmatic;
+
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +13,7 @@ use cudarc::driver::sys;
 
 use super::driver::{Address, Driver, Event, Exec, Function, Graph, Launch, Node};
 use super::error::{Code, Said, Site, Unavailable};
+use programmatic::Programmatic;
 
 /// Functions with the signatures of driver 12.0; later drivers keep them.
 macro_rules! functions {
@@ -159,6 +162,7 @@ pub(super) struct Cuda {
     context: sys::CUcontext,
     stream: sys::CUstream,
     modules: Mutex<Vec<Handle>>,
+    programmatic: Option<Programmatic>,
 }
 
 /// A module's handle.
@@ -195,7 +199,8 @@ impl Cuda {
             return Err(error);
         }
         let modules = Mutex::new(Vec::new());
-        Ok(Arc::new(Cuda { api, device, context, stream, modules }))
+        let programmatic = Programmatic::look_up();
+        Ok(Arc::new(Cuda { api, device, context, stream, modules, programmatic }))
     }
 }
 
@@ -372,6 +377,17 @@ impl Driver for Cuda {
         };
         said(Site::KernelNode, code)?;
         Ok(Node(number(made)))
+    }
+
+    fn has_programmatic_edges(&self) -> bool {
+        self.programmatic.is_some()
+    }
+
+    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
+        // `CUDA_ERROR_NOT_SUPPORTED`.
+        let Some(edges) = self.programmatic else { return said(Site::KernelNode, 801) };
+        // SAFETY: graph and nodes are alive.
+        unsafe { edges.add(handle(graph.0), handle(before.0), handle(after.0)) }
     }
 
     fn copy_node(

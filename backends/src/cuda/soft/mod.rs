@@ -4,6 +4,7 @@
 //! - nodes of a graph run in any order that its edges allow, another one at each launch;
 //! - every access is checked; what a kernel does wrong is said later, by every call, as a real device does;
 //! - memory starts with rubbish;
+//! - a kernel behind a programmatic edge that touches memory before it waits, or ends without, goes wrong;
 //! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
 
 mod machine;
@@ -78,6 +79,8 @@ pub struct Counts {
     pub nodes: [usize; 3],
     /// Edges between them.
     pub edges: usize,
+    /// Programmatic ones among these.
+    pub programmatic: usize,
 }
 
 /// The driver's side.
@@ -95,6 +98,8 @@ enum Work {
 struct Made {
     work: Work,
     after: Vec<u64>,
+    /// Kernels whose end it waits for itself.
+    behind: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -196,7 +201,7 @@ impl Inner {
     }
 
     /// Does the work; what goes wrong is said later.
-    fn work(&mut self, work: &Work) {
+    fn work(&mut self, work: &Work, waits: bool) {
         let done = match work {
             Work::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
             Work::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
@@ -205,7 +210,7 @@ impl Inner {
                 let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
                 let module = Arc::clone(&self.modules[launch.function.0 as usize]);
                 assert_eq!(module.local, launch.local, "threads of a group");
-                module.run(launch.groups, &parameters, &mut self.memory)
+                module.run(launch.groups, &parameters, waits, &mut self.memory)
             }
         };
         if let Err(code) = done {
@@ -227,7 +232,7 @@ impl Inner {
             let chosen = self.below(ready.len());
             let node = ready.swap_remove(chosen);
             self.memory.trace = Trace::default();
-            self.work(&nodes[node].work);
+            self.work(&nodes[node].work, !nodes[node].behind.is_empty());
             traces[node] = std::mem::take(&mut self.memory.trace);
             done += 1;
             for follower in &followers[node] {
@@ -290,7 +295,7 @@ impl Soft {
         let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
         let after: Vec<u64> = after.iter().map(|n| n.0).collect();
         assert!(after.iter().all(|n| *n < nodes.len() as u64), "a node of another graph");
-        nodes.push(Made { work, after });
+        nodes.push(Made { work, after, behind: Vec::new() });
         Ok(Node(nodes.len() as u64 - 1))
     }
 }
@@ -328,12 +333,12 @@ impl Driver for Soft {
     }
 
     fn zero(&self, at: Address, bytes: u64) -> Result<(), Said> {
-        self.enter(Site::Zero)?.work(&Work::Zero { at, bytes });
+        self.enter(Site::Zero)?.work(&Work::Zero { at, bytes }, false);
         Ok(())
     }
 
     fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
-        self.enter(Site::Copy)?.work(&Work::Copy { from, to, bytes });
+        self.enter(Site::Copy)?.work(&Work::Copy { from, to, bytes }, false);
         Ok(())
     }
 
@@ -375,6 +380,20 @@ impl Driver for Soft {
         self.add(Site::KernelNode, graph, after, Work::Kernel(launch.clone()))
     }
 
+    fn has_programmatic_edges(&self) -> bool {
+        true
+    }
+
+    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
+        let mut inner = self.enter(Site::KernelNode)?;
+        let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
+        let both = [before, after].map(|n| &nodes[n.0 as usize].work);
+        assert!(both.iter().all(|w| matches!(w, Work::Kernel(_))), "an edge of what is no kernel");
+        assert!(before < after, "an edge to what came before");
+        nodes[after.0 as usize].behind.push(before.0);
+        Ok(())
+    }
+
     fn copy_node(
         &self,
         graph: Graph,
@@ -400,20 +419,25 @@ impl Driver for Soft {
         let mut inner = self.enter(Site::Instantiate)?;
         let mut nodes = inner.graphs[&graph.0].clone();
         if inner.cut {
-            nodes.iter_mut().for_each(|node| node.after.clear());
+            nodes.iter_mut().for_each(|node| {
+                node.after.clear();
+                node.behind.clear();
+            });
         }
-        let nodes: Arc<[Made]> = nodes.into();
-        for node in nodes.iter() {
-            inner.counts.edges += node.after.len();
+        for node in &mut nodes {
+            inner.counts.edges += node.after.len() + node.behind.len();
+            inner.counts.programmatic += node.behind.len();
             let kind = match node.work {
                 Work::Kernel(_) => 0,
                 Work::Copy { .. } => 1,
                 Work::Zero { .. } => 2,
             };
             inner.counts.nodes[kind] += 1;
+            // All that a kernel does comes behind its wait, or else is wrong.
+            node.after.extend(&node.behind);
         }
         let exec = inner.number();
-        inner.ready.insert(exec, nodes);
+        inner.ready.insert(exec, nodes.into());
         Ok(Exec(exec))
     }
 
