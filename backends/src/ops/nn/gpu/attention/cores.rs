@@ -4,8 +4,9 @@
 //! Factors are rounded as they are: queries, keys, values, and the weights of a chunk, which lie between 0 and 1,
 //! relative to the largest score so far. The scale is applied to the sums, and everything besides products is f32.
 //!
-//! A weight of 0 multiplies its value here. Values beyond a batch's length are never loaded, whatever they are; of other
-//! hidden keys a value that is infinite or no number makes no number of the results of its tile.
+//! Every weight of a tile meets every value, and 0 times what is infinite or no number is no number, though a hidden
+//! value must not count. Such values are therefore noted and multiplied as zeros, and of the queries whose weights for
+//! them are not 0 all results are no numbers.
 
 use super::{Cached, Heads, Mask, OnHeads, Query, Sight, seen};
 use crate::kernels::lang::{Place, Shared, Ty, Val, Var};
@@ -77,7 +78,7 @@ impl Tiling {
 
     /// Words from row to row of values: odd multiples of 8, for the same reason.
     fn value_line(&self) -> u32 {
-        8 * (self.columns / 8 | 1)
+        8 * ((self.columns / 8) | 1)
     }
 }
 
@@ -114,6 +115,10 @@ struct Group<'r, 'k> {
     member: Val<'k>,
     ks: Shared<'k>,
     vs: Shared<'k>,
+    /// Keys with values that are infinite or no numbers: the number of the chunk in which they were found.
+    odd: Shared<'k>,
+    /// Chunks so far.
+    turn: Var<'k>,
     /// Where the tile is, its queries' rows aside.
     place: Query<'k>,
     kv_head: Val<'k>,
@@ -132,6 +137,9 @@ pub(super) fn attention<'k>(bench: &'k Bench, tiling: Tiling, of: &Attention<'_,
     let local = k.place(Place::Local);
     let ks = k.shared(Ty::U32, CHUNK * tiling.key_line());
     let vs = k.shared(Ty::U32, CHUNK / each(tiling.math) * tiling.value_line());
+    let (odd, turn) = (k.shared(Ty::U32, CHUNK), k.var(k.u32(0)));
+    k.each_local(k.u32(CHUNK), |key| odd.set(key, k.u32(0)));
+    k.barrier();
     let tiles = (len + (tiling.rows() - 1)) / tiling.rows();
     k.each_group(k.firings() * batches * heads * tiles * tiling.blocks, |at| {
         let (block, at) = (at % tiling.blocks, at / tiling.blocks);
@@ -155,6 +163,8 @@ pub(super) fn attention<'k>(bench: &'k Bench, tiling: Tiling, of: &Attention<'_,
             member,
             ks,
             vs,
+            odd,
+            turn,
             place: Query { firing, b, h, i: first, length },
             kv_head: h / share,
             column: block * tiling.columns,
@@ -174,6 +184,7 @@ impl<'k> Group<'_, 'k> {
         let tops = [(); 2].map(|()| k.var(k.f32(f32::NEG_INFINITY)));
         let totals = [(); 2].map(|()| k.var(k.f32(0.0)));
         k.range(k.u32(0), self.of.sizes[4], k.u32(CHUNK), |from| {
+            self.turn.set(self.turn.get() + 1);
             self.put_keys(from);
             self.put_values(from);
             k.barrier();
@@ -209,8 +220,8 @@ impl<'k> Group<'_, 'k> {
             // The next chunk is written over this one.
             k.barrier();
         });
-        for r in 0..2 {
-            let total = self.quad(totals[r].get(), |a, b| a + b);
+        for (r, total) in totals.iter().enumerate() {
+            let total = self.quad(total.get(), |a, b| a + b);
             let none = total.eq(k.f32(0.0));
             let scale = k.select(none, k.f32(0.0), k.f32(1.0) / total);
             self.store(r, &sums, scale);
@@ -303,7 +314,19 @@ impl<'k> Group<'_, 'k> {
                 values.row(self.place, self.kv_head, j, |t, row| to.set(t.load(row + d)));
             };
             let word = self.word(from + first, &|j| j.lt(self.known) & d.lt(values.size), &load);
-            (row * self.tiling.value_line() + c, word)
+            let k = word.builder();
+            let whole = (0..each(math)).fold(word, |word, e| {
+                let exponent = match math {
+                    Math::F16 => 0x7c00 << (16 * e),
+                    Math::Bf16 => 0x7f80 << (16 * e),
+                    _ => 0x7f80_0000,
+                };
+                let factor = if math.is_half() { 0xffff << (16 * e) } else { u32::MAX };
+                let odd = (word & exponent).eq(k.u32(exponent));
+                k.if_(odd, || self.odd.set(first + e, self.turn.get()));
+                k.select(odd, word & !factor, word)
+            });
+            (row * self.tiling.value_line() + c, whole)
         });
     }
 
@@ -339,11 +362,14 @@ impl<'k> Group<'_, 'k> {
         let keep = k.select(none | top.get().eq(low), k.f32(0.0), exp(top.get() - next));
         top.set(next);
         let mut sum = total.get() * keep;
-        for score in own() {
+        for (n, score) in own().enumerate() {
             let hidden = none | score.get().eq(low);
             let weight = k.select(hidden, k.f32(0.0), exp(score.get() - next));
             score.set(weight);
-            sum = sum + weight;
+            // As the scores of a thread lie: pairs of neighbours, 8 keys apart.
+            let odd = self.odd.get(self.member * 2 + (8 * (n / 2) + n % 2) as u32);
+            let spoilt = odd.eq(self.turn.get()) & weight.ne(k.f32(0.0));
+            sum = sum + k.select(spoilt, k.f32(f32::NAN), weight);
         }
         total.set(sum);
         keep
