@@ -125,6 +125,7 @@ const LARGE: &[Model] = &[
 #[test]
 fn models_run_on_a_device_in_software_as_in_the_interpreter() {
     let registry = Registry::standard();
+    let mut programmatic = 0;
     for &(model, block, on_gpu, blocks, tolerance) in SMALL {
         let program = place_model(model, &registry, block, on_gpu);
         for options in [Options::default(), PROGRAMMATIC] {
@@ -139,9 +140,11 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
             let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
             assert_eq!(kept, [0; 4], "{model}: not given back");
             assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
-            assert_eq!(counts.programmatic > 0, options.programmatic, "{model}: {counts:?}");
+            assert!(options.programmatic || counts.programmatic == 0, "{model}: {counts:?}");
+            programmatic += counts.programmatic;
         }
     }
+    assert!(programmatic > 0, "no kernel waits itself");
 }
 
 /// The comparison of edges with what nodes touch notices that they are missing.

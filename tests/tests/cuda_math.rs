@@ -135,7 +135,7 @@ fn encoder(math: Math) -> Result<Compiled, Diagnostics> {
     }
     let y = weights(&mut graph, &[WIDTH, WIDTH], 0.0);
     let last = graph.actor("last", "NnMatMul", [("y", y)]);
-    let (sum, sink) = (graph.actor("sum", "NnAdd", []), graph.sink("y"));
+    let (sum, sink) = (graph.actor::<String>("sum", "NnAdd", []), graph.sink("y"));
     graph.connect(attention, last.port("x"));
     graph.connect(x, sum.port("x")).connect(last, sum.port("y")).connect(sum, sink);
     graph.compile(&options(math))
