@@ -260,6 +260,8 @@ pub struct Options {
     pub validate: bool,
     /// Vulkan: where compiled kernels are kept from run to run.
     pub cache: Option<PathBuf>,
+    /// CUDA: see [`cuda::Options::programmatic`](crate::cuda::Options).
+    pub programmatic: bool,
 }
 
 /// The drivers of this process, each loaded when the first device of its is opened.
@@ -294,7 +296,9 @@ impl Drivers {
                 let instance = loaded(&mut self.cuda, cuda::Instance::load);
                 let instance = instance.map_err(cuda::OpenError::from)?;
                 let listed = instance.find(name)?;
-                Ok(Device::Cuda(cuda::Device::open(&instance, &listed, &Default::default())?))
+                let options =
+                    cuda::Options { programmatic: options.programmatic, ..Default::default() };
+                Ok(Device::Cuda(cuda::Device::open(&instance, &listed, &options)?))
             }
             _ => Err(Fault::unfit(
                 &format!("this program drives no devices of the backend `{backend}`"),

@@ -16,6 +16,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use zbmd_backends::gpu::{Device as Gpu, Drivers, Options, is_gpu};
 use zbmd_backends::kernel::Kernel;
+use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_backends::team::Team;
 use zbmd_ir::{Actor, ActorId, BlobId, Device, DeviceId, Graph, Machine, Role, TiSlice};
@@ -24,6 +25,7 @@ use crate::compile::WriteError;
 use crate::costs::{CostKey, MeasuredCost, MeasuredCosts, ports_text};
 use crate::diag::{Diagnostics, Sink};
 use crate::machine;
+use crate::pipeline::cost_keys;
 use cache::Cache;
 use measure::{Limits, Measurement, Task, measure};
 
@@ -175,7 +177,8 @@ pub(crate) struct Model<'a> {
 
 /// A kernel of the model: the actors that share a key.
 struct Found<'a> {
-    key: CostKey,
+    /// With exact factors, then with rounded ones where it may round them.
+    keys: Vec<CostKey>,
     first: ActorId,
     actor: &'a Actor,
     actors: usize,
@@ -189,6 +192,18 @@ impl Found<'_> {
     /// Code of the embedding program changes without its key's changing.
     fn may_be_cached(&self) -> bool {
         self.actor.op != "Custom"
+    }
+
+    /// What its cost on a kind of device belongs to: only GPUs that round have one of their own.
+    fn key_on(&self, model: &Model<'_>, group: &Group) -> CostKey {
+        let rounds = |gpu: &Gpu| {
+            let plan = model.registry.lower(self.actor, model.blobs, gpu.caps());
+            plan.is_some_and(|plan| plan.math() != Math::F32)
+        };
+        match (&self.keys[..], &group.gpu) {
+            ([_, rounded], Some(Ok(gpu))) if rounds(gpu) => *rounded,
+            _ => self.keys[0],
+        }
     }
 
     fn cost(&self, call_ps: u64, firing_ps: u64) -> MeasuredCost {
@@ -238,10 +253,11 @@ pub(crate) fn run(
         let names: Vec<String> =
             group.devices.iter().map(|&d| model.machine.devices[d].name.clone()).collect();
         for (found, (variants, source)) in kernels.iter().zip(outcomes) {
+            let key = found.key_on(model, &group);
             let Some(cost) = best(&variants).cloned() else { continue };
             if !matches!(source, CostSource::Model(_)) {
                 for name in &names {
-                    costs.insert(name, found.key, cost.clone());
+                    costs.insert(name, key, cost.clone());
                 }
             }
             let (actor, actors) = (found.actor.name.clone(), found.actors);
@@ -253,23 +269,23 @@ pub(crate) fn run(
 }
 
 fn kernels<'a>(graph: &'a Graph, model: &Model<'_>) -> Vec<Found<'a>> {
-    let mut at: BTreeMap<CostKey, usize> = BTreeMap::new();
+    let mut at: BTreeMap<Vec<CostKey>, usize> = BTreeMap::new();
     let mut kernels: Vec<Found<'a>> = Vec::new();
     for (first, actor) in graph.actors.iter_enumerated() {
         if actor.role != Role::Compute {
             continue;
         }
-        let key = CostKey::of(actor, model.blobs);
-        if let Some(&index) = at.get(&key) {
+        let keys = cost_keys(actor, model.blobs);
+        if let Some(&index) = at.get(&keys) {
             kernels[index].actors += 1;
             continue;
         }
-        at.insert(key, kernels.len());
+        at.insert(keys.clone(), kernels.len());
         let kernel = model.registry.kernel(actor, model.blobs).map_err(|e| e.to_string());
         let known =
             if kernel.is_ok() { model.registry.variants(actor, model.blobs) } else { vec![] };
         let variants = known.into_iter().skip(1).collect();
-        kernels.push(Found { key, first, actor, actors: 1, kernel, variants });
+        kernels.push(Found { keys, first, actor, actors: 1, kernel, variants });
     }
     kernels
 }
@@ -318,10 +334,10 @@ fn on_kind(
         .iter()
         .map(|found| {
             let wanted = !how.fresh && found.kernel.is_ok() && found.may_be_cached();
+            let key = found.key_on(model, group);
             let variants = if wanted { found.variants_on(model, group) } else { Vec::new() };
             let variants = variants.into_iter();
-            let costs: Option<Vec<_>> =
-                variants.map(|v| cache.get(found.key, v).cloned()).collect();
+            let costs: Option<Vec<_>> = variants.map(|v| cache.get(key, v).cloned()).collect();
             // Variants are measured together, by turns: all or none.
             costs.filter(|costs| !costs.is_empty())
         })
@@ -347,7 +363,8 @@ fn on_kind(
             }
             let outcome = one(graph, model, found, group, how, &clock);
             if outcome.1 == CostSource::Measured && found.may_be_cached() {
-                outcome.0.iter().for_each(|cost| cache.insert(found.key, cost.clone()));
+                let key = found.key_on(model, group);
+                outcome.0.iter().for_each(|cost| cache.insert(key, cost.clone()));
             }
             outcomes.push(outcome);
         }

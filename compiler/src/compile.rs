@@ -599,8 +599,13 @@ impl<'a> Run<'a> {
                 machine: &machine,
             };
             // Half a graph has kernels of no use.
-            let fine =
+            let mut fine =
                 self.sink.errors() == 0 && pipeline::analyse(&mut graph, &origins, &mut self.sink);
+            let asked = rounding::ask(model.registry, &mut graph, &machine, self.options.math);
+            if let Err(refusal) = asked {
+                self.sink.push(refusal);
+                fine = false;
+            }
             fine.then(|| calibrate::run(&graph, &model, costs, how, progress, &mut self.sink))
                 .map(|(costs, rows)| (machine, costs, rows))
         });

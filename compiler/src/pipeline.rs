@@ -44,7 +44,7 @@ pub(crate) fn costs(
     let blobs = &files.blobs;
     let row = |actor: &Actor| {
         let wanted = !measured.is_empty() && actor.role == Role::Compute;
-        let keys = if wanted { keys(actor, blobs) } else { Vec::new() };
+        let keys = if wanted { cost_keys(actor, blobs) } else { Vec::new() };
         let cost = |device: &Device| {
             let modelled = registry.cost(actor, device, blobs)?;
             // Where rounded factors make no difference, or were not measured, exact ones stand for them.
@@ -72,7 +72,7 @@ pub(crate) fn costs(
 }
 
 /// What the cost of an actor is measured under: with exact factors, then with rounded ones where it may round them.
-fn keys(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<CostKey> {
+pub(crate) fn cost_keys(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<CostKey> {
     let mut plain = actor.clone();
     let rounds = plain.params.remove(Math::PARAM).is_some();
     let exact = CostKey::of(&plain, blobs);

@@ -70,7 +70,7 @@ pub(crate) fn ask(
     if gpus.peek().is_none() {
         let what = format!("products in {math} are asked for, and the machine has no CUDA device");
         return Err(Diagnostic::new(Code::E0507, what).help(
-            "leave `--math` away, or compile for a CUDA device: `--gpus`, or a machine file that names one",
+            "leave `--math` away, or name a CUDA device: `compile --gpus`, or a machine file that has one",
         ));
     }
     let capability = |d: &Device| registry.caps(d).capability.unwrap_or_default();

@@ -391,7 +391,14 @@ fn rounded_factors_are_told_and_need_a_device_that_can() {
         "error[E0507]: products in bf16 are asked for, and the machine has no CUDA device";
     assert!(code == Some(3) && said.contains(expected), "{said}");
     let (code, said) = compile(&[&there[..], &["--math", "f8"]].concat());
-    assert!(code == Some(2) && said.contains("`f8` is none of f32, tf32, f16, bf16"), "{said}");
+    let unknown = "`f8` is none of f32, tf32, f16, bf16";
+    assert!(code == Some(2) && said.contains(unknown), "{said}");
+    // Calibration knows the same words.
+    for (math, exit, told) in [("bf16", 3, expected), ("f8", 2, unknown)] {
+        let output = zbmdc(dir.path(), &["calibrate", "net.ron", "--cache", "c", "--math", math]);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(exit) && said.contains(told), "{said}");
+    }
 }
 
 /// An assembler that puts what it was told into the object, and knows one architecture.

@@ -6,8 +6,9 @@
 //! brought by the host, fetched by the device, and handed over by the device alone, by turns. With `products`, what
 //! products of matrices take in each variant, with the quickest of ours beside cuBLASLt's where that is here.
 //!
-//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. `tiny` is for a device in
-//! software (`ZBMD_CUDA_DRIVER=software`), whose times mean nothing.
+//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. For the latter, the same periods
+//! follow with plain and with programmatic edges, by turns. `tiny` is for a device in software
+//! (`ZBMD_CUDA_DRIVER=software`), whose times mean nothing.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -53,6 +54,47 @@ fn main() {
     for slots in [10, 100, 1_000] {
         let program = chain(slots, &registry);
         measure(&device, &registry, &program, slots);
+    }
+    if is_cuda {
+        programmatic(&registry);
+    }
+}
+
+/// Periods with plain edges beside the same with programmatic ones.
+fn programmatic(registry: &Registry) {
+    let mut drivers = Drivers::default();
+    let devices = [false, true].map(|programmatic| {
+        let options = Options { programmatic, ..Options::default() };
+        drivers.open("cuda", "cuda:0", &options).expect("it was opened before")
+    });
+    if !matches!(&devices[1], Device::Cuda(device) if device.is_programmatic()) {
+        return println!("programmatic edges: not run: the device or its driver has none");
+    }
+    println!("{:>6} {:>12} {:>12} {:>12}", "slots", "plain", "programmatic", "ratio");
+    for slots in [10, 100, 1_000] {
+        let program = chain(slots, registry);
+        let plan = &program.plans[PlanId(0)];
+        let none = program.graph.channels.iter().map(|_| vec![]).collect();
+        let mut player = Player::new(&program, plan, DeviceId(1), &none, false);
+        let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+        let (exchange, kept) = (player.exchange(), &mut Kept::default());
+        let mut replays = devices.each_ref().map(|device| {
+            device.replay(registry, &program, plan, calendar, &exchange, kept).expect("a replay")
+        });
+        let mut times = [const { Vec::new() }; 2];
+        for round in 0..ROUNDS as u64 + 10 {
+            for (replay, times) in replays.iter_mut().zip(&mut times) {
+                let start = Instant::now();
+                replay.step(round, None, &mut Idle).expect("a period");
+                replay.drain(&mut Idle).expect("its end");
+                if round >= 10 {
+                    times.push(start.elapsed());
+                }
+            }
+        }
+        let [plain, waits] = times.map(median);
+        let ratio = waits.as_secs_f64() / plain.as_secs_f64();
+        println!("{slots:>6} {plain:>12.2?} {waits:>12.2?} {ratio:>12.3}");
     }
 }
 

@@ -21,20 +21,26 @@ use zbmd_tests::gpu::{
 
 const GPU: DeviceId = DeviceId(1);
 
-/// A device in software.
+/// With kernels that wait for others themselves.
+const PROGRAMMATIC: Options = Options { bank_bytes: None, programmatic: true };
+
+/// A device in software, which can do what the options ask for.
 fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
     let instance = Instance::software();
-    let listed = instance.find("cuda:0").expect("the only one");
+    let mut listed = instance.find("cuda:0").expect("the only one");
+    if options.programmatic {
+        listed.arch = (9, 0);
+    }
     let machine = Arc::clone(instance.machine().expect("software"));
     (Device::open(&instance, &listed, options).expect("nothing is injected"), machine)
 }
 
 /// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
-fn real() -> Option<Arc<Device>> {
+fn real(options: &Options) -> Option<Arc<Device>> {
     let required = required("cuda");
     let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
         let listed = instance.find("cuda:0")?;
-        Device::open(&instance, &listed, &Options::default())
+        Device::open(&instance, &listed, options)
     });
     match opened {
         Ok(device) => Some(device),
@@ -148,28 +154,35 @@ const LARGE: &[Model] = &[
 #[test]
 fn models_run_on_a_device_in_software_as_in_the_interpreter() {
     let registry = Registry::standard();
+    let mut programmatic = 0;
     for &(model, block, on_gpu, blocks, tolerance) in SMALL {
         let program = place_model(model, &registry, block, on_gpu);
-        let (device, machine) = soft(&Options::default());
-        machine.check();
-        let mut kept = Kept::default();
-        let filters = model.starts_with("fm") || model.starts_with("cd2dat");
-        for (i, (shares, lazy, want)) in WAYS.into_iter().enumerate() {
-            let ways = (lazy, shares);
-            let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
-            assert_eq!(made.transport, want, "{model}");
-            assert_eq!(made.uploaded > 0, filters && i == 0, "{model}: constants stay");
+        for options in [Options::default(), PROGRAMMATIC] {
+            let (device, machine) = soft(&options);
+            machine.check();
+            let mut kept = Kept::default();
+            let filters = model.starts_with("fm") || model.starts_with("cd2dat");
+            for (i, (shares, lazy, want)) in WAYS.into_iter().enumerate() {
+                let ways = (lazy, shares);
+                let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
+                assert_eq!(made.transport, want, "{model}");
+                assert_eq!(made.uploaded > 0, filters && i == 0, "{model}: constants stay");
+            }
+            let kept_banks = machine.counts().allocations;
+            assert_eq!(kept_banks, usize::from(filters), "{model}: and nothing else");
+            drop(kept);
+            let counts = machine.counts();
+            println!("{model}: {counts:?}");
+            assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
+            let kept =
+                [counts.allocations, counts.registered, counts.events, counts.graphs, counts.ready];
+            assert_eq!(kept, [0; 5], "{model}: not given back");
+            assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
+            assert!(options.programmatic || counts.programmatic == 0, "{model}: {counts:?}");
+            programmatic += counts.programmatic;
         }
-        assert_eq!(machine.counts().allocations, usize::from(filters), "{model}: and nothing else");
-        drop(kept);
-        let counts = machine.counts();
-        println!("{model}: {counts:?}");
-        assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
-        let kept =
-            [counts.allocations, counts.registered, counts.events, counts.graphs, counts.ready];
-        assert_eq!(kept, [0; 5], "{model}: not given back");
-        assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
     }
+    assert!(programmatic > 0, "no kernel waits itself");
 }
 
 /// The comparison of edges with what nodes touch notices that they are missing.
@@ -224,14 +237,27 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
 
 #[test]
 fn models_run_on_a_gpu_as_in_the_interpreter() {
-    let Some(device) = real() else { return };
+    let Some(device) = real(&Options::default()) else { return };
+    on_a_gpu(&device);
+}
+
+#[test]
+fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
+    let Some(device) = real(&PROGRAMMATIC) else { return };
+    match device.is_programmatic() {
+        true => on_a_gpu(&device),
+        false => eprintln!("SKIPPED: the device or its driver has no programmatic edges"),
+    }
+}
+
+fn on_a_gpu(device: &Arc<Device>) {
     let registry = Registry::standard();
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
         let mut kept = Kept::default();
         for (shares, lazy, _) in WAYS {
             let ways = (lazy, shares);
-            let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
+            let made = check(device, &registry, &program, blocks, ways, tolerance, &mut kept);
             println!("{model}, {shares:?}: {:?}", made.transport);
         }
     }
@@ -427,13 +453,14 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
     let plan_bytes: u64 =
         plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();
     // Room for the largest buffer, and not for all.
-    let part = Options { bank_bytes: Some(plan_bytes * 3 / 4) };
+    let part = Options { bank_bytes: Some(plan_bytes * 3 / 4), ..Options::default() };
     let (cut, _) = made(&part, &mut player).expect("fits");
     // The arena, the exchange region, memory for carries, inbox, outbox, constants.
     assert_eq!(whole, 6);
     assert!(cut > whole, "{cut}");
     assert!(bytes >= plan_bytes, "{bytes} of {plan_bytes}");
-    let refused = made(&Options { bank_bytes: Some(256) }, &mut player);
+    let small = Options { bank_bytes: Some(256), ..Options::default() };
+    let refused = made(&small, &mut player);
     assert!(matches!(refused, Err(ReplayError::TooLarge { limit: 256, .. })));
 }
 

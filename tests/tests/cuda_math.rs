@@ -111,6 +111,47 @@ fn a_block_of_convolutions_stays_near() {
     }
 }
 
+/// The first half of a layer of an encoder (Vaswani et al. 2017), with a norm before: products, attention, a product.
+fn encoder(math: Math) -> Result<Compiled, Diagnostics> {
+    const WIDTH: u32 = 32;
+    let mut graph = GraphBuilder::new("encoder");
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut weights = |graph: &mut GraphBuilder, shape: &[u32], around: f32| {
+        let token = TokenType::new(DType::F32, shape);
+        let mut one = || around + (random.f32() - 0.5) * 0.5;
+        let bytes: Vec<u8> = (0..token.elements()).flat_map(|_| one().to_le_bytes()).collect();
+        graph.tensor(token, bytes)
+    };
+    let x = graph.source("x", TokenType::new(DType::F32, [1, 19, WIDTH]));
+    let scale = weights(&mut graph, &[WIDTH], 1.0);
+    let normed = graph.actor("norm", "NnLayerNormalization", [("scale", scale)]);
+    graph.connect(x, normed.port("x"));
+    let heads = ["q_num_heads", "kv_num_heads"].map(|name| (name, Value::Int(2)));
+    let attention = graph.actor("attention", "NnAttention", heads);
+    for name in ["q", "k", "v"] {
+        let y = weights(&mut graph, &[WIDTH, WIDTH], 0.0);
+        let product = graph.actor(name, "NnMatMul", [("y", y)]);
+        graph.connect(normed, product.port("x")).connect(product, attention.port(name));
+    }
+    let y = weights(&mut graph, &[WIDTH, WIDTH], 0.0);
+    let last = graph.actor("last", "NnMatMul", [("y", y)]);
+    let (sum, sink) = (graph.actor::<String>("sum", "NnAdd", []), graph.sink("y"));
+    graph.connect(attention, last.port("x"));
+    graph.connect(x, sum.port("x")).connect(last, sum.port("y")).connect(sum, sink);
+    graph.compile(&options(math))
+}
+
+#[test]
+fn a_block_of_an_encoder_stays_near_with_its_attention_rounded() {
+    for (math, most) in [(Math::Tf32, 2e-3), (Math::F16, 2e-3), (Math::Bf16, 2e-2)] {
+        let compiled = encoder(math).unwrap_or_else(|d| panic!("{d}"));
+        let rounding = compiled.rounding.expect("it has products");
+        assert!(rounding.exact.is_empty(), "{rounding}");
+        assert!(rounding.rounded.contains(&("attention".to_owned(), math)), "{rounding}");
+        check("encoder", encoder(math), math, 5, most);
+    }
+}
+
 #[test]
 fn models_stay_near() {
     let Some(models) = data::file("models") else { return };

@@ -35,7 +35,7 @@ pub fn format(arch: &str) -> String {
 /// The texts of an actor's kernels, by key: to be assembled and kept in a bundle.
 pub fn texts(plan: &KernelPlan, into: &mut BTreeMap<u128, String>) {
     for kernel in plan.kernels() {
-        let (text, _) = ptx::print(kernel);
+        let (text, _) = ptx::print(kernel, false);
         into.insert(key(&text), text);
     }
 }

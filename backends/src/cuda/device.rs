@@ -24,7 +24,13 @@ use crate::replay::Home;
 pub struct Options {
     /// Bytes of one allocation at most: arenas are cut into several then. By default they are one each.
     pub bank_bytes: Option<u64>,
+    /// Lets kernels of a calendar start before the end of the one that they wait for, and wait for that end themselves
+    /// (programmatic dependent launch), where device and driver can: compute capability 9.0, CUDA 12.3.
+    pub programmatic: bool,
 }
+
+/// The oldest compute capability whose kernels can wait for others themselves.
+const PROGRAMMATIC: (u32, u32) = (9, 0);
 
 /// An open device. One thread drives it at a time.
 ///
@@ -34,6 +40,7 @@ pub struct Device {
     driver: Arc<dyn Driver>,
     listed: Listed,
     options: Options,
+    programmatic: bool,
     /// Kernels by what their code is printed from.
     functions: Mutex<BTreeMap<(u128, Vec<u32>), Function>>,
     /// A fatal fault was seen.
@@ -58,8 +65,11 @@ impl Device {
         listed: &Listed,
         options: &Options,
     ) -> Result<Arc<Device>, OpenError> {
+        let driver = instance.open(listed)?;
+        let can = listed.arch >= PROGRAMMATIC && driver.has_programmatic_edges();
         Ok(Arc::new(Device {
-            driver: instance.open(listed)?,
+            driver,
+            programmatic: options.programmatic && can,
             listed: listed.clone(),
             options: options.clone(),
             functions: Mutex::default(),
@@ -81,6 +91,11 @@ impl Device {
     /// What kernels can do there.
     pub fn caps(&self) -> &Caps {
         &self.listed.caps
+    }
+
+    /// Whether kernels wait for others themselves: [`Options::programmatic`], and the device and its driver can.
+    pub fn is_programmatic(&self) -> bool {
+        self.programmatic
     }
 
     pub(super) fn bank_bytes(&self) -> u64 {
@@ -136,7 +151,7 @@ impl Device {
         if let Some(function) = functions.get(&key) {
             return Ok(*function);
         }
-        let (text, entry) = ptx::print(kernel);
+        let (text, entry) = ptx::print(kernel, self.programmatic);
         let load = |image| self.call(|driver| driver.function(image, &entry));
         let function = match cubins.find(&text).map(|cubin| load(Image::Cubin(cubin))) {
             Some(Ok(function)) => function,
@@ -302,6 +317,13 @@ impl Draft {
 
     pub(super) fn kernel(&self, after: &[Node], launch: &Launch) -> Result<Node, Fault> {
         self.device.call(|driver| driver.kernel_node(self.graph, after, launch))
+    }
+
+    /// A kernel that waits for the end of another one itself.
+    pub(super) fn kernel_behind(&self, before: Node, launch: &Launch) -> Result<Node, Fault> {
+        let node = self.kernel(&[], launch)?;
+        self.device.call(|driver| driver.programmatic_edge(self.graph, before, node))?;
+        Ok(node)
     }
 
     pub(super) fn copy(

@@ -107,6 +107,10 @@ pub(super) trait Driver: Send + Sync {
     fn graph(&self) -> Result<Graph, Said>;
     fn free_graph(&self, graph: Graph);
     fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said>;
+    /// Whether the driver has programmatic edges.
+    fn has_programmatic_edges(&self) -> bool;
+    /// Adds a programmatic edge between the nodes of two kernels: see [`super::ptx`].
+    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said>;
     fn copy_node(
         &self,
         graph: Graph,

@@ -162,7 +162,8 @@ impl Work {
     /// The graph of commands, and the number of its edges.
     pub(super) fn graph(&self, commands: &[&Command]) -> Result<(Ready, usize), Fault> {
         let draft = Draft::new(&self.device)?;
-        let (mut edges, mut nodes, mut count) = (Edges::default(), Vec::<Node>::new(), 0);
+        let (mut edges, mut nodes, mut count) = (Edges::default(), Vec::<(Node, bool)>::new(), 0);
+        let programmatic = self.device.is_programmatic();
         for command in commands {
             let after = match command {
                 Command::Copy { from, .. } if from.len() == 0 => continue,
@@ -178,17 +179,25 @@ impl Work {
                 Command::Product(product, _) => edges.note(product.reads(), product.writes()),
             };
             count += after.len();
-            let after: Vec<Node> = after.into_iter().map(|n| nodes[n as usize]).collect();
-            nodes.push(match command {
+            let behind: Vec<(Node, bool)> = after.into_iter().map(|n| nodes[n as usize]).collect();
+            let after: Vec<Node> = behind.iter().map(|(node, _)| *node).collect();
+            let node = match command {
                 Command::Copy { from, to } => {
                     draft.copy(&after, self.address(*from), self.address(*to), from.len())?
                 }
                 Command::Zero { to } => draft.zero(&after, self.address(*to), to.len())?,
-                Command::Run(run) => draft.kernel(&after, &self.launch(run))?,
+                // Of one kernel alone: the form that drivers make of streams, and that of chains.
+                Command::Run(run) => match behind[..] {
+                    [(before, true)] if programmatic => {
+                        draft.kernel_behind(before, &self.launch(run))?
+                    }
+                    _ => draft.kernel(&after, &self.launch(run))?,
+                },
                 Command::Product(product, count) => {
                     draft.product(&after, &product.at(|range| self.address(range)), *count)?
                 }
-            });
+            };
+            nodes.push((node, matches!(command, Command::Run(_))));
         }
         Ok((draft.finish()?, count))
     }

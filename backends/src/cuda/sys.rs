@@ -3,6 +3,8 @@
 //! say what no list of ours has.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
+mod programmatic;
+
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,6 +15,7 @@ use super::driver::{Address, Driver, Event, Exec, Function, Graph, Image, Launch
 use super::error::{Code, Said, Site, Unavailable};
 use super::lt::Lt;
 use crate::kernels::library::{Product, Shape};
+use programmatic::Programmatic;
 
 mod exchange;
 
@@ -172,6 +175,7 @@ pub(super) struct Cuda {
     modules: Mutex<Vec<Handle>>,
     /// Loaded when it is asked for.
     library: OnceLock<Result<Lt, String>>,
+    programmatic: Option<Programmatic>,
 }
 
 /// A module's handle.
@@ -208,7 +212,8 @@ impl Cuda {
             return Err(error);
         }
         let (modules, library) = (Mutex::new(Vec::new()), OnceLock::new());
-        Ok(Arc::new(Cuda { api, device, context, stream, modules, library }))
+        let programmatic = Programmatic::look_up();
+        Ok(Arc::new(Cuda { api, device, context, stream, modules, library, programmatic }))
     }
 
     /// The library for products, or why there is none. The context is current.
@@ -420,6 +425,17 @@ impl Driver for Cuda {
         };
         said(Site::KernelNode, code)?;
         Ok(Node(number(made)))
+    }
+
+    fn has_programmatic_edges(&self) -> bool {
+        self.programmatic.is_some()
+    }
+
+    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
+        // `CUDA_ERROR_NOT_SUPPORTED`.
+        let Some(edges) = self.programmatic else { return said(Site::KernelNode, 801) };
+        // SAFETY: graph and nodes are alive.
+        unsafe { edges.add(handle(graph.0), handle(before.0), handle(after.0)) }
     }
 
     fn copy_node(

@@ -187,6 +187,10 @@ impl<'k> Printer<'k> {
                 let (low, high) = (self.reg(low), self.reg(high));
                 self.line(&format!("cvt.rn.{math}x2.f32 {out}, {high}, {low}"));
             }
+            Code::Swapped(a, bits) => {
+                let a = self.reg(a);
+                self.line(&format!("shfl.sync.bfly.b32 {out}, {a}, {bits}, 31, 0xffffffff"));
+            }
             Code::Load(binding, at) => {
                 self.address(binding, at);
                 let ty = element(self.mem(binding));

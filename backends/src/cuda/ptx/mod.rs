@@ -1,9 +1,23 @@
 //! Prints kernels as PTX 7.0 for sm_70, or for sm_80 where they multiply matrices, which every driver since compiles
-//! for what it drives. Knows no driver.
+//! for what it drives; as PTX 7.8 for sm_90 where they wait for others themselves. Knows no driver.
 //!
 //! The code does what the SPIR-V does: sums and products of floats say how they are rounded, which keeps them from
 //! being contracted, quotients and roots are rounded correctly, numbers below the normal ones are kept, integers wrap.
 //! Values of specialisation constants are part of the text.
+//!
+//! Kernels that wait themselves (programmatic dependent launch): the groups of a kernel behind a programmatic edge may
+//! start as soon as all groups of the kernel before have executed `launch_dependents` or ended. Before anything else
+//! each thread executes `wait`, which returns when all of the kernel before has ended and what it wrote is seen. That
+//! this is as good as a plain edge:
+//! - What a kernel reads and overwrites, and what it writes, it touches behind its `wait`, so never before the end of the
+//!   kernel before. Parameters, which are loaded earlier or later, belong to the launch.
+//! - A kernel has ended only when all of its threads have passed their `wait`, so when the one before it has ended too.
+//!   Of a chain A, B, C therefore C's `wait` covers A: edges that follow from others may be left out, as among plain ones.
+//! - `launch_dependents` promises nothing of what was written, and `wait` needs no such promise: it may come at any place.
+//!   It comes directly behind `wait`, for the most time to start in. All groups of a kernel are at work when those behind
+//!   it start, so these take no processor from them that they still wait for; and of a chain, only one kernel's groups
+//!   stand by, since theirs come to `launch_dependents` behind their `wait`.
+//! - Behind a plain edge `wait` returns at once. What follows a kernel by a plain edge (copies, zeros) starts at its end.
 //!
 //! A kernel's parameters are a pointer for each binding, `b0`, `b1` ..., then the words of its arguments, `a0` ...
 
@@ -14,15 +28,19 @@ use std::fmt::Write;
 use crate::kernels::lang::{Kernel, Ty};
 
 /// PTX and architecture: the oldest that the code needs.
-fn head(kernel: &Kernel) -> String {
-    let arch = if kernel.multiplies { "sm_80" } else { "sm_70" };
-    format!(".version 7.0\n.target {arch}\n.address_size 64\n")
+fn head(kernel: &Kernel, waits: bool) -> String {
+    let (version, arch) = match (waits, kernel.multiplies) {
+        (true, _) => ("7.8", "sm_90"),
+        (_, true) => ("7.0", "sm_80"),
+        _ => ("7.0", "sm_70"),
+    };
+    format!(".version {version}\n.target {arch}\n.address_size 64\n")
 }
 
-/// The module of a kernel, and the name of its entry.
-pub(crate) fn print(kernel: &Kernel) -> (String, String) {
+/// The module of a kernel, which perhaps waits for the one before itself, and the name of its entry.
+pub(crate) fn print(kernel: &Kernel, waits: bool) -> (String, String) {
     let name = entry(kernel.name);
-    let mut printer = Printer { kernel, text: head(kernel), labels: 0 };
+    let mut printer = Printer { kernel, waits, text: head(kernel, waits), labels: 0 };
     printer.function(&name);
     (printer.text, name)
 }
@@ -35,6 +53,7 @@ fn entry(name: &str) -> String {
 
 struct Printer<'k> {
     kernel: &'k Kernel,
+    waits: bool,
     text: String,
     labels: u32,
 }
@@ -113,6 +132,10 @@ impl<'k> Printer<'k> {
             self.line(&format!(".reg .b64 %b{i}"));
             self.line(&format!("ld.param.u64 %b{i}, [b{i}]"));
             self.line(&format!("cvta.to.global.u64 %b{i}, %b{i}"));
+        }
+        if self.waits {
+            self.line("griddepcontrol.wait");
+            self.line("griddepcontrol.launch_dependents");
         }
         self.body(&kernel.body);
         self.line("ret");

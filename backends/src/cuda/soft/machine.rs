@@ -1,6 +1,6 @@
 //! Runs the PTX that the printer makes: reads the text by the PTX manual and runs groups of threads, one after the
 //! other. Every access is checked against the memory that there is, all threads must meet at the same barriers, and
-//! those of a warp at the same products of matrices.
+//! those of a warp at the same products of matrices and swaps.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,9 @@ use super::super::error::Code;
 use super::matrix::{self, Factor, WARP};
 use super::memory::Memory;
 use super::table::{one, three, two};
+
+/// `CUDA_ERROR_LAUNCH_FAILED`: what a kernel did wrong that did not wait. Hardware notices nothing.
+const EARLY: Code = Code(719);
 
 /// What an instruction does with the bits of its operands.
 #[derive(Clone, Copy)]
@@ -23,6 +26,12 @@ enum Op {
     Parameter,
     /// Sums, left matrix, right matrix, sums.
     Multiply(Factor),
+    /// What another thread of the warp has.
+    Swap,
+    /// For the end of the kernels behind which this one runs.
+    Wait,
+    /// Kernels behind this one may start, which here they do not.
+    Tell,
     Branch,
     Barrier,
     Trap,
@@ -66,6 +75,8 @@ struct Thread {
     at: usize,
     registers: Vec<u64>,
     tid: u32,
+    /// Whether nothing is to be waited for any more.
+    waited: bool,
     done: bool,
 }
 
@@ -93,9 +104,12 @@ fn op(name: &str) -> Op {
     }
     match name {
         "ld.param.u64" | "ld.param.u32" => Op::Parameter,
+        "griddepcontrol.wait" => Op::Wait,
+        "griddepcontrol.launch_dependents" => Op::Tell,
         "bra" => Op::Branch,
         "bar.sync" => Op::Barrier,
         "trap" => Op::Trap,
+        "shfl.sync.bfly.b32" => Op::Swap,
         "ret" => Op::Return,
         name => matrix::product(name)
             .map(Op::Multiply)
@@ -183,12 +197,16 @@ impl Module {
                 _ => lines.push((number, line.trim_end_matches(';'))),
             }
         }
-        let code = lines.iter().map(|(number, line)| instruction(&names, *number, line)).collect();
+        let code: Vec<Instruction> =
+            lines.iter().map(|(number, line)| instruction(&names, *number, line)).collect();
         let (registers, parameters) = (names.registers.len(), names.parameters.len());
+        let waits = code.iter().any(|i| matches!(i.op, Op::Wait | Op::Tell));
+        let known = text.contains(".version 7.8\n.target sm_90\n");
+        assert!(known || !waits, "not for sm_90");
         Module { code, registers, shared_bytes, local, parameters }
     }
 
-    /// Runs `groups` groups with the given parameters.
+    /// Runs `groups` groups with the given parameters; `waits` says that there is something to wait for.
     ///
     /// # Errors
     /// The number of what a kernel did wrong.
@@ -199,23 +217,30 @@ impl Module {
         &self,
         groups: u32,
         parameters: &[u64],
+        waits: bool,
         memory: &mut Memory,
     ) -> Result<(), Code> {
         assert_eq!(parameters.len(), self.parameters, "parameters");
         for group in 0..groups {
-            let thread =
-                |tid| Thread { at: 0, registers: vec![0; self.registers], tid, done: false };
+            let registers = vec![0; self.registers];
+            let thread = |tid| Thread {
+                at: 0,
+                registers: registers.clone(),
+                tid,
+                waited: !waits,
+                done: false,
+            };
             let mut threads: Vec<Thread> = (0..self.local).map(thread).collect();
             let mut shared = vec![0xa5; self.shared_bytes];
             let launch = [group, groups];
             while threads.iter().any(|t| !t.done) {
                 for warp in threads.chunks_mut(WARP) {
-                    let mut at_product = true;
-                    while at_product {
+                    let mut has_met = true;
+                    while has_met {
                         for thread in &mut *warp {
                             self.until_met(thread, launch, parameters, memory, &mut shared)?;
                         }
-                        at_product = self.product(warp);
+                        has_met = self.together(warp);
                     }
                 }
                 let first = (threads[0].at, threads[0].done);
@@ -225,23 +250,32 @@ impl Module {
         Ok(())
     }
 
-    /// Whether the threads of a warp have met at a product of matrices, which then is done.
+    /// Whether the threads of a warp have met at what they do together, which then is done.
     ///
     /// # Panics
     /// If only some have come there.
-    fn product(&self, warp: &mut [Thread]) -> bool {
+    fn together(&self, warp: &mut [Thread]) -> bool {
         // A thread stops behind what it waits for.
         let before = |thread: &Thread| thread.at.checked_sub(1).map(|at| &self.code[at]);
-        let factor = |thread: &Thread| match before(thread) {
-            Some(Instruction { op: Op::Multiply(factor), .. }) if !thread.done => Some(*factor),
-            _ => None,
+        let met = |thread: &Thread| {
+            before(thread).filter(|i| matches!(i.op, Op::Multiply(_) | Op::Swap) && !thread.done)
         };
-        let Some(kind) = warp.iter().find_map(factor) else { return false };
+        let Some(step) = warp.iter().find_map(met) else { return false };
         assert!(warp.iter().all(|t| t.at == warp[0].at && !t.done), "a warp is not together");
-        let step = &self.code[warp[0].at - 1];
         let word = |thread: &Thread, n: usize| match step.operands[n] {
             Operand::Reg(r) => thread.registers[r] as u32,
-            _ => panic!("line {}: a matrix lies in registers", step.line),
+            _ => panic!("line {}: a word lies in a register", step.line),
+        };
+        let kind = match step.op {
+            Op::Multiply(kind) => kind,
+            _ => {
+                let Operand::Value(bits) = step.operands[2] else { panic!("line {}", step.line) };
+                let all: Vec<u32> = warp.iter().map(|t| word(t, 1)).collect();
+                for (number, thread) in warp.iter_mut().enumerate() {
+                    set(thread, step, 0, all[number ^ bits as usize].into());
+                }
+                return true;
+            }
         };
         let fragments = warp.iter().map(|t| {
             let from = |first: usize| move |i: usize| word(t, first + i);
@@ -257,7 +291,7 @@ impl Module {
         true
     }
 
-    /// Runs a thread to the next barrier, the next product of matrices, or its end.
+    /// Runs a thread to the next barrier, to what its warp does together, or to its end.
     fn until_met(
         &self,
         thread: &mut Thread,
@@ -285,6 +319,7 @@ impl Module {
                 Op::Two(of) => of(value(1), value(2)),
                 Op::Three(of) => of(value(1), value(2), value(3)),
                 Op::Parameter => parameters[value(1) as usize],
+                Op::Load(..) | Op::Store(..) if !thread.waited => return Err(EARLY),
                 Op::Load(size, signed, count) => {
                     let mut bytes = [0; 16];
                     let bytes = &mut bytes[..size * count];
@@ -316,8 +351,14 @@ impl Module {
                     thread.at = to;
                     continue;
                 }
-                Op::Barrier | Op::Multiply(_) => return Ok(()),
+                Op::Barrier | Op::Multiply(_) | Op::Swap => return Ok(()),
                 Op::Trap => return Err(Code(719)),
+                Op::Wait => {
+                    thread.waited = true;
+                    continue;
+                }
+                Op::Tell => continue,
+                Op::Return if !thread.waited => return Err(EARLY),
                 Op::Return => {
                     thread.done = true;
                     thread.at -= 1;

@@ -4,6 +4,7 @@
 //! - nodes of a graph run in any order that its edges allow, another one at each launch;
 //! - every access is checked; what a kernel does wrong is said later, by every call, as a real device does;
 //! - memory starts with rubbish, and others' memory is touched only while it is registered;
+//! - a kernel behind a programmatic edge that touches memory before it waits, or ends without, goes wrong;
 //! - its queue waits for words that others store, and goes on by itself;
 //! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
 
@@ -108,6 +109,8 @@ pub struct Counts {
     pub edges: usize,
     /// Nodes of products by the vendor's library.
     pub products: usize,
+    /// Programmatic ones among these.
+    pub programmatic: usize,
 }
 
 /// The driver's side.
@@ -126,6 +129,8 @@ enum Work {
 struct Made {
     work: Work,
     after: Vec<u64>,
+    /// Kernels whose end it waits for itself.
+    behind: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -244,7 +249,7 @@ impl Inner {
     }
 
     /// Does the work; what goes wrong is said later.
-    fn work(&mut self, work: &Work) {
+    fn work(&mut self, work: &Work, waits: bool) {
         let done = match work {
             Work::Copy { from, to, bytes } => self.memory.copy(*from, *to, *bytes),
             Work::Zero { at, bytes } => self.memory.fill(*at, *bytes, 0),
@@ -254,7 +259,7 @@ impl Inner {
                 let parameters: Vec<u64> = launch.pointers.iter().copied().chain(words).collect();
                 let module = Arc::clone(&self.modules[launch.function.0 as usize]);
                 assert_eq!(module.local, launch.local, "threads of a group");
-                module.run(launch.groups, &parameters, &mut self.memory)
+                module.run(launch.groups, &parameters, waits, &mut self.memory)
             }
         };
         if let Err(code) = done {
@@ -276,7 +281,7 @@ impl Inner {
             let chosen = self.below(ready.len());
             let node = ready.swap_remove(chosen);
             self.memory.trace = Trace::default();
-            self.work(&nodes[node].work);
+            self.work(&nodes[node].work, !nodes[node].behind.is_empty());
             traces[node] = std::mem::take(&mut self.memory.trace);
             done += 1;
             for follower in &followers[node] {
@@ -343,7 +348,7 @@ impl Soft {
         let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
         let after: Vec<u64> = after.iter().map(|n| n.0).collect();
         assert!(after.iter().all(|n| *n < nodes.len() as u64), "a node of another graph");
-        nodes.push(Made { work, after });
+        nodes.push(Made { work, after, behind: Vec::new() });
         Ok(Node(nodes.len() as u64 - 1))
     }
 }
@@ -466,6 +471,20 @@ impl Driver for Soft {
         self.add(Site::KernelNode, graph, after, Work::Kernel(launch.clone()))
     }
 
+    fn has_programmatic_edges(&self) -> bool {
+        true
+    }
+
+    fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
+        let mut inner = self.enter(Site::KernelNode)?;
+        let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
+        let both = [before, after].map(|n| &nodes[n.0 as usize].work);
+        assert!(both.iter().all(|w| matches!(w, Work::Kernel(_))), "an edge of what is no kernel");
+        assert!(before < after, "an edge to what came before");
+        nodes[after.0 as usize].behind.push(before.0);
+        Ok(())
+    }
+
     fn copy_node(
         &self,
         graph: Graph,
@@ -514,11 +533,14 @@ impl Driver for Soft {
         let mut inner = self.enter(Site::Instantiate)?;
         let mut nodes = inner.graphs[&graph.0].clone();
         if inner.cut {
-            nodes.iter_mut().for_each(|node| node.after.clear());
+            nodes.iter_mut().for_each(|node| {
+                node.after.clear();
+                node.behind.clear();
+            });
         }
-        let nodes: Arc<[Made]> = nodes.into();
-        for node in nodes.iter() {
-            inner.counts.edges += node.after.len();
+        for node in &mut nodes {
+            inner.counts.edges += node.after.len() + node.behind.len();
+            inner.counts.programmatic += node.behind.len();
             let kind = match node.work {
                 Work::Kernel(_) => 0,
                 Work::Copy { .. } => 1,
@@ -529,9 +551,11 @@ impl Driver for Soft {
                 }
             };
             inner.counts.nodes[kind] += 1;
+            // All that a kernel does comes behind its wait, or else is wrong.
+            node.after.extend(&node.behind);
         }
         let exec = inner.number();
-        inner.ready.insert(exec, nodes);
+        inner.ready.insert(exec, nodes.into());
         Ok(Exec(exec))
     }
 

@@ -55,7 +55,7 @@ impl Inner {
         match entry {
             Entry::Work(work) => {
                 self.memory.trace.clear();
-                self.work(&work);
+                self.work(&work, false);
             }
             Entry::Graph(nodes) => self.nodes(&nodes),
             Entry::Signal(signal) => {

@@ -15,7 +15,7 @@ use crate::ops::gpus::{Tolerance, agree, in_calls};
 
 /// Sums are added in another order than on the CPU.
 const TOLERANCE: Tolerance = Tolerance::Sum(2e-6);
-const ROUNDED: [Math; 3] = [Math::Tf32, Math::F16, Math::Bf16];
+pub(super) const ROUNDED: [Math; 3] = [Math::Tf32, Math::F16, Math::Bf16];
 
 /// Op, parameters, inputs, how many of the inputs are factors, firings and those of a call.
 type Case = (&'static str, &'static str, &'static str, usize, (usize, usize));
@@ -63,7 +63,7 @@ const SMALL: &[(&str, &str, &str)] = &[
 ];
 
 /// The nearest number that a factor can be, as its definition has it.
-fn round(math: Math, value: f32) -> f32 {
+pub(super) fn round(math: Math, value: f32) -> f32 {
     let (bits, least) = match math {
         Math::F32 => return value,
         Math::Tf32 => (10, -126),
@@ -123,7 +123,7 @@ fn subjects(
     (given, plan.expect("kernels"), subject(op, &rounded, inputs))
 }
 
-fn on_device(
+pub(super) fn on_device(
     device: &Arc<Device>,
     (subject, plan): (&Subject, &KernelPlan),
     data: &[Vec<u8>],

@@ -1,10 +1,12 @@
 //! What needs no GPU: every op on a device in software beside its CPU kernel, the printed code in NVIDIA's assembler,
 //! faults at every call. Where there is a GPU, the ops run on it too.
 
+mod attention;
 mod exchange;
 mod faults;
 mod math;
 mod products;
+mod programmatic;
 mod ptx;
 mod suite;
 

@@ -72,7 +72,7 @@ fn kernels_read_like_ptx() {
         });
         k.barrier();
     });
-    insta::assert_snapshot!(print(&k.finish()).0);
+    insta::assert_snapshot!(print(&k.finish(), false).0);
 }
 
 /// NVIDIA's assembler: `ZBMD_PTXAS`, or on the path.
@@ -118,11 +118,12 @@ fn every_kernel_is_assembled_without_spills() {
         let name = format!("{op}({parameters}) of ({inputs})");
         lowered(&subject(op, parameters, inputs)).map(|plan| (name, plan))
     });
-    for (name, plan) in plans.chain(super::math::kernels()).chain(products::plans(&Caps::CUDA)) {
+    let rounded = super::math::kernels().into_iter().chain(super::attention::kernels());
+    for (name, plan) in plans.chain(rounded).chain(products::plans(&Caps::CUDA)) {
         for step in &plan.steps {
             let Step::Run(run) = step else { continue };
             let plain = Kernel { specs: vec![1; run.kernel.specs.len()], ..(*run.kernel).clone() };
-            if seen.insert(print(&plain)) {
+            if seen.insert(print(&plain, false)) {
                 modules.insert(format!("{name}: {}", run.kernel.name), (*run.kernel).clone());
             }
         }
@@ -130,8 +131,8 @@ fn every_kernel_is_assembled_without_spills() {
     assert!(modules.len() > 40, "only {} kernels", modules.len());
     let mut wrong = Vec::new();
     for (name, kernel) in &modules {
-        for arch in ["sm_80", "sm_90"] {
-            let (text, entry) = print(kernel);
+        for (arch, waits) in [("sm_80", false), ("sm_90", false), ("sm_90", true)] {
+            let (text, entry) = print(kernel, waits);
             match assemble(&ptxas, &text, arch, &folder) {
                 Err(said) => wrong.push(format!("{name} for {arch}: {said}\n{text}")),
                 Ok(said) => {

@@ -379,6 +379,13 @@ impl<'k> Val<'k> {
         self.k.select(self.gt(other), self, other)
     }
 
+    /// What the thread of the warp has whose number differs in these bits: see [`Code::Swapped`].
+    pub(crate) fn swapped(self, bits: u32) -> Val<'k> {
+        assert!(!self.ty.is_wide() && self.ty != Ty::Bool && bits < 32, "warps swap words");
+        self.k.kernel.borrow_mut().multiplies = true;
+        self.k.emit(self.ty, Code::Swapped(self.reg, bits))
+    }
+
     /// To another type; see [`Code::Cast`].
     pub(crate) fn cast(self, ty: Ty) -> Val<'k> {
         if ty == self.ty {

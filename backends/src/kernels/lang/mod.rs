@@ -172,6 +172,9 @@ pub(crate) enum Code {
     Factor(Math, Reg),
     /// Two `f32` as factors of 16 bits in one word, the first one in the lower half.
     Pack(Math, Reg, Reg),
+    /// What another thread of the warp has in the register: the one whose number differs in the bits `.1`. All 32 have
+    /// come here. As [`Stmt::Multiply`], for CUDA alone.
+    Swapped(Reg, u32),
     Load(u32, Reg),
     Shared(u32, Reg),
     Var(u32),
@@ -213,7 +216,7 @@ pub(crate) struct Kernel {
     pub(crate) vars: Vec<Ty>,
     /// Element type and length of arrays shared by a group.
     pub(crate) shared: Vec<(Ty, u32)>,
-    /// Whether it has a [`Stmt::Multiply`], which CUDA's tensor cores run and nothing else.
+    /// Whether it has a [`Stmt::Multiply`] or a [`Code::Swapped`], which CUDA's warps run and nothing else.
     pub(crate) multiplies: bool,
     pub(crate) body: Vec<Stmt>,
 }

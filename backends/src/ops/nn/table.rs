@@ -74,7 +74,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "Asinh" "x" -> "y" [""] true "inverse hyperbolic sine" unary::unary;
     "Atan" "x" -> "y" [""] true "inverse tangent" unary::unary;
     "Atanh" "x" -> "y" [""] true "inverse hyperbolic tangent" unary::unary;
-    "Attention" "q k v mask? past_key? past_value? lengths?" -> "y present_key present_value qk" ["is_causal kv_num_heads left_window_size q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] true "scaled dot-product attention with masks, caches and shared heads" |c, _| attention::attention(c);
+    "Attention" "q k v mask? past_key? past_value? lengths?" -> "y present_key present_value qk" ["is_causal kv_num_heads left_window_size math q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] true "scaled dot-product attention with masks, caches and shared heads" |c, _| attention::attention(c);
     "AveragePoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] false "mean of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, true);
     "AveragePool" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] true "mean of each window" |c, _| pool::mean_pool(c, false);
     "BatchNormalization" "x scale bias mean var" -> "y running_mean running_var" ["epsilon momentum training_mode"] true "normalisation by the statistics of each channel" |c, _| norm::batch(c);

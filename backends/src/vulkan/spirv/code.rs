@@ -230,7 +230,9 @@ impl<'a> Printer<'a> {
                 let a = self.reg(a);
                 self.op(Op::Bitcast, out, ids(&[a]))
             }
-            Code::Factor(..) | Code::Pack(..) => unreachable!("factors are CUDA's"),
+            Code::Factor(..) | Code::Pack(..) | Code::Swapped(..) => {
+                unreachable!("warps and their factors are CUDA's")
+            }
             Code::Load(binding, at) => self.load(binding, at),
             Code::Shared(array, at) => {
                 let place = self.shared_place(array, at);

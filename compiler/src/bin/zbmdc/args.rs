@@ -98,7 +98,9 @@ Examples:
   zbmdc calibrate agc.ron -o machine.ron                  measures on the devices of this computer
   zbmdc compile agc.ron --machine machine.ron             plans with what was measured
   zbmdc calibrate fm.ron --machine machine.ron -o machine.ron
-                                                          adds the kernels of another model")]
+                                                          adds the kernels of another model
+  zbmdc calibrate detector.onnx --machine machine.ron --math tf32 -o machine.ron
+                                                          what `compile --math tf32` runs on CUDA devices")]
     Calibrate(Calibrate),
     /// Say what bounds a model, however it is scheduled: its throughput, buffers and orders
     #[command(after_help = "\
@@ -412,6 +414,9 @@ pub(crate) struct Calibrate {
     /// Time for each variant of each kernel on each kind of device, in seconds or such as 50ms
     #[arg(long, value_name = "TIME", value_parser = budget, default_value = "200ms")]
     pub(crate) budget: u64,
+    /// Measure what `compile --math TYPE` runs on CUDA devices: products with factors rounded to it
+    #[arg(long, value_name = "TYPE", default_value_t)]
+    pub(crate) math: Math,
 }
 
 /// A duration; a bare number is seconds.

@@ -13,7 +13,7 @@ use crate::output::{Exit, Voice, print, say};
 pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
     let people = voice.format == MessageFormat::Text;
     let machine = args.machine.clone().map_or(MachineChoice::Detect, MachineChoice::File);
-    let options = CompileOptions { machine, ..CompileOptions::default() };
+    let options = CompileOptions { machine, math: args.math, ..CompileOptions::default() };
     let variable = |name: &str| std::env::var_os(name);
     let cache = args.cache.clone().or_else(|| user_cache(variable));
     if cache.is_none() && people {

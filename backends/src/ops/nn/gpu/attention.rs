@@ -1,8 +1,11 @@
 //! Attention with the softmax on the way (Milakov & Gimelshein 2018; Dao et al. 2022): a group of threads for each
 //! query goes through the keys in chunks, and no score ever leaves it. Rotary embeddings.
 
+mod cores;
+
 use zbmd_ir::DType;
 
+use self::cores::Tiling;
 use super::super::index::strides;
 use super::{Gpu, Lowered, said};
 use crate::kernels::lang::{Place, Ty, Val};
@@ -242,12 +245,17 @@ impl Gpu<'_> {
     ) -> Lowered {
         let int = |name: &str, d: i64| self.cx.args.int_or(name, d).map_err(said);
         let f = |name: &str, d: f64| self.cx.args.float_or(name, d).map_err(said);
-        let root = f("scale", 1.0 / (q.size as f64).sqrt())?.sqrt() as f32;
+        let scale = f("scale", 1.0 / (q.size as f64).sqrt())?;
+        let root = scale.sqrt() as f32;
         let softcap = f("softcap", 0.0)? as f32;
         let mode = int("qk_matmul_output_mode", 0)?;
         if mode == 3 && self.wanted(3).is_some() && total > CHUNK as usize {
             return Err(format!("weights of {total} keys are not kept"));
         }
+        let math = self.math(Ty::F32)?;
+        // Weights that are to be shown are kept in f32 there.
+        let fits = self.wanted(0).is_some() && !(mode == 3 && self.wanted(3).is_some());
+        let tiling = Tiling::of(math, q, value).filter(|_| fits);
         let sight = Sight {
             past,
             queries: q.len,
@@ -256,7 +264,7 @@ impl Gpu<'_> {
             left: int("left_window_size", -1)?,
             right: int("right_window_size", -1)?,
         };
-        let bench = Bench::new("attention", LOCAL);
+        let bench = Bench::new("attention", tiling.map_or(LOCAL, |t| t.local()));
         let k = &bench.k;
         let queries = bench.reads(self.slot(0)?)?;
         let past_len = bench.size(past)?;
@@ -281,6 +289,23 @@ impl Gpu<'_> {
         let (on_q, on_y) = (q.on(&bench)?, Heads { size: value.size, ..q }.on(&bench)?);
         let (heads_on, len_on) = (bench.size(q.heads)?, bench.size(q.len)?);
         let (share, total_on) = (bench.size(q.heads / key.heads)?, bench.size(total)?);
+        if let (Some(tiling), Some(y)) = (tiling, y) {
+            let of = cores::Attention {
+                queries: (queries, on_q),
+                keys,
+                values,
+                sight: &sight,
+                mask: mask.as_ref(),
+                lengths,
+                y: (y, on_y),
+                shown: shown.map(|shown| (shown, mode == 2)),
+                scale: scale as f32,
+                softcap,
+                sizes: [bench.size(batch)?, heads_on, len_on, share, total_on],
+            };
+            cores::attention(&bench, tiling, &of);
+            return Ok(bench.finish(plan, tiling.grid(batch, q)).in_math(math));
+        }
         let rows = bench.size(batch * q.heads * q.len)?;
         let query = k.shared(Ty::F32, q.size as u32);
         let weights = k.shared(Ty::F32, CHUNK);
