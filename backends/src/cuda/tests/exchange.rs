@@ -64,12 +64,7 @@ fn memory_that_the_driver_does_not_take_is_not_reached() {
     let page = std::ptr::from_ref(&others.0[1]).cast_mut().cast();
     device.call(|driver| driver.register(page, 4096)).expect("nobody has it");
     assert!(Registered::of(&device, others.region()).expect("alive").is_none());
-    device
-        .call(|driver| {
-            driver.unregister(page);
-            Ok(())
-        })
-        .expect("alive");
+    device.give_back(|driver| driver.unregister(page));
     assert!(Registered::of(&device, others.region()).expect("alive").is_some());
 
     machine(&device).lacks(Lacking::Registration);
