@@ -159,7 +159,7 @@ pub(crate) fn bind(
 }
 
 /// What a submission does besides running its list, in order: it waits for others and tells them.
-#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA's queues hand over"))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only CUDA's queues hand over"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handover {
     /// Goes on when a word of 64 bits is at least so large.
