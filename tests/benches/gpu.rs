@@ -2,8 +2,8 @@
 //! command buffer or graph, launched again and again) and launched one by one. Prints a table; without a device it says
 //! so.
 //!
-//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. `-- products` prints what products
-//! of matrices take in each variant, with the quickest of ours beside cuBLASLt's where that is here.
+//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. `-- products` prints what
+//! products of matrices take in each variant, with the quickest of ours beside cuBLASLt's where that is here.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
