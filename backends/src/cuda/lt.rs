@@ -1,8 +1,8 @@
 //! cuBLASLt as it is: the vendor's products of matrices, captured into graphs. The library is looked for at run time by
 //! its names, every function by its own, so that what is missing is a clause for people and not a panic.
 //!
-//! Its matrices lie column by column and ours row by row, which is the same as transposed: it is asked for the transposed
-//! product, with left and right exchanged.
+//! Its matrices lie column by column and ours row by row, which is the same as transposed: it is asked for the
+//! transposed product, with left and right exchanged.
 #![expect(unsafe_code, reason = "calls cuBLASLt and the CUDA driver")]
 
 use std::ffi::{c_int, c_uint, c_void};

@@ -1,5 +1,5 @@
-//! Products of matrices that the vendor's library does, where there is one: what is asked of it. Knows no library and no
-//! driver.
+//! Products of matrices that the vendor's library does, where there is one: what is asked of it. Knows no library and
+//! no driver.
 
 use super::factors::Math;
 

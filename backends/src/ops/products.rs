@@ -1,5 +1,5 @@
-//! Products of matrices on GPUs in every variant, beside their CPU kernels. `#[2,3]` in parameters stands for a constant
-//! tensor of that shape.
+//! Products of matrices on GPUs in every variant, beside their CPU kernels. `#[2,3]` in parameters stands for a
+//! constant tensor of that shape.
 
 use zbmd_ir::TiVec;
 
@@ -98,8 +98,8 @@ pub(crate) fn plans(caps: &Caps) -> Vec<(String, KernelPlan)> {
     all
 }
 
-/// Every case in every variant, beside the CPU's kernel, for single firings and several at once, which must have the same
-/// bits; variants that only share their sums out otherwise, too. `refuses` says why a library is not there.
+/// Every case in every variant, beside the CPU's kernel, for single firings and several at once, which must have the
+/// same bits; variants that only share their sums out otherwise, too. `refuses` says why a library is not there.
 pub(crate) fn check_all(
     caps: &Caps,
     refuses: &dyn Fn(&KernelPlan) -> Option<String>,

@@ -1,5 +1,5 @@
-//! Products of the vendor's library in software: sums of f64 in any order have the same bits nearly always, which is all
-//! that is promised of the real one.
+//! Products of the vendor's library in software: sums of f64 in any order have the same bits nearly always, which is
+//! all that is promised of the real one.
 
 use super::super::driver::Address;
 use super::super::error::Code;

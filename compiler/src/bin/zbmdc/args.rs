@@ -91,8 +91,8 @@ Example:
     },
     /// Measure what the kernels of a model cost on this computer, for better schedules
     ///
-    /// Kernels that can be run in several ways are measured in all of them, on CPUs and GPUs: plans made with the costs run
-    /// the best. On CUDA devices cuBLASLt is one of them, where it is installed.
+    /// Kernels that can be run in several ways are measured in all of them, on CPUs and GPUs: plans made with the costs
+    /// run the best. On CUDA devices cuBLASLt is one of them, where it is installed.
     #[command(after_help = "\
 Examples:
   zbmdc calibrate agc.ron -o machine.ron                  measures on the devices of this computer
