@@ -2,8 +2,8 @@
 //! command buffer or graph, launched again and again) and launched one by one. Prints a table; without a device it says
 //! so.
 //!
-//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. For the latter, the same periods
-//! follow with plain and with programmatic edges, by turns.
+//! `cargo bench -p zbmd-tests --bench gpu` takes Vulkan's first device, `-- cuda` CUDA's. For the latter, the same
+//! periods follow with plain and with programmatic edges, by turns.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
