@@ -9,15 +9,17 @@
 //! start as soon as all groups of the kernel before have executed `launch_dependents` or ended. Before anything else
 //! each thread executes `wait`, which returns when all of the kernel before has ended and what it wrote is seen. That
 //! this is as good as a plain edge:
-//! - What a kernel reads and overwrites, and what it writes, it touches behind its `wait`, so never before the end of the
-//!   kernel before. Parameters, which are loaded earlier or later, belong to the launch.
+//! - What a kernel reads and overwrites, and what it writes, it touches behind its `wait`, so never before the end of
+//!   the kernel before. Parameters, which are loaded earlier or later, belong to the launch.
 //! - A kernel has ended only when all of its threads have passed their `wait`, so when the one before it has ended too.
-//!   Of a chain A, B, C therefore C's `wait` covers A: edges that follow from others may be left out, as among plain ones.
-//! - `launch_dependents` promises nothing of what was written, and `wait` needs no such promise: it may come at any place.
-//!   It comes directly behind `wait`, for the most time to start in. All groups of a kernel are at work when those behind
-//!   it start, so these take no processor from them that they still wait for; and of a chain, only one kernel's groups
-//!   stand by, since theirs come to `launch_dependents` behind their `wait`.
-//! - Behind a plain edge `wait` returns at once. What follows a kernel by a plain edge (copies, zeros) starts at its end.
+//!   Of a chain A, B, C therefore C's `wait` covers A: edges that follow from others may be left out, as among plain
+//!   ones.
+//! - `launch_dependents` promises nothing of what was written, and `wait` needs no such promise: it may come at any
+//!   place. It comes directly behind `wait`, for the most time to start in. All groups of a kernel are at work when
+//!   those behind it start, so these take no processor from them that they still wait for; and of a chain, only one
+//!   kernel's groups stand by, since theirs come to `launch_dependents` behind their `wait`.
+//! - Behind a plain edge `wait` returns at once. What follows a kernel by a plain edge (copies, zeros) starts at its
+//!   end.
 //!
 //! A kernel's parameters are a pointer for each binding, `b0`, `b1` ..., then the words of its arguments, `a0` ...
 

@@ -1,5 +1,6 @@
-//! Edges of graphs over which a kernel may start before the end of the one that it waits for (see [`super::super::ptx`]).
-//! Drivers have them since CUDA 12.3, so they are looked up apart from all else, and done without where they are missing.
+//! Edges of graphs over which a kernel may start before the end of the one that it waits for (see
+//! [`super::super::ptx`]). Drivers have them since CUDA 12.3, so they are looked up apart from all else, and done
+//! without where they are missing.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
 use std::ffi::c_int;

@@ -236,8 +236,8 @@ fn bytes_of(floats: &[f32]) -> Vec<u8> {
     floats.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// As near as sums in f32 are, but for rows of which a weight near a tie was rounded the other way: those are as far away
-/// as weights have bits, and few.
+/// As near as sums in f32 are, but for rows of which a weight near a tie was rounded the other way: those are as far
+/// away as weights have bits, and few.
 fn near(math: Math, got: &[u8], want: &[u8]) -> Result<(), String> {
     let unit = if math == Math::Bf16 { 1.0 / 256.0 } else { 1.0 / 2048.0 };
     compare(DType::F32, got, want, Tolerance::Sum(2.0 * unit))?;

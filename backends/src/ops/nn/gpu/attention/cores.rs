@@ -1,5 +1,5 @@
-//! Attention on tensor cores, by the tiling of Dao (2023, FlashAttention-2): each warp has 16 queries, and goes with the
-//! other warps of its group through the keys in chunks. Scores, weights and sums stay in its registers.
+//! Attention on tensor cores, by the tiling of Dao (2023, FlashAttention-2): each warp has 16 queries, and goes with
+//! the other warps of its group through the keys in chunks. Scores, weights and sums stay in its registers.
 //!
 //! Factors are rounded as they are: queries, keys, values, and the weights of a chunk, which lie between 0 and 1,
 //! relative to the largest score so far. The scale is applied to the sums, and everything besides products is f32.
