@@ -420,17 +420,20 @@ fn kernels_are_assembled_by_request() {
 ";
     let dir = tempfile::tempdir().expect("a folder");
     let file = |name: &str| dir.path().join(name);
-    for (name, text) in [("net.ron", MODEL), ("machine.ron", WITH_CUDA), ("ptxas", PTXAS)] {
+    let free = MODEL.replace("pins: { \"half\": \"cuda:0\" },", "");
+    let (net, machine) = (("net.ron", MODEL), ("machine.ron", WITH_CUDA));
+    for (name, text) in [net, machine, ("ptxas", PTXAS), ("free.ron", &free)] {
         std::fs::write(file(name), text).expect("a file");
     }
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(file("ptxas"), executable).expect("its owner may");
-    let compile = |ptxas: &str, more: &[&str]| {
+    let compile_model = |model: &str, ptxas: &str, more: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zbmdc"));
-        command.args(["compile", "net.ron"]).args(more).current_dir(dir.path());
+        command.args(["compile", model]).args(more).current_dir(dir.path());
         let output = command.env("ZBMD_PTXAS", file(ptxas)).output().expect("zbmdc runs");
         (output.status.code(), text(&output.stderr))
     };
+    let compile = |ptxas: &str, more: &[&str]| compile_model("net.ron", ptxas, more);
     let there = ["--machine", "machine.ron"];
     let asked = |arch| [&there[..], &["--cubin", arch]].concat();
     let bundle = || std::fs::read(file("net.zbmd")).expect("a bundle");
@@ -452,9 +455,12 @@ fn kernels_are_assembled_by_request() {
         ),
         ("ptxas", asked("h100"), 3, "error[E0507]: `h100` is no architecture of a CUDA device"),
         ("none", asked("sm_90"), 4, "none` cannot be run: "),
-        XX,
     ] {
         let (code, said) = compile(ptxas, &args);
         assert!(code == Some(exit) && said.contains(expected), "{code:?}: {said}");
     }
+    let (code, said) = compile_model("free.ron", "ptxas", &["--devices", "1", "--cubin", "sm_90"]);
+    let expected =
+        "error[E0507]: objects of CUDA kernels are asked for, and the machine has no CUDA device";
+    assert!(code == Some(3) && said.contains(expected), "{code:?}: {said}");
 }

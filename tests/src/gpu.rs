@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "lends memory of its own to a replay as exchange regions")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use zbmd_backends::interpret::Interpreter;
@@ -26,6 +26,12 @@ use crate::run::{Streams, compile, random_inputs};
 /// Whether `ZBMD_REQUIRE` names a backend, whose devices must be there then.
 pub fn required(backend: &str) -> bool {
     std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == backend))
+}
+
+/// For a test's turn: the validation layers do not bear several instances at work at once.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first device of this machine; with `validate`, the validation layers look on. `None`, loudly, without one.

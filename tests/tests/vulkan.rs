@@ -11,7 +11,9 @@ use zbmd_backends::vulkan::{
 use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::actors;
-use zbmd_tests::gpu::{Idle, Player, chain, distance, open, place_model, tame_inputs, tokens};
+use zbmd_tests::gpu::{
+    Idle, Player, chain, distance, open, place_model, tame_inputs, tokens, turn,
+};
 use zbmd_tests::run::Streams;
 
 const GPU: DeviceId = DeviceId(1);
@@ -97,6 +99,7 @@ impl Case<'_> {
 
 #[test]
 fn models_run_on_the_gpu_as_in_the_interpreter() {
+    let _turn = turn();
     let Some(device) = device(&Options::default()) else { return };
     let registry = actors::registry();
     let every: fn(usize) -> bool = |_| true;
@@ -129,6 +132,7 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
 
 #[test]
 fn arenas_are_cut_where_buffers_are_small() {
+    let _turn = turn();
     // The largest buffer of this plan has some 4 KiB.
     let options = Options { bank_bytes: Some(8 << 10), ..Options::default() };
     let Some(device) = device(&options) else { return };
@@ -188,6 +192,7 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
 
 #[test]
 fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
+    let _turn = turn();
     let Some(first) = device(&Options::default()) else { return };
     let program = chain(3, &Registry::standard());
     let mut reported = 0;

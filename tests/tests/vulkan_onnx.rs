@@ -15,7 +15,7 @@ use zbmd_ir::{BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Role, State, Ti
 use zbmd_scheduler::Block;
 use zbmd_tests::actors;
 use zbmd_tests::data;
-use zbmd_tests::gpu::{Player, open, place, tokens};
+use zbmd_tests::gpu::{Player, open, place, tokens, turn};
 use zbmd_tests::onnx::{
     Tensor, difference, graph_once, model_inputs, model_outputs, read_pb, relative_error, to_f64,
 };
@@ -156,6 +156,7 @@ fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> 
 /// reason.
 #[test]
 fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
+    let _turn = turn();
     let Some(dir) = data::file("onnx-node") else { return };
     let Some(device) = open(true, &Options::default()) else { return };
     let registry = Registry::standard();
@@ -193,6 +194,7 @@ fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
 
 /// Runs a model once with all that can on the GPU; every output within 1e-4 of the reference.
 fn check_model(name: &str) {
+    let _turn = turn();
     let Some(dir) = data::file("models") else { return };
     let Some(device) = open(true, &Options::default()) else { return };
     let registry = Registry::standard();
@@ -240,6 +242,7 @@ fn llama_block_decode_runs_on_the_gpu() {
 /// Speech probabilities of the first frames of the shared recording, the state of the detector on the GPU.
 #[test]
 fn silero_vad_runs_on_the_gpu() {
+    let _turn = turn();
     const FRAMES: usize = 24;
     let (Some(detector), Some(wav)) =
         (data::file("models/silero_vad.onnx"), data::file("audio/speech16k.wav"))
@@ -282,6 +285,7 @@ fn silero_vad_runs_on_the_gpu() {
 #[test]
 #[ignore = "minutes on lavapipe"]
 fn larger_models_run_on_the_gpu() {
+    let _turn = turn();
     let only = std::env::var("ZBMD_CASE").ok();
     for name in [
         "light_squeezenet",
