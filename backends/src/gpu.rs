@@ -468,14 +468,13 @@ impl Device {
     /// # Errors
     /// A driver's fault.
     pub fn refuses(&self, plan: &KernelPlan) -> Result<Option<String>, Fault> {
+        let mut products = plan.products();
         match self {
-            // Plans that need one do not fit its devices.
             #[cfg(feature = "vulkan")]
-            Device::Vulkan(_) => Ok(None),
+            Device::Vulkan(_) => Ok(products.next().map(|_| crate::kernels::library::elsewhere())),
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
-                let mut refused = plan.products().filter_map(|p| device.refuses(p).transpose());
-                Ok(refused.next().transpose()?)
+                Ok(products.find_map(|p| device.refuses(p).transpose()).transpose()?)
             }
         }
     }

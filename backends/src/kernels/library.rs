@@ -12,6 +12,11 @@ pub(crate) const NAME: &str = "cublaslt";
 /// Scratch memory that each product gives the library, whatever it then uses: plans must know it beforehand.
 pub(crate) const WORKSPACE: u64 = 4 << 20;
 
+/// Why other devices cannot have it, as a clause.
+pub(crate) fn elsewhere() -> String {
+    format!("products by {TITLE} are for CUDA devices")
+}
+
 /// What the library chooses its algorithm by. One algorithm does all products of a shape, however many are done at once
 /// and wherever they lie, so that calls of n firings have the bits of n calls of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,11 +64,13 @@ impl<At: Copy> Product<At> {
     }
 
     /// What is read.
+    #[cfg(feature = "cuda")]
     pub(crate) fn reads(&self) -> impl Iterator<Item = At> {
         [self.left, self.right].into_iter().chain(self.bias)
     }
 
     /// What is written.
+    #[cfg(feature = "cuda")]
     pub(crate) fn writes(&self) -> impl Iterator<Item = At> {
         [self.out, self.scratch].into_iter()
     }
@@ -90,6 +97,7 @@ impl Shape {
 
     /// What the addresses of left, right and resulting matrices are multiples of, in bytes, wherever a product lies:
     /// buffers begin at more, and products follow each other.
+    #[cfg(feature = "cuda")]
     pub(crate) fn aligns(&self) -> [u32; 3] {
         self.elements().map(|elements| match elements % 4 {
             0 => 16,

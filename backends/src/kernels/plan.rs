@@ -203,7 +203,7 @@ impl KernelPlan {
             return Some(format!("the device lacks {}", missing.join(" and ")));
         }
         if self.products().next().is_some() && caps.capability.is_none() {
-            return Some(format!("products by {} are for CUDA devices", library::TITLE));
+            return Some(library::elsewhere());
         }
         let rounds = self.kernels().any(|k| k.multiplies)
             || self.products().any(|shape| shape.math != Math::F32);

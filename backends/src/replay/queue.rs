@@ -71,6 +71,7 @@ pub(crate) enum Command {
     },
     Run(Run),
     /// So many products by the vendor's library.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA has the library"))]
     Product(Product<Range>, u64),
 }
 
@@ -202,7 +203,7 @@ pub(crate) trait Queue: Backend {
 
     /// Why products of a shape cannot be had of the vendor's library here, as a clause; `None` where they can.
     fn refuses(&mut self, _shape: &Shape) -> Result<Option<String>, Self::Fault> {
-        Ok(Some(format!("{} is for CUDA devices", library::TITLE)))
+        Ok(Some(library::elsewhere()))
     }
 
     /// Makes a bank of at least `bytes` bytes, of any content; its number.
