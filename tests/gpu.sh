@@ -147,6 +147,8 @@ else
     missing "compute-sanitizer: races in shared memory" "compute-sanitizer is not installed"
 fi
 check "runs: models on a CPU and the GPU beside the interpreter" "$runs" "cuda models"
+check "runs: twenty exchanges with a CPU in a period" "$runs" "cuda exchanges"
+check "runs: kernels launched early, as a machine file asks" "$runs" "cuda early"
 check "runs: the same bits in threads and processes, with checksums" "$runs" "cuda anywhere"
 check "runs: CPU + Vulkan + CUDA in one calendar" "$runs" three
 check "losses: a killed worker, the same bits" "$runs" "cuda killed"

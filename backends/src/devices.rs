@@ -138,6 +138,7 @@ fn vulkan_gpus() -> Result<Vec<Gpu>, String> {
                 memory_bytes: listed.memory_bytes,
                 flops_per_s,
                 bytes_per_s,
+                programmatic: false,
             },
             caps,
             uuid: listed.uuid_text(),
@@ -161,6 +162,7 @@ fn cuda_gpus() -> Result<Vec<Gpu>, String> {
             memory_bytes: listed.memory_bytes,
             flops_per_s: listed.flops_per_s(),
             bytes_per_s: listed.bytes_per_s(),
+            programmatic: false,
         },
         caps: listed.caps,
         uuid: listed.uuid_text(),
@@ -202,6 +204,7 @@ fn machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
         memory_bytes: memory_bytes / count,
         flops_per_s: CORE_FLOPS,
         bytes_per_s: CORE_BYTES_PER_S,
+        programmatic: false,
     });
     let ids = || (0..cores.len()).map(DeviceId::from);
     let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));

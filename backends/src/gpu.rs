@@ -462,6 +462,16 @@ impl Device {
         Ok(())
     }
 
+    /// Whether kernels wait for others themselves: [`Options::programmatic`], and the device and its driver can.
+    pub fn is_programmatic(&self) -> bool {
+        match self {
+            #[cfg(feature = "vulkan")]
+            Device::Vulkan(_) => false,
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => device.is_programmatic(),
+        }
+    }
+
     /// Why the vendor's library cannot be had here for kernels that need it, or not for these, as a clause; `None`
     /// where it can, or is not needed.
     ///

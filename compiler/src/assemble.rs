@@ -33,13 +33,13 @@ impl Cubins {
     }
 }
 
-/// Objects of all texts for all architectures, with their keys.
+/// Objects of texts, which have an architecture and a key each.
 ///
 /// # Errors
 /// An architecture that there is not, an assembler that cannot be run, or what it says of a text.
 pub(crate) fn all(
     cubins: &Cubins,
-    texts: &BTreeMap<u128, String>,
+    texts: &BTreeMap<(String, u128), String>,
 ) -> Result<Vec<(String, u128, Vec<u8>)>, Diagnostic> {
     if let Some(arch) = cubins.archs.iter().find(|arch| cuda::capability(arch).is_none()) {
         let what = format!("`{arch}` is no architecture of a CUDA device");
@@ -50,17 +50,15 @@ pub(crate) fn all(
         let what = format!("no folder for the assembler's files: {error}");
         Diagnostic::new(Code::E0704, what).help("make room for temporary files, or set TMPDIR")
     })?;
-    let wanted: Vec<(&String, &u128, &String)> = (cubins.archs.iter())
-        .flat_map(|arch| texts.iter().map(move |(key, text)| (arch, key, text)))
-        .collect();
+    let wanted: Vec<(&(String, u128), &String)> = texts.iter().collect();
     let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || -> Result<(), Diagnostic> {
-        while let Some((arch, key, text)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let object = one(&cubins.ptxas, &folder.0, arch, **key, text);
+        while let Some(((arch, key), text)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let object = one(&cubins.ptxas, &folder.0, arch, *key, text);
             // Others need not go on.
             let object = object.inspect_err(|_| next.store(wanted.len(), Ordering::Relaxed))?;
             let mut made = made.lock().expect("nobody panics with it");
-            made.push(((*arch).clone(), **key, object));
+            made.push((arch.clone(), *key, object));
         }
         Ok(())
     };

@@ -119,15 +119,33 @@ fn best(costs: &[MeasuredCost]) -> Option<&MeasuredCost> {
     Some(if of(quickest) <= 1.0 - noise.max(WORTH) { quickest } else { default })
 }
 
+/// What it is worth on a CUDA device to launch kernels before those that they wait for have ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EarlyLaunch {
+    /// Name of the device.
+    pub device: String,
+    /// What calls of the model's kernels, each in a row, take so, as a fraction of what they take otherwise.
+    pub relative: f64,
+}
+
+impl EarlyLaunch {
+    /// Whether it is clearly less.
+    pub fn pays(&self) -> bool {
+        self.relative <= 1.0 - WORTH
+    }
+}
+
 /// What a calibration found.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// The machine as given.
+    /// The machine as given, but for what [`Self::early`] says.
     pub machine: Machine,
     /// Costs that were given with it, and those measured or cached now. Modelled ones are not among them.
     pub costs: MeasuredCosts,
     /// One row for each kernel and kind of device, kinds in the order of their devices, kernels of their actors.
     pub rows: Vec<CostRow>,
+    /// Of each device that can: whether it launches kernels early is decided anew by every calibration.
+    pub early: Vec<EarlyLaunch>,
     /// Warnings; no errors among them.
     pub warnings: Diagnostics,
 }
@@ -231,6 +249,8 @@ struct Group {
     devices: Vec<DeviceId>,
     /// The GPU, if they are one, or why it cannot be measured.
     gpu: Option<Result<Gpu, String>>,
+    /// The same with kernels that are launched early, where it can.
+    early: Option<Gpu>,
 }
 
 /// Costs of all kernels of the graph on all devices of this computer, added to `costs`.
@@ -241,9 +261,9 @@ pub(crate) fn run(
     how: &CalibrateOptions,
     progress: &mut (dyn FnMut(Progress<'_>) + Send),
     sink: &mut Sink,
-) -> (MeasuredCosts, Vec<CostRow>) {
+) -> (MeasuredCosts, Vec<CostRow>, Vec<EarlyLaunch>) {
     let kernels = kernels(graph, model);
-    let mut rows = Vec::new();
+    let (mut rows, mut early) = (Vec::new(), Vec::new());
     let mut all = groups(model.machine, &kind::Computer::read());
     all.extend(gpu_groups(model.machine));
     for group in all {
@@ -264,8 +284,37 @@ pub(crate) fn run(
             let variants = if variants.len() > 1 { variants } else { Vec::new() };
             rows.push(CostRow { actor, actors, devices: names.clone(), cost, source, variants });
         }
+        early.extend(early_launch(model, &kernels, &group, how));
     }
-    (costs, rows)
+    (costs, rows, early)
+}
+
+/// Measures what launching early is worth for the kernels of the model; `None` where the device cannot, or none of them
+/// can be measured, which its rows say.
+fn early_launch(
+    model: &Model<'_>,
+    kernels: &[Found<'_>],
+    group: &Group,
+    how: &CalibrateOptions,
+) -> Option<EarlyLaunch> {
+    let (Some(Ok(gpu)), Some(early)) = (&group.gpu, &group.early) else { return None };
+    let device = &model.machine.devices[group.devices[0]];
+    // All kernels together decide, so each needs less than where it is chosen by itself.
+    let limits = Limits { budget_ns: how.budget_ns / 4, memory_bytes: device.memory_bytes };
+    let start = Instant::now();
+    let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let mut totals = [0.0; 2];
+    for found in kernels.iter().filter(|found| found.kernel.is_ok()) {
+        let plan = model.registry.lower(found.actor, model.blobs, gpu.caps());
+        let Some(plan) = plan else { continue };
+        let measured = gpu::chains(found.actor, &[gpu, early], &plan, &limits, &clock);
+        for (total, m) in totals.iter_mut().zip(measured.ok()?) {
+            *total += found.actors as f64 * (m.call_ps + m.firing_ps) as f64;
+        }
+    }
+    let [otherwise, so] = totals;
+    let device = device.name.clone();
+    (otherwise > 0.0).then(|| EarlyLaunch { device, relative: so / otherwise })
 }
 
 fn kernels<'a>(graph: &'a Graph, model: &Model<'_>) -> Vec<Found<'a>> {
@@ -296,7 +345,7 @@ fn groups(machine: &Machine, computer: &kind::Computer) -> Vec<Group> {
         let kind = computer.kind(&device.cores);
         match groups.iter_mut().find(|g| g.kind == kind) {
             Some(group) => group.devices.push(id),
-            None => groups.push(Group { kind, devices: vec![id], gpu: None }),
+            None => groups.push(Group { kind, devices: vec![id], gpu: None, early: None }),
         }
     }
     groups
@@ -311,7 +360,11 @@ fn gpu_groups(machine: &Machine) -> Vec<Group> {
         let gpu = gpu.map_err(|fault| fault.to_string());
         let none = |_: &String| format!("{}: none", device.backend);
         let kind = gpu.as_ref().map_or_else(none, Gpu::kind);
-        Group { kind, devices: vec![id], gpu: Some(gpu) }
+        let options = Options { programmatic: true, ..Options::default() };
+        let can = gpu.is_ok() && device.backend == "cuda";
+        let early = can.then(|| drivers.open(&device.backend, &device.name, &options).ok());
+        let early = early.flatten().filter(Gpu::is_programmatic);
+        Group { kind, devices: vec![id], gpu: Some(gpu), early }
     };
     gpus.map(group).collect()
 }

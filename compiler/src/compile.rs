@@ -19,7 +19,7 @@ use zbmd_scheduler::{Block, Contingent, Control, Estimate, Level, Losses};
 use crate::analysis::Analysis;
 use crate::assemble::Cubins;
 use crate::build::{self, Origins};
-use crate::calibrate::{self, CalibrateOptions, Calibration};
+use crate::calibrate::{self, CalibrateOptions, Calibration, EarlyLaunch};
 use crate::codes::Code;
 use crate::contingency::{self, ImpossibleLoss};
 use crate::costs::MeasuredCosts;
@@ -607,13 +607,17 @@ impl<'a> Run<'a> {
                 fine = false;
             }
             fine.then(|| calibrate::run(&graph, &model, costs, how, progress, &mut self.sink))
-                .map(|(costs, rows)| (machine, costs, rows))
+                .map(|(costs, rows, early)| (machine, costs, rows, early))
         });
         let errors = self.sink.errors();
         let diagnostics = self.sink.finish(self.sources);
         match outcome {
-            Some((machine, costs, rows)) if errors == 0 => {
-                Ok(Calibration { machine, costs, rows, warnings: diagnostics })
+            Some((mut machine, costs, rows, early)) if errors == 0 => {
+                for device in &mut machine.devices {
+                    let found = early.iter().find(|found| found.device == device.name);
+                    device.programmatic = found.map_or(device.programmatic, EarlyLaunch::pays);
+                }
+                Ok(Calibration { machine, costs, rows, early, warnings: diagnostics })
             }
             _ => Err(diagnostics),
         }

@@ -267,6 +267,7 @@ group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
     "memory": "\"1GiB\"", SIZE, Means("that of this computer"), "What its arena may take.";
     "flops": "\"8G\"", FLOPS, Means("a usual core's"), "Arithmetic at its peak, for the roofline.";
     "bandwidth": "\"10GB/s\"", SPEED, Means("a usual core's"), "Memory traffic at its peak, for the roofline.";
+    "programmatic": "false", FLAG, Is("false"), "Of CUDA devices: kernels are launched before those that they wait for have ended. `zbmdc calibrate` writes it where it pays.";
 }
 
 group! { LINK, "Link", "A way from one device to another.", r#"Machine(

@@ -40,9 +40,15 @@ pub(crate) fn print(
             let plan = lower(&Caps::COMMON);
             plan.iter().for_each(|plan| vulkan::print_all(plan, &mut codes));
         }
-        if device.backend == "cuda" && cubins.is_some() {
-            let plan = lower(registry.caps(device));
-            plan.iter().for_each(|plan| cuda::texts(plan, &mut texts));
+        if device.backend == "cuda"
+            && let Some(cubins) = cubins
+            && let Some(plan) = lower(registry.caps(device))
+        {
+            for arch in &cubins.archs {
+                let mut own = BTreeMap::new();
+                cuda::texts(&plan, device.programmatic && cuda::launches_early(arch), &mut own);
+                texts.extend(own.into_iter().map(|(key, text)| ((arch.clone(), key), text)));
+            }
         }
     }
     let codes = codes.into_iter().map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code));

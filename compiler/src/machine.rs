@@ -47,6 +47,8 @@ struct RonDevice<'a> {
     memory: u64,
     flops: u64,
     bandwidth: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    programmatic: bool,
 }
 
 #[derive(Serialize)]
@@ -75,6 +77,7 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
                 memory: d.memory_bytes,
                 flops: d.flops_per_s,
                 bandwidth: d.bytes_per_s,
+                programmatic: d.programmatic,
             })
             .collect(),
         links: machine
@@ -218,6 +221,8 @@ fn device(
         units::bytes_per_s,
         sink,
     );
+    let launch = fields.take("programmatic");
+    let programmatic = launch.is_some_and(|node| read::flag(node, sink));
     fields.done(sink);
     let (name, backend) = (name?, backend?);
     if let Some(first) = others.iter().find(|o| o.value == name.value) {
@@ -235,12 +240,20 @@ fn device(
                 .help(suggest(&backend.value, ["cpu", "vulkan", "cuda"])),
         );
     }
+    if let Some(node) = launch.filter(|_| programmatic && backend.value != "cuda") {
+        let said = format!(
+            "`programmatic` is for CUDA devices, and `{}` is of `{}`",
+            name.value, backend.value
+        );
+        sink.push(Diagnostic::new(Code::E0507, said).primary(node.span, "should be left out"));
+    }
     let device = Device {
         backend: backend.value,
         cores,
         memory_bytes: memory.unwrap_or_else(memory_bytes),
         flops_per_s: flops.unwrap_or(CORE_FLOPS),
         bytes_per_s: bandwidth.unwrap_or(CORE_BYTES_PER_S),
+        programmatic,
         name: name.value.clone(),
     };
     Some((name, device))
@@ -366,7 +379,10 @@ mod tests {
 
     #[test]
     fn written_machines_read_back() {
-        for machine in [detect(), uniform(3)] {
+        let mut early = uniform(3);
+        early.devices[DeviceId(1)].backend = "cuda".to_owned();
+        early.devices[DeviceId(1)].programmatic = true;
+        for machine in [detect(), uniform(3), early] {
             let text = to_ron(&machine).unwrap_or_default();
             assert_eq!(parse(&text), Ok(machine), "{text}");
         }
@@ -404,6 +420,10 @@ mod tests {
             (
                 "Machine(devices: [(name: \"a\", backend: cpu, ram: 5)])",
                 "E0201 a device has no field `ram`",
+            ),
+            (
+                "Machine(devices: [(name: \"a\", backend: cpu, programmatic: true)])",
+                "E0507 `programmatic` is for CUDA devices, and `a` is of `cpu`",
             ),
             ("[1]", "E0203 expected a machine: `Machine(devices: […])`, found a list"),
         ];

@@ -21,6 +21,7 @@ fn machine() -> Machine {
         memory_bytes: 1 << 30,
         flops_per_s: 4_000_000_000,
         bytes_per_s: 8_000_000_000,
+        programmatic: false,
     };
     let link = |from, to| Link {
         from: DeviceId(from),

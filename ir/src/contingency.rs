@@ -157,6 +157,7 @@ mod tests {
                 memory_bytes: 1000,
                 flops_per_s: 2000,
                 bytes_per_s: 3000,
+                programmatic: false,
             });
             for j in (0..devices).filter(|&j| j != i) {
                 let (from, to) = (DeviceId(i), DeviceId(j));

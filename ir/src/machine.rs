@@ -19,6 +19,9 @@ pub struct Device {
     pub flops_per_s: u64,
     /// Memory bandwidth used by the roofline, in bytes per second.
     pub bytes_per_s: u64,
+    /// Whether kernels are launched before those that they wait for have ended, and wait themselves: what CUDA calls
+    /// programmatic dependent launch. Ignored where a device or its driver cannot.
+    pub programmatic: bool,
 }
 
 /// A one-way path between two devices.

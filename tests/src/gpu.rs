@@ -7,21 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use zbmd_backends::gpu::{Halt, Replay};
 use zbmd_backends::interpret::Interpreter;
 use zbmd_backends::op::Registry;
-use zbmd_backends::vulkan::{
-    Device as VulkanDevice, Exchange, Halt, HostRegion, Instance, OpenError, Options, Peers,
-    Replay, Stopped,
-};
+use zbmd_backends::replay::{Exchange, HostRegion, Peers, Stopped, Summary};
+use zbmd_backends::vulkan::{Device as VulkanDevice, Instance, OpenError, Options};
 use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{
-    Actor, ActorId, BlobId, Buffer, Channel, ChannelId, Costs, DType, Device, DeviceId, Endpoint,
-    Graph, InPort, Link, Machine, OutPort, Params, Plan, Program, Reader, RingId, Role, State,
-    TiVec, TokenType, Value,
+    Actor, ActorId, BlobId, Buffer, BufferId, Calendar, Channel, ChannelId, Costs, DType, Device,
+    DeviceId, Endpoint, Graph, InPort, Link, Machine, OutPort, Params, Plan, PlanId, Program,
+    Reader, RingId, Role, State, TiVec, TokenType, Value,
 };
-use zbmd_scheduler::{Block, schedule};
+use zbmd_scheduler::assign::Objective;
+use zbmd_scheduler::{Block, ScheduleError, schedule};
 
 use crate::run::{Streams, compile, random_inputs};
+
+/// The GPU of [`machine`].
+const GPU: DeviceId = DeviceId(1);
 
 /// Whether `ZBMD_REQUIRE` names a backend, whose devices must be there then.
 pub fn required(backend: &str) -> bool {
@@ -72,6 +75,7 @@ pub fn with(backends: &[&str]) -> Machine {
         memory_bytes: 1 << 30,
         flops_per_s: 10_000_000_000,
         bytes_per_s: 10_000_000_000,
+        programmatic: false,
     };
     let link = |from: DeviceId, to: DeviceId| Link {
         from,
@@ -100,7 +104,8 @@ pub fn place(
     on_gpu: fn(usize) -> bool,
 ) -> Verified<Program> {
     let home = |i| if on_gpu(i) { DeviceId(1) } else { DeviceId(0) };
-    place_on(machine(), graph, blobs, registry, block, &home)
+    let options = zbmd_scheduler::Options { block, ..Default::default() };
+    place_on(machine(), graph, blobs, registry, options, &home)
 }
 
 /// The model on a machine, each actor where `home` wants it, if that device has a kernel for it, else on the first.
@@ -112,9 +117,27 @@ pub fn place_on(
     graph: &Graph,
     blobs: &TiVec<BlobId, Bytes>,
     registry: &Registry,
-    block: Block,
+    options: zbmd_scheduler::Options,
     home: &dyn Fn(usize) -> DeviceId,
 ) -> Verified<Program> {
+    try_place_on(machine, graph, blobs, registry, options, home).expect("a schedule")
+}
+
+/// The same.
+///
+/// # Errors
+/// Why there is no plan.
+///
+/// # Panics
+/// If the plan is not valid.
+pub fn try_place_on(
+    machine: Machine,
+    graph: &Graph,
+    blobs: &TiVec<BlobId, Bytes>,
+    registry: &Registry,
+    options: zbmd_scheduler::Options,
+    home: &dyn Fn(usize) -> DeviceId,
+) -> Result<Verified<Program>, ScheduleError> {
     let (graph, blobs) = (graph.clone(), blobs.clone());
     let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
     let costs = Costs { table: graph.actors.iter().map(cost).collect() };
@@ -122,10 +145,10 @@ pub fn place_on(
         let wanted = home(id.index());
         (id, if row[wanted].is_some() { wanted } else { DeviceId(0) })
     });
-    let options = zbmd_scheduler::Options { block, pins: pins.collect(), ..Default::default() };
-    let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
+    let options = zbmd_scheduler::Options { pins: pins.collect(), ..options };
+    let plans = schedule(&graph, &machine, &costs, &options)?;
     let program = Program { graph, machine, plans: plans.into(), blobs, ..Program::default() };
-    verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}"))
+    Ok(verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}")))
 }
 
 /// [`place`] for `graphs/{model}`.
@@ -155,6 +178,23 @@ pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
 /// # Panics
 /// If it has no valid plan.
 pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program> {
+    place(&gains(slots), &TiVec::new(), registry, Block::Fixed(block), |_| true)
+}
+
+/// A chain of so many gains, on the CPU and on the GPU by turns, where a block ends before the next one begins: in each
+/// period the devices wait for each other again and again.
+///
+/// # Panics
+/// If it has no valid plan.
+pub fn to_and_fro(slots: u32, registry: &Registry, machine: Machine) -> Verified<Program> {
+    let (block, objective) = (Block::Fixed(8), Objective::LATENCY);
+    let options = zbmd_scheduler::Options { block, objective, ..Default::default() };
+    let home = |i| DeviceId(i as u32 % 2);
+    place_on(machine, &gains(slots), &TiVec::new(), registry, options, &home)
+}
+
+/// So many gains in a row.
+fn gains(slots: u32) -> Graph {
     let token = TokenType::scalar(DType::F32);
     let port = |name: &str| InPort { name: name.into(), token: token.clone(), rate: 1, window: 1 };
     let output = || vec![OutPort { name: "y".into(), token: token.clone(), rate: 1 }];
@@ -183,7 +223,7 @@ pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program
             graph.channels.push(Channel { from, readers, token, initial: vec![] });
         }
     }
-    place(&graph, &TiVec::new(), registry, Block::Fixed(block), |_| true)
+    graph
 }
 
 /// Values of floats and complex numbers; other elements as their bytes.
@@ -227,6 +267,64 @@ pub fn tame_inputs(program: &Program, iterations: u64) -> Streams {
         }
     }
     inputs
+}
+
+/// Runs the calendar that the program's first plan has for a GPU, the second device, beside the interpreter: what every
+/// ring has carried, what is kept at every border, and the state that is left at the end. What was made for it.
+///
+/// # Panics
+/// If something differs by more than the tolerance, or there is no such calendar.
+pub fn beside(
+    program: &Program,
+    registry: &Registry,
+    blocks: u64,
+    (lazy, shares): (bool, Shares),
+    tolerance: f64,
+    make: impl FnOnce(&Plan, &Calendar, &Exchange) -> Box<dyn Replay>,
+) -> Summary {
+    let plan = &program.plans[PlanId(0)];
+    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let inputs = tame_inputs(program, blocks * plan.block);
+    let after = |blocks: u64| tokens(program, registry, &inputs, blocks * plan.block);
+    let (tokens, want) = after(blocks);
+    let mut player = Player::new(program, plan, GPU, &tokens, lazy).sharing(shares);
+    let mut replay = make(plan, calendar, &player.exchange());
+    let mut state = State::initial(&program.graph);
+    replay.load_state(&state).expect("a state");
+    let heads = plan.buffers.iter_enumerated();
+    let heads = heads.filter(|(_, b)| b.device == GPU && b.head_tokens > 0);
+    let heads: Vec<BufferId> = heads.map(|(id, _)| id).collect();
+    let every = u64::from(plan.stages);
+    replay.save_borders(every, &heads).expect("room for borders");
+    player.run(&mut *replay, blocks).expect("a run");
+    assert_eq!(player.ended, blocks + every - 1);
+    let close = |what: &str, channel: ChannelId, got: &[u8], want: &[u8]| {
+        let off = distance(program.graph.channels[channel].token.dtype, got, want);
+        assert!(off <= tolerance, "{what} of {channel}: off by {off:e}");
+    };
+    let last = |tokens: &'_ [u8], bytes: usize| tokens[tokens.len() - bytes..].to_vec();
+    assert!(!player.sent.is_empty() || plan.rings.iter().all(|r| r.from != GPU));
+    for (ring, bytes) in &player.sent {
+        let channel = plan.rings[*ring].channel;
+        close("tokens", channel, bytes, &tokens[channel]);
+    }
+    replay.save_state(blocks, &mut state).expect("a state");
+    for buffer in heads.iter().map(|id| &plan.buffers[*id]) {
+        let channel = buffer.channel;
+        let bytes = (buffer.head_tokens * program.graph.channels[channel].token.bytes()) as usize;
+        let of = |state: &State| last(&state.channels[channel], bytes);
+        close("the state", channel, &of(&state), &of(&want));
+    }
+    let borders: Vec<u64> = (1..=blocks).filter(|b| b.is_multiple_of(every)).collect();
+    assert_eq!(player.saved.len(), borders.len() * heads.len());
+    for border in borders {
+        let (_, want) = after(border);
+        for channel in heads.iter().map(|id| plan.buffers[*id].channel) {
+            let saved = &player.saved[&(border, channel)];
+            close("a border", channel, saved, &last(&want.channels[channel], saved.len()));
+        }
+    }
+    replay.summary()
 }
 
 /// Others that are always ready and touch nothing: for measuring. For a device that hands over by itself, let
@@ -434,7 +532,7 @@ impl<'p> Player<'p> {
     ///
     /// # Errors
     /// What the replay says.
-    pub fn run(&mut self, replay: &mut Replay, blocks: u64) -> Result<(), Halt> {
+    pub fn run(&mut self, replay: &mut dyn Replay, blocks: u64) -> Result<(), Halt> {
         let stages = u64::from(self.plan.stages);
         for period in 0..blocks + stages - 1 {
             let known = (period >= blocks).then_some(blocks);

@@ -8,6 +8,7 @@ pub mod gpu;
 pub mod harness;
 pub mod losses;
 pub mod mix;
+pub mod models;
 pub mod onnx;
 pub mod random;
 pub mod run;

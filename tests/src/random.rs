@@ -143,6 +143,7 @@ pub fn machine(devices: usize) -> Machine {
             memory_bytes: 1 << 30,
             flops_per_s: 10_000_000_000,
             bytes_per_s: 10_000_000_000,
+            programmatic: false,
         });
     }
     for from in machine.devices.keys() {

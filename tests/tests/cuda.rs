@@ -16,8 +16,9 @@ use zbmd_ir::verify::{Verified, verify};
 use zbmd_ir::{DeviceId, KernelCode, Plan, PlanId, Program, RingId, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::gpu::{
-    Idle, Player, Shares, chain, distance, place, place_model, required, tame_inputs, tokens,
+    Idle, Player, Shares, beside, chain, place, place_model, required, to_and_fro, with,
 };
+use zbmd_tests::models;
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -27,11 +28,11 @@ const PROGRAMMATIC: Options = Options { bank_bytes: None, programmatic: true };
 /// A device in software, which can do what the options ask for.
 fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
     let instance = Instance::software();
-    let mut listed = instance.find("cuda:0").expect("the only one");
-    if options.programmatic {
-        listed.arch = (9, 0);
-    }
     let machine = Arc::clone(instance.machine().expect("software"));
+    if options.programmatic {
+        machine.is_of((9, 0));
+    }
+    let listed = instance.find("cuda:0").expect("the only one");
     (Device::open(&instance, &listed, options).expect("nothing is injected"), machine)
 }
 
@@ -74,49 +75,20 @@ fn keeping(
     Replay::keeping(device, registry, program, plan, calendar, &player.exchange(), kept)
 }
 
-/// What every ring has carried, and the state that is left on the GPU, beside the interpreter's; what was made for it.
+/// [`beside`] on a device.
 fn check(
     device: &Arc<Device>,
     registry: &Registry,
     program: &Program,
     blocks: u64,
-    (lazy, shares): (bool, Shares),
+    ways: (bool, Shares),
     tolerance: f64,
     kept: &mut Kept,
 ) -> Summary {
-    let plan = &program.plans[PlanId(0)];
-    let iterations = blocks * plan.block;
-    let (tokens, want) = tokens(program, registry, &tame_inputs(program, iterations), iterations);
-    let mut player = Player::new(program, plan, GPU, &tokens, lazy).sharing(shares);
-    let made = keeping(device, registry, program, plan, &mut player, kept);
-    let mut replay = made.expect("a replay");
-    assert_eq!(replay.summary().segments, 1);
-    let mut state = State::initial(&program.graph);
-    replay.load_state(&state).expect("a state");
-    for period in 0..blocks + u64::from(plan.stages) - 1 {
-        let known = (period >= blocks).then_some(blocks);
-        replay.step(period, known, &mut player).expect("a period");
-    }
-    replay.drain(&mut player).expect("the end");
-    assert!(!player.sent.is_empty() || plan.rings.iter().all(|r| r.from != GPU));
-    for (ring, bytes) in &player.sent {
-        let channel = plan.rings[*ring].channel;
-        let dtype = program.graph.channels[channel].token.dtype;
-        let off = distance(dtype, bytes, &tokens[channel]);
-        assert!(off <= tolerance, "{ring} ({channel}): off by {off:e}");
-    }
-    replay.save_state(blocks, &mut state).expect("a state");
-    for buffer in plan.buffers.iter().filter(|b| b.device == GPU && b.head_tokens > 0) {
-        let token = &program.graph.channels[buffer.channel].token;
-        let len = (buffer.head_tokens * token.bytes()) as usize;
-        let last = |s: &State| {
-            let tokens = &s.channels[buffer.channel];
-            tokens[tokens.len() - len..].to_vec()
-        };
-        let off = distance(token.dtype, &last(&state), &last(&want));
-        assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
-    }
-    replay.summary()
+    beside(program, registry, blocks, ways, tolerance, |plan, calendar, exchange| {
+        let made = Replay::keeping(device, registry, program, plan, calendar, exchange, kept);
+        Box::new(made.expect("a replay"))
+    })
 }
 
 /// What a device learns, whether others are late, and how tokens come and go then where the device can do it all.
@@ -165,7 +137,7 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
             for (i, (shares, lazy, want)) in WAYS.into_iter().enumerate() {
                 let ways = (lazy, shares);
                 let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
-                assert_eq!(made.transport, want, "{model}");
+                assert_eq!((made.transport, made.segments), (want, 1), "{model}");
                 assert_eq!(made.uploaded > 0, filters && i == 0, "{model}: constants stay");
             }
             let kept_banks = machine.counts().allocations;
@@ -183,6 +155,43 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
         }
     }
     assert!(programmatic > 0, "no kernel waits itself");
+}
+
+/// More segments in a period than marks in the queue: each is waited for by its own, because a later one may wait for
+/// what others do only after the host has told them of the first.
+#[test]
+fn calendars_of_many_segments_run_as_in_the_interpreter() {
+    let registry = Registry::standard();
+    let program = to_and_fro(40, &registry, with(&["cuda"]));
+    for (shares, lazy, want) in WAYS {
+        let (device, _) = soft(&Options::default());
+        let (ways, kept) = ((lazy, shares), &mut Kept::default());
+        let made = check(&device, &registry, &program, 30, ways, 1e-5, kept);
+        assert_eq!((made.transport, made.segments), (want, 20));
+    }
+}
+
+/// Random models, placed anywhere, pipelined or not: what the device exchanges with two others, in as many segments as it
+/// takes, with feedback over devices.
+#[test]
+fn random_models_run_as_in_the_interpreter() {
+    let registry = Registry::standard();
+    let (mut segments, mut transports) = (BTreeMap::new(), BTreeMap::new());
+    for seed in 0..120 {
+        let machine = with(&["cuda", "vulkan"]);
+        let Some((program, mut rng)) = models::placed(seed, machine, &registry) else { continue };
+        let (shares, lazy, want) = WAYS[rng.usize(..WAYS.len())];
+        let (device, machine) = soft(&Options::default());
+        machine.check();
+        let (ways, kept) = ((lazy, shares), &mut Kept::default());
+        let made = check(&device, &registry, &program, rng.u64(1..12), ways, 1e-5, kept);
+        assert_eq!(machine.conflicts(), Vec::<String>::new(), "{seed}: edges are missing");
+        assert_eq!(made.transport, want, "{seed}");
+        *segments.entry(made.segments).or_insert(0) += 1;
+        *transports.entry(format!("{want:?}")).or_insert(0) += 1;
+    }
+    println!("segments {segments:?}, transports {transports:?}");
+    assert!(segments.len() > 3 && transports.len() == 3, "{segments:?} {transports:?}");
 }
 
 /// The comparison of edges with what nodes touch notices that they are missing.
@@ -216,7 +225,7 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
     let (device, _) = soft(&Options::default());
     for actor in &plain.graph.actors {
         let plan = registry.lower(actor, &plain.blobs, device.caps());
-        plan.iter().for_each(|plan| cuda::texts(plan, &mut texts));
+        plan.iter().for_each(|plan| cuda::texts(plan, false, &mut texts));
     }
     for (arch, takes) in [("sm_80", true), ("sm_80", false), ("sm_90", true)] {
         let mut program = plain.clone();
@@ -252,6 +261,10 @@ fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
 
 fn on_a_gpu(device: &Arc<Device>) {
     let registry = Registry::standard();
+    let program = to_and_fro(40, &registry, with(&["cuda"]));
+    for (shares, lazy, _) in WAYS {
+        check(device, &registry, &program, 30, (lazy, shares), 1e-5, &mut Kept::default());
+    }
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
         let mut kept = Kept::default();

@@ -101,6 +101,21 @@ fn placement_uses_the_cost_of_the_kernel_that_runs() {
     assert_eq!(place(exact, rounded, Math::F32), GPU);
 }
 
+/// A device that cannot is not asked; of one that can, the measurement decides, and runs keep to it.
+fn early_launches_are_chosen_where_they_pay() {
+    let dir = tempfile::tempdir().expect("a folder");
+    assert_eq!(calibrate(dir.path(), Math::F32).early, []);
+    driver("software,sm_90");
+    let found = calibrate(dir.path(), Math::F32);
+    driver("software");
+    let [early] = &found.early[..] else { panic!("one device can: {:?}", found.early) };
+    assert!(early.device == "cuda:0" && early.relative > 0.0, "{early:?}");
+    assert_eq!(early.pays(), early.relative <= 0.97);
+    assert_eq!(found.machine.devices[GPU].programmatic, early.pays());
+    let text = found.to_ron().expect("RON");
+    assert_eq!(text.contains("programmatic: true"), early.pays());
+}
+
 fn a_machine_without_a_cuda_device_is_refused() {
     let options = options(MachineChoice::Uniform(1), Math::F16);
     let how = CalibrateOptions::default();
@@ -110,15 +125,18 @@ fn a_machine_without_a_cuda_device_is_refused() {
     assert!(said.contains("E0507") && said.contains(told), "{said}");
 }
 
+#[expect(unsafe_code, reason = "chooses the driver")]
+fn driver(to: &str) {
+    // SAFETY: between two tests, when no other thread is there.
+    unsafe { std::env::set_var("ZBMD_CUDA_DRIVER", to) };
+}
+
 fn main() {
-    // SAFETY: no other thread is there yet.
-    #[expect(unsafe_code, reason = "chooses the driver")]
-    unsafe {
-        std::env::set_var("ZBMD_CUDA_DRIVER", "software");
-    }
-    let tests: [Test; 3] = [
+    driver("software");
+    let tests: [Test; 4] = [
         ("measured", rounded_kernels_are_measured_under_keys_of_their_own),
         ("placement", placement_uses_the_cost_of_the_kernel_that_runs),
+        ("early launches", early_launches_are_chosen_where_they_pay),
         ("refused", a_machine_without_a_cuda_device_is_refused),
     ];
     harness::run(&tests, || true);

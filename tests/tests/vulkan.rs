@@ -1,20 +1,20 @@
 //! Calendars of Vulkan devices beside the interpreter: whole graphs, with the other devices played by hand. The
 //! validation layers, synchronization included, must have nothing to say.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use zbmd_backends::op::Registry;
 use zbmd_backends::vulkan::{
-    Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site,
+    Device, Fault, Halt, Injected, Injection, Instance, Options, Replay, ReplayError, Site, Summary,
 };
-use zbmd_ir::{BufferId, DeviceId, Plan, PlanId, Program, RingId, State};
+use zbmd_ir::{DeviceId, PlanId, Program, State};
 use zbmd_scheduler::Block;
 use zbmd_tests::actors;
 use zbmd_tests::gpu::{
-    Idle, Player, chain, distance, open, place_model, tame_inputs, tokens, turn,
+    Idle, Player, Shares, beside, chain, open, place_model, tame_inputs, tokens, turn, with,
 };
-use zbmd_tests::run::Streams;
+use zbmd_tests::models;
 
 const GPU: DeviceId = DeviceId(1);
 
@@ -23,78 +23,23 @@ fn device(options: &Options) -> Option<Arc<Device>> {
     open(true, options)
 }
 
-struct Case<'a> {
-    program: &'a Program,
-    plan: &'a Plan,
-    registry: &'a Registry,
-}
-
-impl Case<'_> {
-    fn replay(&self, device: &Arc<Device>, player: &mut Player<'_>) -> Replay {
-        let calendar = self.plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-        let exchange = player.exchange();
-        Replay::new(device, self.registry, self.program, self.plan, calendar, &exchange)
-            .unwrap_or_else(|e| panic!("{e}"))
-    }
-
-    /// What every ring has carried, and the state that is left on the GPU, beside the interpreter's.
-    fn check(
-        &self,
-        device: &Arc<Device>,
-        inputs: &Streams,
-        blocks: u64,
-        lazy: bool,
-        tolerance: f64,
-    ) {
-        let iterations = blocks * self.plan.block;
-        let (tokens, want) = tokens(self.program, self.registry, inputs, iterations);
-        let mut player = Player::new(self.program, self.plan, GPU, &tokens, lazy);
-        let mut replay = self.replay(device, &mut player);
-        let mut state = State::initial(&self.program.graph);
-        replay.load_state(&state).expect("a state");
-        let heads = self.plan.buffers.iter_enumerated();
-        let heads = heads.filter(|(_, b)| b.device == GPU && b.head_tokens > 0);
-        let heads: Vec<BufferId> = heads.map(|(id, _)| id).collect();
-        let every = u64::from(self.plan.stages);
-        replay.save_borders(every, &heads).expect("room for borders");
-        player.run(&mut replay, blocks).expect("a run");
-        assert_eq!(player.ended, blocks + every - 1);
-        let sent: &BTreeMap<RingId, Vec<u8>> = &player.sent;
-        assert!(!sent.is_empty() || self.plan.rings.iter().all(|r| r.from != GPU));
-        for (ring, bytes) in sent {
-            let channel = self.plan.rings[*ring].channel;
-            let dtype = self.program.graph.channels[channel].token.dtype;
-            let off = distance(dtype, bytes, &tokens[channel]);
-            assert!(off <= tolerance, "{ring} ({channel}): off by {off:e}");
-        }
-        replay.save_state(blocks, &mut state).expect("a state");
-        for buffer in self.plan.buffers.iter().filter(|b| b.device == GPU && b.head_tokens > 0) {
-            let dtype = self.program.graph.channels[buffer.channel].token.dtype;
-            let len =
-                buffer.head_tokens * self.program.graph.channels[buffer.channel].token.bytes();
-            let last = |s: &State| {
-                let tokens = &s.channels[buffer.channel];
-                tokens[tokens.len() - len as usize..].to_vec()
-            };
-            let off = distance(dtype, &last(&state), &last(&want));
-            assert!(off <= tolerance, "state of {}: off by {off:e}", buffer.channel);
-        }
-        let borders: Vec<u64> = (1..=blocks).filter(|b| b.is_multiple_of(every)).collect();
-        assert_eq!(player.saved.len(), borders.len() * heads.len());
-        for border in borders {
-            let iterations = border * self.plan.block;
-            let (_, want) = self::tokens(self.program, self.registry, inputs, iterations);
-            for buffer in heads.iter().map(|id| &self.plan.buffers[*id]) {
-                let dtype = self.program.graph.channels[buffer.channel].token.dtype;
-                let saved = &player.saved[&(border, buffer.channel)];
-                let tokens = &want.channels[buffer.channel];
-                let off = distance(dtype, saved, &tokens[tokens.len() - saved.len()..]);
-                assert!(off <= tolerance, "border {border} of {}: off by {off:e}", buffer.channel);
-            }
-        }
-        let messages = device.instance().messages();
-        assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
-    }
+/// [`beside`] on a device, of which the layers have nothing to say.
+fn check(
+    device: &Arc<Device>,
+    registry: &Registry,
+    program: &Program,
+    blocks: u64,
+    lazy: bool,
+    tolerance: f64,
+) -> Summary {
+    let ways = (lazy, Shares::Regions);
+    let made = beside(program, registry, blocks, ways, tolerance, |plan, calendar, exchange| {
+        let made = Replay::new(device, registry, program, plan, calendar, exchange);
+        Box::new(made.unwrap_or_else(|e| panic!("{e}")))
+    });
+    let messages = device.instance().messages();
+    assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
+    made
 }
 
 #[test]
@@ -115,19 +60,28 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
         ("pll/model.ron", Block::Fixed(8), every, 6, 1e-4),
     ] {
         let program = place_model(model, &registry, block, on_gpu);
-        let plan = &program.plans[PlanId(0)];
-        let case = Case { program: &program, plan, registry: &registry };
-        let inputs = tame_inputs(&program, blocks * plan.block);
-        let no_tokens = Default::default();
-        let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
-        let summary = case.replay(&device, &mut player).summary();
-        println!("{model}: {} stages, {} rings, {summary:?}", plan.stages, plan.rings.len());
-        // Stages keep the devices from waiting for each other within a period.
-        assert_eq!(summary.segments, 1, "{model}");
         for lazy in [false, true] {
-            case.check(&device, &inputs, blocks, lazy, tolerance);
+            let made = check(&device, &registry, &program, blocks, lazy, tolerance);
+            // Stages keep the devices from waiting for each other within a period.
+            assert_eq!(made.segments, 1, "{model}");
         }
     }
+}
+
+/// In as many segments as it takes, with feedback over devices.
+#[test]
+fn random_models_run_as_in_the_interpreter() {
+    let _turn = turn();
+    let Some(device) = device(&Options::default()) else { return };
+    let registry = Registry::standard();
+    let mut segments = BTreeSet::new();
+    for seed in 0..25 {
+        let machine = with(&["vulkan", "cuda"]);
+        let Some((program, mut rng)) = models::placed(seed, machine, &registry) else { continue };
+        let made = check(&device, &registry, &program, rng.u64(1..12), rng.bool(), 1e-5);
+        segments.insert(made.segments);
+    }
+    assert!(segments.len() > 2, "{segments:?}");
 }
 
 #[test]
@@ -139,8 +93,7 @@ fn arenas_are_cut_where_buffers_are_small() {
     let registry = Registry::standard();
     let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
     let plan = &program.plans[PlanId(0)];
-    let case = Case { program: &program, plan, registry: &registry };
-    case.check(&device, &tame_inputs(&program, 4 * plan.block), 4, false, 1e-5);
+    check(&device, &registry, &program, 4, false, 1e-5);
 
     let options = Options { bank_bytes: Some(256), ..Options::default() };
     let Some(small) = self::device(&options) else { return };

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 use zbmd_ir::Program;
 
+use super::device::PROGRAMMATIC;
 use super::ptx;
 use crate::kernels::KernelPlan;
 
@@ -32,10 +33,16 @@ pub fn format(arch: &str) -> String {
     format!("{FORMAT}{arch}")
 }
 
-/// The texts of an actor's kernels, by key: to be assembled and kept in a bundle.
-pub fn texts(plan: &KernelPlan, into: &mut BTreeMap<u128, String>) {
+/// Whether devices of an architecture can launch kernels before those that they wait for have ended.
+pub fn launches_early(arch: &str) -> bool {
+    capability(arch) >= Some(PROGRAMMATIC)
+}
+
+/// The texts of an actor's kernels, by key: to be assembled and kept in a bundle. With `early` for devices that launch
+/// kernels before those that they wait for have ended.
+pub fn texts(plan: &KernelPlan, early: bool, into: &mut BTreeMap<u128, String>) {
     for kernel in plan.kernels() {
-        let (text, _) = ptx::print(kernel, false);
+        let (text, _) = ptx::print(kernel, early);
         into.insert(key(&text), text);
     }
 }

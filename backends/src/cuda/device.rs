@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// The oldest compute capability whose kernels can wait for others themselves.
-const PROGRAMMATIC: (u32, u32) = (9, 0);
+pub(super) const PROGRAMMATIC: (u32, u32) = (9, 0);
 
 /// An open device. One thread drives it at a time.
 ///

@@ -15,21 +15,26 @@ use crate::kernels::{Caps, Needs};
 /// The oldest architecture that the printed code is for: Volta.
 const MIN_ARCH: (u32, u32) = (7, 0);
 
-/// Set to `software` in the environment of tests to have [`Instance::software`] loaded. After a comma follows what it
-/// lacks: `signals`, `registration` or `library`.
+/// Set to `software` in the environment of tests to have [`Instance::software`] loaded. After a comma may follow what it
+/// lacks: `signals`, `registration` or `library`; or `sm_90`, which it then is.
 #[cfg(any(test, feature = "testing"))]
 const SOFTWARE: &str = "ZBMD_CUDA_DRIVER";
 
 #[cfg(any(test, feature = "testing"))]
-fn software(value: &str) -> Option<super::soft::Lacking> {
+fn software(value: &str) -> Option<Arc<Instance>> {
     use super::soft::Lacking;
-    match value {
-        "software" => Some(Lacking::Nothing),
-        "software,signals" => Some(Lacking::Signals),
-        "software,registration" => Some(Lacking::Registration),
-        "software,library" => Some(Lacking::Library),
-        _ => None,
+    let (what, more) = value.split_once(',').unwrap_or((value, ""));
+    let instance = (what == "software").then(Instance::software)?;
+    let machine = instance.machine()?;
+    match more {
+        "" => {}
+        "sm_90" => machine.is_of((9, 0)),
+        "signals" => machine.lacks(Lacking::Signals),
+        "registration" => machine.lacks(Lacking::Registration),
+        "library" => machine.lacks(Lacking::Library),
+        _ => return None,
     }
+    Some(instance)
 }
 
 /// The driver of this machine. Kept while any device of it is open.
@@ -63,9 +68,7 @@ impl Instance {
     /// [`Unavailable`] without a driver, with too old a one, or without a device.
     pub fn load() -> Result<Arc<Instance>, Unavailable> {
         #[cfg(any(test, feature = "testing"))]
-        if let Some(lacking) = std::env::var(SOFTWARE).ok().as_deref().and_then(software) {
-            let instance = Self::software();
-            instance.machine().into_iter().for_each(|machine| machine.lacks(lacking));
+        if let Some(instance) = std::env::var(SOFTWARE).ok().as_deref().and_then(software) {
             return Ok(instance);
         }
         let (api, version) = Api::load()?;

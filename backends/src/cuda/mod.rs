@@ -31,7 +31,7 @@ mod tests;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::cubins::in_software;
-pub use self::cubins::{capability, format, texts};
+pub use self::cubins::{capability, format, launches_early, texts};
 pub use self::device::{Device, Options};
 pub use self::error::{Cause, Code, Fault, OpenError, Site, Unavailable, Verdict};
 pub use self::instance::{Instance, Listed, list};

@@ -353,6 +353,10 @@ impl crate::replay::Queue for Queue {
         self.device.wait_until(mark, submissions, patience_ns, done)
     }
 
+    fn marks(&self) -> u64 {
+        MARKS
+    }
+
     fn is_alive(&self) -> bool {
         self.device.is_alive()
     }

@@ -419,8 +419,15 @@ impl<Q: Queue> Replay<Q> {
                     let phase = (period % self.phases) as usize;
                     self.steady[phase * self.segments.len() + segment]
                 }
-                false => self.record_rest(segment, period, blocks).map_err(Halt::Fault)?,
+                false => {
+                    // Drivers may wait for the queue before they record: nothing in it may wait for others then.
+                    if self.direct.is_some() {
+                        self.drain(peers)?;
+                    }
+                    self.record_rest(segment, period, blocks).map_err(Halt::Fault)?
+                }
             };
+            self.make_room(peers)?;
             match list {
                 list if self.direct.is_some() => {
                     self.submit_segment(segment, (period, blocks), list)?;
@@ -433,11 +440,22 @@ impl<Q: Queue> Replay<Q> {
             self.in_flight.push_back(InFlight { period, part, value, blocks });
         }
         if let Some((due, list)) = self.saves.as_ref().and_then(|s| s.due(period, blocks)) {
+            self.make_room(peers)?;
             self.submit(list)?;
             let (part, value) = (Part::Save(due), self.submitted);
             self.in_flight.push_back(InFlight { period, part, value, blocks });
         }
         self.begun = period + 1;
+        Ok(())
+    }
+
+    /// Ends what another submission would leave without a mark of its own. Where a device waits for others, a later
+    /// mark is no substitute: it may come only after what others do once they are told of this one.
+    fn make_room(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
+        let next = self.submitted + 1;
+        while self.in_flight.front().is_some_and(|f| next - f.value >= self.queue.marks()) {
+            self.end_oldest(peers)?;
+        }
         Ok(())
     }
 

@@ -277,6 +277,11 @@ pub(crate) trait Queue: Backend {
         unreachable!("this queue does not hand over")
     }
 
+    /// Lists in flight of which each end can be waited for by itself; for an older one's, a later one's may be waited for.
+    fn marks(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Whether no fault was seen after which the device must be left alone.
     fn is_alive(&self) -> bool {
         true

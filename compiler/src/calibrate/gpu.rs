@@ -64,6 +64,33 @@ pub(crate) fn plans(
     Ok(plans)
 }
 
+/// Measures calls of one firing of an actor's kernels in a row on several devices, taking turns: one device, opened in
+/// several ways.
+///
+/// # Errors
+/// The device's fault, in words.
+pub(crate) fn chains(
+    actor: &Actor,
+    ways: &[&Device],
+    plan: &KernelPlan,
+    limits: &Limits,
+    clock: &dyn Fn() -> u64,
+) -> Result<Vec<Measurement>, Refusal> {
+    let refuse = |fault: Fault| Refusal::Device(fault.to_string());
+    let made = |device: &&Device| -> Result<Vec<(u64, Size)>, Refusal> {
+        let call = |calls| device.calls(actor, plan, 1, calls).map_err(refuse);
+        let mut size = Size { one: call(1)?, many: call(CALLS)? };
+        size.sample(clock).map_err(refuse)?;
+        Ok(vec![(1, size)])
+    };
+    let probed = ways.iter().map(made).collect::<Result<Vec<_>, Refusal>>()?;
+    let start = clock();
+    let budget_ns = limits.budget_ns.saturating_mul(ways.len() as u64);
+    let spent = || clock().saturating_sub(start) >= budget_ns;
+    let sample = |_, size: &mut Size| Ok(size.sample(clock).map_err(refuse)?.0);
+    by_turns(probed, MAX_SAMPLES, spent, sample)
+}
+
 /// Measures the variants of an actor's kernels on a device, taking turns.
 ///
 /// # Errors

@@ -90,7 +90,8 @@ impl Gpus {
 impl Shelf {
     fn open(&mut self, which: &zbmd_ir::Device) -> Result<Device, DeviceFault> {
         let validate = std::env::var_os(VALIDATE).is_some_and(|v| v != "0");
-        let options = Options { validate, cache: cache_folder(), ..Options::default() };
+        let (cache, programmatic) = (cache_folder(), which.programmatic);
+        let options = Options { validate, cache, programmatic };
         let opened = self.drivers.open(&which.backend, &which.name, &options);
         let device = opened.map_err(|fault| DeviceFault { device: which.name.clone(), fault })?;
         #[cfg(feature = "testing")]

@@ -46,7 +46,7 @@ pub use self::file::{OpenError, open, open_meta, write, write_to, write_with};
 /// First bytes of every bundle.
 pub const MAGIC: [u8; 4] = *b"ZBMD";
 /// The format version that this crate writes, and the only one it reads.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Facts for people: the compiler's version, where the model came from. Nothing depends on them.
 pub type Meta = BTreeMap<String, String>;

@@ -91,6 +91,7 @@ fn cpu(index: u32) -> Device {
         memory_bytes: 1 << 20,
         flops_per_s: 1_000_000_000,
         bytes_per_s: 1_000_000_000,
+        programmatic: false,
     }
 }
 

@@ -5,7 +5,7 @@
 //! - every access is checked; what a kernel does wrong is said later, by every call, as a real device does;
 //! - memory starts with rubbish, and others' memory is touched only while it is registered;
 //! - a kernel behind a programmatic edge that touches memory before it waits, or ends without, goes wrong;
-//! - its queue waits for words that others store, and goes on by itself;
+//! - its queue waits for words that others store, and goes on by itself; calls that may wait for the queue do;
 //! - what nodes touched is compared, pair by pair, with the edges between them: see [`Machine::check`].
 
 mod machine;
@@ -17,10 +17,11 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use self::machine::Module;
 use self::memory::{Memory, Trace};
-use self::queue::{Entry, Marked, Queue};
+use self::queue::{Entry, Marked, PAUSE, Queue};
 use super::driver::{
     Address, Driver, Event, Exec, Function, Graph, Image, Launch, MAX_SIGNALS, Node, Signal,
 };
@@ -147,6 +148,7 @@ struct Inner {
     lost: Option<Code>,
     injection: Option<Injection>,
     lacking: Lacking,
+    arch: Option<(u32, u32)>,
     checks: bool,
     idle: bool,
     cut: bool,
@@ -176,7 +178,16 @@ impl Machine {
 
     /// The device, as it is listed.
     pub(super) fn listed(&self) -> Listed {
-        Listed { signals: self.lock().lacking != Lacking::Signals, ..listed() }
+        let inner = self.lock();
+        let plain = listed();
+        let arch = inner.arch.unwrap_or(plain.arch);
+        let caps = Caps { capability: Some(arch), ..plain.caps };
+        Listed { signals: inner.lacking != Lacking::Signals, arch, caps, ..plain }
+    }
+
+    /// Compute capability of devices that are found from now on.
+    pub fn is_of(&self, arch: (u32, u32)) {
+        self.lock().arch = Some(arch);
     }
 
     /// What devices that are found from now on cannot do.
@@ -343,6 +354,19 @@ impl Soft {
         Ok(inner)
     }
 
+    /// Waits for the queue, as real drivers may before they take or give back memory or make graphs ready.
+    fn settle(&self) {
+        const LIMIT: Duration = Duration::from_secs(20);
+        let begun = Instant::now();
+        while self.machine.is_waiting() {
+            assert!(
+                begun.elapsed() < LIMIT,
+                "a call waits for the queue, and the queue for others"
+            );
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     fn add(&self, site: Site, graph: Graph, after: &[Node], work: Work) -> Result<Node, Said> {
         let mut inner = self.enter(site)?;
         let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
@@ -359,15 +383,18 @@ impl Driver for Soft {
     }
 
     fn alloc(&self, bytes: u64) -> Result<Address, Said> {
+        self.settle();
         let mut inner = self.enter(Site::Alloc)?;
         inner.memory.alloc(bytes).map_err(|code| Said { site: Site::Alloc, code })
     }
 
     fn free(&self, at: Address) {
+        self.settle();
         self.machine.lock().memory.free(at);
     }
 
     fn alloc_host(&self, bytes: u64) -> Result<Address, Said> {
+        self.settle();
         let mut inner = self.enter(Site::AllocHost)?;
         inner.memory.alloc(bytes).map_err(|code| Said { site: Site::AllocHost, code })
     }
@@ -377,6 +404,7 @@ impl Driver for Soft {
     }
 
     fn register(&self, first: *mut u8, bytes: u64) -> Result<Address, Said> {
+        self.settle();
         let mut inner = self.enter(Site::Register)?;
         let registered = match inner.lacking {
             Lacking::Registration => Err(Code(801)),
@@ -386,11 +414,13 @@ impl Driver for Soft {
     }
 
     fn unregister(&self, first: *mut u8) {
+        self.settle();
         let given_back = self.machine.lock().memory.registered.remove(&(first as u64));
         assert!(given_back.is_some(), "given back twice");
     }
 
     fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
+        self.settle();
         let mut inner = self.enter(Site::Load)?;
         let ptx = match image {
             Image::Ptx(text) => text,
@@ -530,6 +560,7 @@ impl Driver for Soft {
     }
 
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
+        self.settle();
         let mut inner = self.enter(Site::Instantiate)?;
         let mut nodes = inner.graphs[&graph.0].clone();
         if inner.cut {
@@ -560,12 +591,14 @@ impl Driver for Soft {
     }
 
     fn upload(&self, exec: Exec) -> Result<(), Said> {
+        self.settle();
         let inner = self.enter(Site::Upload)?;
         assert!(inner.ready.contains_key(&exec.0), "a graph that is ready");
         Ok(())
     }
 
     fn free_exec(&self, exec: Exec) {
+        self.settle();
         assert!(self.machine.lock().ready.remove(&exec.0).is_some(), "given back twice");
     }
 

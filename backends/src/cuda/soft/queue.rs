@@ -10,7 +10,7 @@ use super::super::error::{Said, Site};
 use super::{Inner, Machine, Made, Soft, Work};
 
 /// Between two looks at a word that is waited for.
-const PAUSE: Duration = Duration::from_micros(20);
+pub(super) const PAUSE: Duration = Duration::from_micros(20);
 
 /// What is put into the queue.
 pub(super) enum Entry {

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use zbmd_compiler::calibrate::{CalibrateOptions, Calibration, CostRow, CostSource, Progress};
+use zbmd_compiler::calibrate::{
+    CalibrateOptions, Calibration, CostRow, CostSource, EarlyLaunch, Progress,
+};
 use zbmd_compiler::{Code, CompileOptions, MachineChoice, calibrate_file, calibrate_str};
 
 use crate::args::{Calibrate, MessageFormat};
@@ -38,6 +40,7 @@ pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
     voice.report(&found.warnings);
     if people {
         say(&table(&found.rows));
+        found.early.iter().for_each(|early| say(&launches(early)));
     }
     let Some(path) = &args.output else {
         return match found.to_ron() {
@@ -105,6 +108,13 @@ fn table(rows: &[CostRow]) -> String {
         }
     }
     out
+}
+
+/// What launching kernels early is worth.
+fn launches(early: &EarlyLaunch) -> String {
+    let (device, percent) = (&early.device, 100.0 * (early.relative - 1.0));
+    let chosen = if early.pays() { "is used" } else { "is not used" };
+    format!("launching kernels early takes {percent:+.0}% on {device}: it {chosen}\n")
 }
 
 fn cells(row: &CostRow) -> [String; 8] {
