@@ -437,8 +437,9 @@ impl Registry {
 
     /// Like [`Self::lower`], in one of [`KernelPlan::variants`]; `None` is the default one.
     ///
-    /// # Errors Why the actor cannot run there, or not in that variant, as a clause for people: "the device lacks
-    /// 64-bit floats".
+    /// # Errors
+    /// Why the actor cannot run there, or not in that variant, as a clause for people: "the device lacks 64-bit
+    /// floats".
     pub fn lower_in(
         &self,
         actor: &Actor,

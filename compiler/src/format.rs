@@ -259,7 +259,7 @@ group! { MACHINE, "Machine", "What to compile for: `zbmdc devices --ron` writes 
 }
 
 group! { DEVICE, "Device", "A device.", r#"Machine(devices: [
-    Device(name: "cpu:0", backend: cpu, cores: [0], memory: "1GiB", flops: "8G", bandwidth: "10GB/s"),
+    Device(name: "cpu:0", backend: cpu, cores: [0], memory: "1GiB", flops: "8G", bandwidth: "10GB/s", programmatic: false),
 ])"#:
     "name": "\"cpu:0\"", STRING, Refused, "Its name: `cpu:0`. GPUs have those that `zbmdc devices` shows.";
     "backend": "cpu", WORD, Refused, "`cpu`, `vulkan` or `cuda`.";

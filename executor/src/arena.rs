@@ -41,7 +41,7 @@ enum Backing {
     /// The allocator's, with this alignment.
     Heap(usize),
     /// A mapped file without a name, which lives as long as somebody maps it or holds it open.
-    #[cfg_attr(any(miri, loom), expect(dead_code, reason = "Miri maps no files"))]
+    #[cfg_attr(miri, expect(dead_code, reason = "Miri maps no files"))]
     Mapped(OwnedFd),
 }
 
@@ -73,7 +73,7 @@ impl Arena {
     ///
     /// # Errors
     /// As [`Self::new`].
-    #[cfg(all(target_os = "linux", not(any(miri, loom))))]
+    #[cfg(all(target_os = "linux", not(miri)))]
     pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
         let (size, _, refused) = size_of_arena(bytes)?;
@@ -91,11 +91,11 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Without shared mappings (other systems, Miri, loom) an ordinary arena: threads share it all the same.
+    /// Without shared mappings (other systems, Miri) an ordinary arena: threads share it all the same.
     ///
     /// # Errors
     /// As [`Self::new`].
-    #[cfg(not(all(target_os = "linux", not(any(miri, loom)))))]
+    #[cfg(not(all(target_os = "linux", not(miri))))]
     pub fn shared(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         Self::new(bytes, lock)
     }
@@ -104,7 +104,7 @@ impl Arena {
     ///
     /// # Errors
     /// What the system says; a file that could still be made shorter is refused.
-    #[cfg(all(target_os = "linux", not(any(miri, loom))))]
+    #[cfg(all(target_os = "linux", not(miri)))]
     pub fn map(fd: OwnedFd) -> io::Result<Self> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
         let seals = fcntl_get_seals(&fd)?;
@@ -119,12 +119,12 @@ impl Arena {
     ///
     /// # Errors
     /// Always.
-    #[cfg(not(all(target_os = "linux", not(any(miri, loom)))))]
+    #[cfg(not(all(target_os = "linux", not(miri))))]
     pub fn map(_fd: OwnedFd) -> io::Result<Self> {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
-    #[cfg(all(target_os = "linux", not(any(miri, loom))))]
+    #[cfg(all(target_os = "linux", not(miri)))]
     fn mapped(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -216,13 +216,13 @@ impl Drop for Arena {
                     dealloc(self.base.as_ptr(), layout);
                 }
             }
-            #[cfg(all(target_os = "linux", not(any(miri, loom))))]
+            #[cfg(all(target_os = "linux", not(miri)))]
             Backing::Mapped(_) => {
                 // SAFETY: the whole mapping made in `mapped`, which nobody uses any more, as above. It cannot fail for
                 // such a range.
                 let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
             }
-            #[cfg(not(all(target_os = "linux", not(any(miri, loom)))))]
+            #[cfg(not(all(target_os = "linux", not(miri))))]
             Backing::Mapped(_) => {}
         }
     }

@@ -10,9 +10,9 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+#[cfg(all(target_os = "linux", not(miri)))]
 use self::linux::{Bell, Timer};
-#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
+#[cfg(not(all(target_os = "linux", not(miri))))]
 use self::other::{Bell, Timer};
 
 /// A worker's timer. It runs out when nobody has wound it up for as long as it was wound up for.
@@ -151,10 +151,7 @@ impl<T> Inbox<T> {
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(all(target_os = "linux", not(loom), not(miri))),
-    expect(dead_code, reason = "no timers")
-)]
+#[cfg_attr(not(all(target_os = "linux", not(miri))), expect(dead_code, reason = "no timers"))]
 enum Heard {
     Bell,
     Bark,
@@ -162,7 +159,7 @@ enum Heard {
     Nothing,
 }
 
-#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod linux {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::Arc;
@@ -254,7 +251,7 @@ mod linux {
     }
 }
 
-#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
+#[cfg(not(all(target_os = "linux", not(miri))))]
 mod other {
     use std::time::Duration;
 
@@ -307,7 +304,7 @@ mod other {
     }
 }
 
-#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+#[cfg(all(test, target_os = "linux", not(miri)))]
 mod tests {
     use super::*;
 

@@ -82,9 +82,9 @@ pub fn random(seed: u64) -> String {
         join(&mut nodes[from], &to, tokens, &mut rng);
     }
     let mut sinks = String::new();
-    for n in 0..nodes.len() {
-        if !nodes[n].is_read || rng.u8(0..6) == 0 {
-            join(&mut nodes[n], &format!("out{n}"), 0, &mut rng);
+    for (n, node) in nodes.iter_mut().enumerate() {
+        if !node.is_read || rng.u8(0..6) == 0 {
+            join(node, &format!("out{n}"), 0, &mut rng);
             write!(sinks, "\"out{n}\": Stream(), ").expect("text");
         }
     }

@@ -1,12 +1,12 @@
 //! Every interleaving of the hand-over and sleeping protocols. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p zbmd-executor --test loom --release`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p zbmd-loom --release`.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use zbmd_executor::ring::{Parker, Peer, RingSync, Spin, Stop, Stopped};
+use zbmd_loom::ring::{Parker, Peer, RingSync, Spin, Stop, Stopped};
 
 /// The data of a ring of two blocks of one token each: loom reports any access that the counters do not order.
 struct Places([UnsafeCell<u64>; 2]);
