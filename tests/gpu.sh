@@ -5,7 +5,9 @@
 #   tests/gpu.sh pack FILE    builds here and packs what a machine with a GPU but no Rust needs into FILE (.tar.gz);
 #                             there: tar xzf FILE && zbmd-gpu/gpu.sh
 #
-# A check that cannot run here is listed as "not run", with the reason. Exit code 1 if one fails, 0 otherwise.
+# ROWS=REGEX runs only the rows whose names it is found in, ROW_SECONDS=N gives each N seconds (280 if not said): for machines
+# that are lent for minutes. A check that cannot run here is listed as "not run", with the reason. Exit code 1 if one fails,
+# 0 otherwise.
 set -uo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -36,6 +38,8 @@ build() {
     cp "$here/benches/torch_rival.py" "$to/"
     for binary in backends calendars runs variants allocations bench torch recovery; do
         [ -x "$to/$binary" ] || return 1
+        # Panics name their places even so, and a pack is a tenth of the size.
+        strip --strip-debug "$to/$binary" || return 1
     done
 }
 
@@ -67,15 +71,18 @@ fi
 
 failed=0
 rows=()
+row_seconds="${ROW_SECONDS:-280}"
+asked() { [[ "$1" =~ ${ROWS:-.} ]]; }
 row() { rows+=("$(printf '%-62s %s' "$1" "$2")"); }
 
 # NAME, then a command of the suite, which says of what it has run that it is ok; the last lines of what fails are shown.
 check() {
     local name="$1" output
     shift
+    asked "$name" || return
     if [ -z "$gpu" ]; then
         row "$name" "not run: no GPU here"
-    elif output="$("$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device|of the floor' <<<"$output"; then
+    elif output="$(timeout -k 5 "$row_seconds" "$@" 2>&1)" && grep -qE '\.\.\. ok|period/bare|recoveries|by the device|of the floor' <<<"$output"; then
         # What a device cannot do is said by tests whose output is not held back.
         row "$name" "$(sed -n 's/.*SKIPPED: /not run: /p' <<<"$output" | grep . || echo passed)"
     else
@@ -88,12 +95,13 @@ check() {
 # Batch 1 beside PyTorch: the whole table is printed below; a row here for each model in it.
 beside_torch() {
     local name="beside PyTorch, batch 1" output model
+    asked "$name" || return
     if [ -z "$gpu" ]; then
         row "$name: five models, four types" "not run: no GPU here"
         return
     fi
     export ZBMD_TORCH_SCRIPT="$packed/torch_rival.py"
-    if ! output="$("$packed/torch" 2>&1)"; then
+    if ! output="$(timeout -k 5 "$((2 * row_seconds))" "$packed/torch" 2>&1)"; then
         row "$name" "FAILED"
         failed=1
         printf '== %s\n%s\n' "$name" "$(tail -n 25 <<<"$output")" >&2
@@ -115,6 +123,7 @@ beside_torch() {
 library() {
     local name="$1"
     shift
+    asked "$name" || return
     if [ -n "$gpu" ] && grep -q 'not installed' <<<"$("$@" --nocapture 2>&1)"; then
         row "$name" "not run: cuBLASLt is not installed"
     else
@@ -123,7 +132,7 @@ library() {
 }
 
 # NAME, and what is missing before it can run anywhere.
-missing() { row "$1" "not run: $2"; }
+missing() { ! asked "$1" || row "$1" "not run: $2"; }
 
 backends="$packed/backends"
 calendars="$packed/calendars"

@@ -354,26 +354,24 @@ pub fn compile_graph(
     options: &CompileOptions,
 ) -> Result<Compiled, Diagnostics> {
     let mut run = Run::new(options);
-    run.files.blobs = blobs;
-    let malformed =
-        zbmd_ir::verify::check_graph(&graph, &run.files.blobs).err().unwrap_or_default();
-    // Rates and deadlocks have codes of their own: the analysis finds them again and says more.
-    for error in
-        malformed.iter().filter(|e| !matches!(e.code(), "V0120" | "V0121" | "V0122" | "V0123"))
-    {
-        run.sink.push(Diagnostic::new(Code::E0602, format!("the graph is malformed: {error}")));
-    }
-    let origins = Origins {
-        actors: graph.actors.iter().map(|_| Span::NONE).collect(),
-        ops: graph.actors.iter().map(|_| Span::NONE).collect(),
-        channels: graph
-            .channels
-            .iter()
-            .map(|c| vec![(Span::NONE, Span::NONE); c.readers.len()])
-            .collect(),
-        ..Origins::default()
-    };
-    run.compile(Some((graph, origins)))
+    let front = run.given(graph, blobs);
+    run.compile(front)
+}
+
+/// Measures the kernels of a graph made in Rust; see [`calibrate_file`] and [`compile_graph`].
+///
+/// # Errors
+/// What is wrong with the graph, its rates, or the machine.
+pub fn calibrate_graph(
+    graph: Graph,
+    blobs: TiVec<BlobId, Bytes>,
+    options: &CompileOptions,
+    how: &CalibrateOptions,
+    progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
+) -> Result<Calibration, Diagnostics> {
+    let mut run = Run::new(options);
+    let front = run.given(graph, blobs);
+    run.calibrate(front, how, progress)
 }
 
 /// Compiles a net made by [`crate::GraphBuilder`].
@@ -583,6 +581,31 @@ impl<'a> Run<'a> {
         let passes = std::mem::take(&mut self.files.passes);
         let warnings = self.sink.finish(self.sources);
         Ok(Compiled { program, warnings, estimate, impossible, replication, rounding, passes })
+    }
+
+    /// A graph made in Rust.
+    fn given(&mut self, graph: Graph, blobs: TiVec<BlobId, Bytes>) -> Front {
+        self.files.blobs = blobs;
+        let malformed =
+            zbmd_ir::verify::check_graph(&graph, &self.files.blobs).err().unwrap_or_default();
+        // Rates and deadlocks have codes of their own: the analysis finds them again and says more.
+        for error in
+            malformed.iter().filter(|e| !matches!(e.code(), "V0120" | "V0121" | "V0122" | "V0123"))
+        {
+            let message = format!("the graph is malformed: {error}");
+            self.sink.push(Diagnostic::new(Code::E0602, message));
+        }
+        let origins = Origins {
+            actors: graph.actors.iter().map(|_| Span::NONE).collect(),
+            ops: graph.actors.iter().map(|_| Span::NONE).collect(),
+            channels: graph
+                .channels
+                .iter()
+                .map(|c| vec![(Span::NONE, Span::NONE); c.readers.len()])
+                .collect(),
+            ..Origins::default()
+        };
+        Some((graph, origins))
     }
 
     fn calibrate(

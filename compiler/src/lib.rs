@@ -53,8 +53,8 @@ pub use builder::{ActorRef, GraphBuilder, PortRef};
 pub use codes::Code;
 pub use compile::{
     CompileOptions, Compiled, MachineChoice, SearchOptions, WriteError, analyse_file, analyse_str,
-    calibrate_file, calibrate_str, check_file, check_str, compile_file, compile_graph, compile_str,
-    graph_of_file, graph_of_onnx, read_machine,
+    calibrate_file, calibrate_graph, calibrate_str, check_file, check_str, compile_file,
+    compile_graph, compile_str, graph_of_file, graph_of_onnx, read_machine,
 };
 pub use contingency::ImpossibleLoss;
 pub use diag::{Diagnostic, Diagnostics, Label, Severity};

@@ -4,7 +4,8 @@
 //! `cargo bench -p zbmd-tests --bench torch [-- FILTER]`. `ZBMD_TORCH` names a Python that has PyTorch (by default
 //! `python3`), and `ZBMD_TORCH_SCRIPT` the script beside this file, for binaries that run elsewhere. Without PyTorch
 //! its columns stay empty, without a device there is no table. Ratios are ours to the rival's, medians of the turns';
-//! below 1 ours is quicker. The floor is the longer of two times: all weights once at the bandwidth of a large copy,
+//! below 1 ours is quicker. Ours are the kernels that calibration chooses, the vendor's library among them, launched early
+//! where it finds that to pay; what the default ones take stands behind. The floor is the longer of two times: all weights once at the bandwidth of a large copy,
 //! and all operations at the pace of a large product; both are measured by the rival, in the same types.
 //!
 //! `-- tiny` runs small models of the same making: what a device in software can do, to see that it runs.
@@ -14,22 +15,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
+use bytes::Bytes;
 use zbmd_backends::gpu::{Device, Drivers, Kept, Options, Replay};
 use zbmd_backends::op::Registry;
+use zbmd_compiler::calibrate::{CalibrateOptions, Calibration, EarlyLaunch};
+use zbmd_compiler::costs::MeasuredCosts;
 use zbmd_compiler::{
-    ActorRef, CompileOptions, Compiled, Diagnostics, GraphBuilder, MachineChoice, Math,
-    compile_file,
+    ActorRef, CompileOptions, Compiled, GraphBuilder, MachineChoice, Math, calibrate_file,
+    calibrate_graph, compile_file, compile_graph,
 };
-use zbmd_ir::{DType, DeviceId, PlanId, Program, Role, TokenType, Value};
+use zbmd_ir::{
+    BlobId, ChannelId, DType, DeviceId, Graph, PlanId, Program, Role, TiVec, TokenType, Value,
+};
 use zbmd_tests::data;
 use zbmd_tests::gpu::{Idle, Player, with};
 
 const GPU: DeviceId = DeviceId(1);
+/// What is on every channel: nothing that is looked at.
+type Tokens = TiVec<ChannelId, Vec<u8>>;
 /// How the rival runs a model.
 const HOWS: [&str; 3] = ["eager", "graph", "compile"];
 /// Turns of each model, and seconds of one.
 const TURNS: usize = 7;
 const BUDGET: f64 = 0.2;
+/// For each variant of each kernel when it is calibrated.
+const CALIBRATION_NS: u64 = 20_000_000;
 /// Names of models, and what makes ours.
 const MODELS: &[(&str, Model)] = &[
     ("mobilenet_v2", Model::File("mobilenet_v2.onnx")),
@@ -114,43 +124,73 @@ impl Maker {
         self.add("NnAdd", vec![], &[(x, "x"), (down, "y")]);
     }
 
-    fn finish(mut self, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
+    fn finish(mut self, registry: &Registry) -> (Graph, TiVec<BlobId, Bytes>) {
         let sink = self.graph.sink("y");
         self.graph.connect(self.last, sink);
-        self.graph.compile(options)
+        self.graph.finish(registry).unwrap_or_else(|d| panic!("{d}"))
     }
 }
 
+/// A model as it is given to the compiler.
+enum Given {
+    File(PathBuf),
+    Made(Graph, TiVec<BlobId, Bytes>),
+}
+
 impl Model {
-    /// Compiled with all that has kernels there on the GPU; `None` where its file is not here.
-    fn compile(self, name: &str, device: &Device, math: Math) -> Option<Compiled> {
-        let mut machine = with(&["cuda"]);
-        let cpu = &mut machine.devices[DeviceId(0)];
-        (cpu.flops_per_s, cpu.bytes_per_s) = (1_000_000, 1_000_000);
-        let mut registry = Registry::standard();
-        registry.set_caps("cuda:0", *device.caps());
-        let machine = MachineChoice::Given(machine);
-        let options =
-            CompileOptions { registry, machine, math, block: Some(1), ..Default::default() };
-        let made = match self {
+    /// `None` where its file is not here.
+    fn given(self, name: &str, registry: &Registry) -> Option<Given> {
+        let mut maker = match self {
             Model::File(file) => {
                 let path = data::file("models")?.join(file);
-                compile_file(path.exists().then_some(path)?, &options)
+                return path.exists().then_some(Given::File(path));
             }
-            Model::Encoder { layers, width, heads, tokens } => {
-                let mut maker = Maker::new(name, [1, tokens, width]);
+            Model::Encoder { tokens, width, .. } => Maker::new(name, [1, tokens, width]),
+            Model::Mlp { width, .. } => Maker::new(name, [1, 1, width]),
+        };
+        match self {
+            Model::Encoder { layers, width, heads, .. } => {
                 (0..layers).for_each(|_| maker.layer(width, heads));
-                maker.finish(&options)
             }
-            Model::Mlp { layers, width } => {
-                let mut maker = Maker::new(name, [1, 1, width]);
-                for _ in 0..layers {
-                    maker.product(maker.last, [width; 2], "relu");
-                }
-                maker.finish(&options)
+            Model::Mlp { layers, width } => (0..layers).for_each(|_| {
+                maker.product(maker.last, [width; 2], "relu");
+            }),
+            Model::File(_) => {}
+        }
+        let (graph, blobs) = maker.finish(registry);
+        Some(Given::Made(graph, blobs))
+    }
+}
+
+impl Given {
+    /// With all that has kernels there on the GPU.
+    fn compile(&self, costs: &MeasuredCosts, options: CompileOptions) -> Compiled {
+        let mut machine = with(&["cuda"]);
+        let cpu = &mut machine.devices[DeviceId(0)];
+        (cpu.flops_per_s, cpu.bytes_per_s) = (1_000, 1_000);
+        let machine = MachineChoice::Measured(machine, costs.clone());
+        let options = CompileOptions { machine, block: Some(1), ..options };
+        let made = match self {
+            Given::File(path) => compile_file(path, &options),
+            Given::Made(graph, blobs) => compile_graph(graph.clone(), blobs.clone(), &options),
+        };
+        made.unwrap_or_else(|d| panic!("{d}"))
+    }
+
+    /// The GPU's kernels, measured.
+    fn calibrate(&self, options: CompileOptions) -> Calibration {
+        let mut machine = with(&["cuda"]);
+        machine.devices.remove(DeviceId(0));
+        machine.links.clear();
+        let options = CompileOptions { machine: MachineChoice::Given(machine), ..options };
+        let how = CalibrateOptions { budget_ns: CALIBRATION_NS, ..CalibrateOptions::default() };
+        let made = match self {
+            Given::File(path) => calibrate_file(path, &options, &how, &mut |_| {}),
+            Given::Made(graph, blobs) => {
+                calibrate_graph(graph.clone(), blobs.clone(), &options, &how, &mut |_| {})
             }
         };
-        Some(made.unwrap_or_else(|d| panic!("{name}: {d}")))
+        made.unwrap_or_else(|d| panic!("{d}"))
     }
 }
 
@@ -273,18 +313,53 @@ fn floor(rival: &mut Rival, program: &Program, math: Math) -> Option<f64> {
     peak.ok().zip(band.ok()).map(|(p, b)| (flops / p).max(bytes / b))
 }
 
+/// A model's calendar on a device, all of whose stages are at work.
+struct Running<'p> {
+    replay: Box<dyn Replay>,
+    period: u64,
+    /// Seconds that the first periods have taken.
+    first: f64,
+    // What the replay exchanges by goes after it.
+    _player: Player<'p>,
+}
+
+impl<'p> Running<'p> {
+    fn new(device: &Device, program: &'p Program, none: &'p Tokens) -> Self {
+        let plan = &program.plans[PlanId(0)];
+        let mut player = Player::new(program, plan, GPU, none, false);
+        let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+        let (exchange, kept) = (player.exchange(), &mut Kept::default());
+        let replay = device.replay(&Registry::standard(), program, plan, calendar, &exchange, kept);
+        let replay = replay.expect("a replay");
+        let mut this = Self { replay, period: 0, first: 0.0, _player: player };
+        this.first = this.calls(1 + u64::from(plan.stages));
+        this
+    }
+
+    fn calls(&mut self, calls: u64) -> f64 {
+        ours(&mut *self.replay, &mut self.period, calls)
+    }
+}
+
 /// One row.
 fn row(
-    device: &Device,
+    devices: &[Device; 2],
     mut rival: Option<&mut Rival>,
     (name, model): (&str, Model),
     math: Math,
     turns: usize,
 ) {
-    let Some(compiled) = model.compile(name, device, math) else {
+    let mut registry = Registry::standard();
+    registry.set_caps("cuda:0", *devices[0].caps());
+    let Some(given) = model.given(name, &registry) else {
         return println!("{name:<16} {math:>5}  not run: its file is not here");
     };
-    let program = &compiled.program;
+    let options = || CompileOptions { registry: registry.clone(), math, ..Default::default() };
+    let found = given.calibrate(options());
+    let early = found.early.first().is_some_and(EarlyLaunch::pays);
+    let default = given.compile(&MeasuredCosts::default(), options());
+    let chosen = given.compile(&found.costs, options());
+    let program = &chosen.program;
     let plan = &program.plans[PlanId(0)];
     let actors = program.graph.actors.iter_enumerated();
     let elsewhere = actors.filter(|(id, a)| a.role == Role::Compute && plan.placement[*id] != GPU);
@@ -292,25 +367,25 @@ fn row(
         0 => String::new(),
         n => format!("  {n} actors on the CPU"),
     };
-    if let Some(rounding) = &compiled.rounding {
+    if let Some(rounding) = &chosen.rounding {
         more += &format!("  {} rounded", rounding.rounded.len());
     }
-    let none = program.graph.channels.iter().map(|_| vec![]).collect();
-    let mut player = Player::new(program, plan, GPU, &none, false);
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let (exchange, kept) = (player.exchange(), &mut Kept::default());
-    let replay = device.replay(&Registry::standard(), program, plan, calendar, &exchange, kept);
-    let (mut replay, mut period) = (replay.expect("a replay"), 0);
-    let mut ours = |calls| ours(&mut *replay, &mut period, calls);
-    // All stages are at work then.
-    let once = ours(1 + u64::from(plan.stages));
-    let calls = if turns == 1 { 1 } else { ((BUDGET / once) as u64).clamp(1, 1000) };
+    let none = |program: &Program| program.graph.channels.iter().map(|_| vec![]).collect();
+    let (plain_none, best_none): (Tokens, Tokens) = (none(&default.program), none(program));
+    let variants = plan.variants.len();
     let floor = rival.as_deref_mut().and_then(|r| floor(r, program, math));
-    let mut found = Found::default();
+    let mut plain = Running::new(&devices[0], &default.program, &plain_none);
+    let mut best = Running::new(&devices[usize::from(early)], program, &best_none);
+    let calls = if turns == 1 { 1 } else { ((BUDGET / best.first) as u64).clamp(1, 1000) };
+    let (mut found, mut plains) = (Found::default(), Vec::new());
     for _ in 0..turns {
         let question = |how: &str| format!("{name} {math} {how} {calls}");
-        found.turn(ours(calls), rival.as_deref_mut(), &question);
+        plains.push(plain.calls(calls));
+        found.turn(best.calls(calls), rival.as_deref_mut(), &question);
     }
+    let plain = text(median(plains).map(|s| s * 1e6), 1);
+    let launched = if early { ", launched early" } else { "" };
+    more += &format!("  {variants} variants{launched}; default kernels {plain} us");
     found.print(name, math, floor, &more);
 }
 
@@ -318,11 +393,15 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let tiny = words.iter().any(|w| w == "tiny");
     let filter = words.iter().find(|w| *w != "tiny");
-    let device = match Drivers::default().open("cuda", "cuda:0", &Options::default()) {
-        Ok(device) => device,
-        Err(fault) => return println!("not run: {fault}"),
+    let mut drivers = Drivers::default();
+    let mut open = |programmatic| {
+        drivers.open("cuda", "cuda:0", &Options { programmatic, ..Options::default() })
     };
-    println!("{}", device.kind());
+    let devices = match (open(false), open(true)) {
+        (Ok(plain), Ok(early)) => [plain, early],
+        (Err(fault), _) | (_, Err(fault)) => return println!("not run: {fault}"),
+    };
+    println!("{}", devices[0].kind());
     let rival = if tiny { Err("not asked for".to_owned()) } else { Rival::start() };
     let mut rival = match rival {
         Ok((rival, said)) => {
@@ -343,7 +422,7 @@ fn main() {
     for &(name, model) in models.iter().filter(|m| filter.is_none_or(|f| m.0.contains(f.as_str())))
     {
         for math in Math::ALL {
-            row(&device, rival.as_mut(), (name, model), math, turns);
+            row(&devices, rival.as_mut(), (name, model), math, turns);
         }
     }
 }
