@@ -446,6 +446,14 @@ fn kernels_are_assembled_by_request() {
     assert!(holds(&bundle(), object) && !holds(&plain, object));
     let whole = bundle();
     assert_eq!((compile("ptxas", &asked("sm_90")).0, bundle()), (Some(0), whole));
+    // Kernels that are launched early wait themselves.
+    let waits = b"griddepcontrol.wait";
+    assert!(!holds(&bundle(), waits));
+    let early = WITH_CUDA.replace("backend: cuda", "backend: cuda, programmatic: true");
+    std::fs::write(file("early.ron"), early).expect("a file");
+    let asks_early = ["--machine", "early.ron", "--cubin", "sm_90"];
+    assert_eq!(compile("ptxas", &asks_early).0, Some(0));
+    assert!(holds(&bundle(), waits));
     for (ptxas, args, exit, expected) in [
         (
             "ptxas",
