@@ -23,7 +23,11 @@ impl Memory {
     }
 
     fn zeroed(bytes: usize, dtype: DType) -> Self {
-        Self { lines: vec![Line([0; 64]); bytes.div_ceil(64)], bytes, dtype }
+        Self {
+            lines: vec![Line([0; 64]); bytes.div_ceil(64)],
+            bytes,
+            dtype,
+        }
     }
 
     fn as_slice(&self) -> &[u8] {
@@ -36,7 +40,11 @@ impl Memory {
 
     fn port(&mut self) -> RawPort {
         let (bytes, dtype) = (self.bytes, self.dtype);
-        RawPort { ptr: self.lines.as_mut_ptr().cast(), bytes, dtype }
+        RawPort {
+            ptr: self.lines.as_mut_ptr().cast(),
+            bytes,
+            dtype,
+        }
     }
 }
 
@@ -66,7 +74,10 @@ impl Call {
         let outputs = actor.outputs.iter().enumerate();
         let outputs = outputs.filter(|(i, _)| actor.state_of_output(*i as u32).is_none());
         let outputs = outputs.map(|(_, p)| Memory::new(&p.token, n * p.rate));
-        let states = actor.state.iter().filter_map(|s| actor.inputs.get(s.input as usize));
+        let states = actor
+            .state
+            .iter()
+            .filter_map(|s| actor.inputs.get(s.input as usize));
         Self {
             firings,
             inputs: inputs.collect(),
@@ -120,17 +131,22 @@ impl Call {
             let (from, to) = (&self.inputs[i], &mut self.outputs[o]);
             to.as_mut_slice()[at(pair)..][..from.bytes].copy_from_slice(from.as_slice());
         }
-        let kept: Vec<Vec<u8>> =
-            outs.iter().map(|pair| self.inputs[ports(pair).0].as_slice().to_vec()).collect();
+        let kept: Vec<Vec<u8>> = outs
+            .iter()
+            .map(|pair| self.inputs[ports(pair).0].as_slice().to_vec())
+            .collect();
         let result = self.fire(kernel, pairs);
         for pair in &outs {
             let (i, o) = ports(pair);
             let (from, to) = (&self.inputs[i], &mut self.outputs[o]);
             let bytes = to.bytes;
-            to.as_mut_slice().copy_from_slice(&from.as_slice()[at(pair)..][..bytes]);
+            to.as_mut_slice()
+                .copy_from_slice(&from.as_slice()[at(pair)..][..bytes]);
         }
         for (pair, kept) in outs.iter().zip(kept) {
-            self.inputs[ports(pair).0].as_mut_slice().copy_from_slice(&kept);
+            self.inputs[ports(pair).0]
+                .as_mut_slice()
+                .copy_from_slice(&kept);
         }
         result
     }
@@ -145,14 +161,24 @@ impl Call {
         };
         let sides = [&mut self.inputs, &mut self.outputs, &mut self.states];
         self.ports.clear();
-        self.ports.extend(sides.into_iter().flatten().map(Memory::port));
+        self.ports
+            .extend(sides.into_iter().flatten().map(Memory::port));
         for pair in pairs {
-            let (i, o) = (pair.input as usize, self.inputs.len() + pair.output as usize);
-            let (part, whole) =
-                if self.ports[i].bytes <= self.ports[o].bytes { (i, o) } else { (o, i) };
+            let (i, o) = (
+                pair.input as usize,
+                self.inputs.len() + pair.output as usize,
+            );
+            let (part, whole) = if self.ports[i].bytes <= self.ports[o].bytes {
+                (i, o)
+            } else {
+                (o, i)
+            };
             let RawPort { ptr, bytes, .. } = self.ports[whole];
             let at = pair.at_bytes as usize;
-            assert!(at + self.ports[part].bytes <= bytes, "a part beyond its whole");
+            assert!(
+                at + self.ports[part].bytes <= bytes,
+                "a part beyond its whole"
+            );
             self.ports[part].ptr = ptr.wrapping_add(at);
         }
         let scratch = Scratch(self.scratch.lines.as_mut_ptr().cast(), self.scratch.bytes);
@@ -198,7 +224,11 @@ mod tests {
             rate,
             window: rate,
         };
-        let output = |name: &str, rate| OutPort { name: name.into(), token: token.clone(), rate };
+        let output = |name: &str, rate| OutPort {
+            name: name.into(),
+            token: token.clone(),
+            rate,
+        };
         let actor = Actor {
             name: "sum".into(),
             role: Role::Compute,
@@ -206,7 +236,10 @@ mod tests {
             params: Params::new(),
             inputs: vec![input("x", 2), input("s", 1)],
             outputs: vec![output("y", 1), output("s", 1)],
-            state: vec![StatePort { input: 1, output: 1 }],
+            state: vec![StatePort {
+                input: 1,
+                output: 1,
+            }],
             in_place: vec![],
         };
         let mut call = Call::new(&actor, Sum.scratch_bytes(), 3);

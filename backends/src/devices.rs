@@ -51,7 +51,11 @@ pub fn detect_in_teams(n: usize) -> Machine {
 pub fn uniform(n: usize) -> Machine {
     let found = cores();
     let cores: Vec<_> = (0..n).map(|i| found.get(i).copied().flatten()).collect();
-    let all = if n <= found.len() { cores } else { vec![None; n] };
+    let all = if n <= found.len() {
+        cores
+    } else {
+        vec![None; n]
+    };
     machine(&all, memory_bytes() / 4 * 3)
 }
 
@@ -109,7 +113,11 @@ pub fn gpus() -> Result<Vec<Gpu>, String> {
     if drivers == 0 {
         reasons.push("this program was built without the features `cuda` and `vulkan`".to_owned());
     }
-    if gpus.is_empty() && reasons.len() >= drivers { Err(reasons.join("; ")) } else { Ok(gpus) }
+    if gpus.is_empty() && reasons.len() >= drivers {
+        Err(reasons.join("; "))
+    } else {
+        Ok(gpus)
+    }
 }
 
 #[cfg(feature = "vulkan")]
@@ -208,13 +216,18 @@ fn machine(cores: &[Option<u32>], memory_bytes: u64) -> Machine {
     });
     let ids = || (0..cores.len()).map(DeviceId::from);
     let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
-    let links = pairs.filter(|(from, to)| from != to).map(|(from, to)| Link {
-        from,
-        to,
-        bytes_per_s: LINK_BYTES_PER_S,
-        latency_ns: LINK_LATENCY_NS,
-    });
-    Machine { devices: devices.collect(), links: links.collect() }
+    let links = pairs
+        .filter(|(from, to)| from != to)
+        .map(|(from, to)| Link {
+            from,
+            to,
+            bytes_per_s: LINK_BYTES_PER_S,
+            latency_ns: LINK_LATENCY_NS,
+        });
+    Machine {
+        devices: devices.collect(),
+        links: links.collect(),
+    }
 }
 
 /// The OS's numbers of the usable cores, one logical processor for each physical core; `None` if it has none.
@@ -225,7 +238,10 @@ fn cores() -> Vec<Option<u32>> {
         return vec![None; count];
     }
     one_per_core(&allowed, |cpu| {
-        Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?))
+        Some((
+            topology(cpu, "physical_package_id")?,
+            topology(cpu, "core_id")?,
+        ))
     })
     .into_iter()
     .map(Some)
@@ -246,8 +262,13 @@ fn one_per_core(allowed: &[u32], place: impl Fn(u32) -> Option<(i64, i64)>) -> V
 
 #[cfg(target_os = "linux")]
 fn allowed_cpus() -> Vec<u32> {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
-    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).map(|c| c as u32).collect()
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&c| set.is_set(c))
+        .map(|c| c as u32)
+        .collect()
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -292,7 +313,10 @@ mod tests {
 
     #[test]
     fn meminfo() {
-        assert_eq!(total_memory("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
+        assert_eq!(
+            total_memory("MemTotal:       16384 kB\nMemFree: 1 kB\n"),
+            Some(16 << 20)
+        );
         assert_eq!(total_memory("MemFree: 1 kB\n"), None);
         assert_eq!(total_memory("MemTotal: many kB\n"), None);
     }
@@ -305,7 +329,12 @@ mod tests {
         for (from, to) in devices().flat_map(|a| devices().map(move |b| (a, b))) {
             assert_eq!(machine.link(from, to).is_some(), from != to);
         }
-        assert!(machine.devices.iter().all(|d| d.memory_bytes == 1 << 30 && d.backend == "cpu"));
+        assert!(
+            machine
+                .devices
+                .iter()
+                .all(|d| d.memory_bytes == 1 << 30 && d.backend == "cpu")
+        );
         assert_eq!(machine.devices[DeviceId(1)].cores, [3]);
         assert!(machine.devices[DeviceId(2)].cores.is_empty());
     }
@@ -323,7 +352,11 @@ mod tests {
             driver: String::new(),
             api: String::new(),
         };
-        let gpus = [gpu("cuda:0", "a"), gpu("vulkan:0", "b"), gpu("vulkan:1", "a")];
+        let gpus = [
+            gpu("cuda:0", "a"),
+            gpu("vulkan:0", "b"),
+            gpu("vulkan:1", "a"),
+        ];
         let machine = with_gpus(machine(&[None, None], 1), &gpus);
         assert_eq!((machine.devices.len(), machine.links.len()), (4, 12));
         assert_eq!(machine.devices[DeviceId(3)].name, "vulkan:0");

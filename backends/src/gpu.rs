@@ -67,11 +67,17 @@ pub struct Fault {
 
 impl Fault {
     fn new(kind: FaultKind, error: &dyn fmt::Display) -> Self {
-        Self { kind, text: error.to_string() }
+        Self {
+            kind,
+            text: error.to_string(),
+        }
     }
 
     fn unfit(error: &dyn fmt::Display, mend: &str) -> Self {
-        Self { kind: FaultKind::Unfit, text: format!("{error}; {mend}") }
+        Self {
+            kind: FaultKind::Unfit,
+            text: format!("{error}; {mend}"),
+        }
     }
 }
 
@@ -287,18 +293,26 @@ impl Drivers {
                 let load = || vulkan::Instance::load(options.validate);
                 let instance = loaded(&mut self.vulkan, load).map_err(vulkan::OpenError::from)?;
                 let listed = instance.find(name)?;
-                let options =
-                    vulkan::Options { cache: options.cache.clone(), ..Default::default() };
-                Ok(Device::Vulkan(vulkan::Device::open(&instance, &listed, &options)?))
+                let options = vulkan::Options {
+                    cache: options.cache.clone(),
+                    ..Default::default()
+                };
+                Ok(Device::Vulkan(vulkan::Device::open(
+                    &instance, &listed, &options,
+                )?))
             }
             #[cfg(feature = "cuda")]
             "cuda" => {
                 let instance = loaded(&mut self.cuda, cuda::Instance::load);
                 let instance = instance.map_err(cuda::OpenError::from)?;
                 let listed = instance.find(name)?;
-                let options =
-                    cuda::Options { programmatic: options.programmatic, ..Default::default() };
-                Ok(Device::Cuda(cuda::Device::open(&instance, &listed, &options)?))
+                let options = cuda::Options {
+                    programmatic: options.programmatic,
+                    ..Default::default()
+                };
+                Ok(Device::Cuda(cuda::Device::open(
+                    &instance, &listed, &options,
+                )?))
             }
             _ => Err(Fault::unfit(
                 &format!("this program drives no devices of the backend `{backend}`"),
@@ -422,7 +436,10 @@ impl Device {
             #[cfg(feature = "vulkan")]
             Device::Vulkan(_) => String::new(),
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => device.library().map(|l| format!(" {l}")).unwrap_or_default(),
+            Device::Cuda(device) => device
+                .library()
+                .map(|l| format!(" {l}"))
+                .unwrap_or_default(),
         };
         either!(self, device => {
             let listed = device.listed();
@@ -441,12 +458,15 @@ impl Device {
             let placed = plan.placement.iter_enumerated();
             let devices = &program.machine.devices;
             let here = placed.filter(|(_, device)| devices[**device].backend == self.backend());
-            here.map(|(actor, _)| (actor, plan.variant(actor))).collect::<Vec<_>>()
+            here.map(|(actor, _)| (actor, plan.variant(actor)))
+                .collect::<Vec<_>>()
         };
         let actors: BTreeSet<_> = program.plans.iter().flat_map(there).collect();
         let lower = |(id, variant)| {
             let actor: &Actor = &program.graph.actors[id];
-            registry.lower_in(actor, &program.blobs, self.caps(), variant).ok()
+            registry
+                .lower_in(actor, &program.blobs, self.caps(), variant)
+                .ok()
         };
         let plans: Vec<KernelPlan> = actors.into_iter().filter_map(lower).collect();
         for plan in &plans {
@@ -481,11 +501,13 @@ impl Device {
         let mut products = plan.products();
         match self {
             #[cfg(feature = "vulkan")]
-            Device::Vulkan(_) => Ok(products.next().map(|_| crate::kernels::library::elsewhere())),
+            Device::Vulkan(_) => Ok(products
+                .next()
+                .map(|_| crate::kernels::library::elsewhere())),
             #[cfg(feature = "cuda")]
-            Device::Cuda(device) => {
-                Ok(products.find_map(|p| device.refuses(p).transpose()).transpose()?)
-            }
+            Device::Cuda(device) => Ok(products
+                .find_map(|p| device.refuses(p).transpose())
+                .transpose()?),
         }
     }
 
@@ -580,15 +602,48 @@ mod tests {
     fn faults_are_sorted_by_what_is_to_be_done() {
         use cuda::{Code, Site};
         for (fault, kind) in [
-            (cuda::Fault::Lost { site: Site::Query, code: Code(700) }, FaultKind::Lost),
-            (cuda::Fault::Lost { site: Site::Query, code: Code(214) }, FaultKind::Broken),
-            (cuda::Fault::Hung { value: 1, waited_ms: 2 }, FaultKind::Lost),
             (
-                cuda::Fault::OutOfMemory { site: Site::Alloc, wanted: String::new() },
+                cuda::Fault::Lost {
+                    site: Site::Query,
+                    code: Code(700),
+                },
+                FaultKind::Lost,
+            ),
+            (
+                cuda::Fault::Lost {
+                    site: Site::Query,
+                    code: Code(214),
+                },
+                FaultKind::Broken,
+            ),
+            (
+                cuda::Fault::Hung {
+                    value: 1,
+                    waited_ms: 2,
+                },
+                FaultKind::Lost,
+            ),
+            (
+                cuda::Fault::OutOfMemory {
+                    site: Site::Alloc,
+                    wanted: String::new(),
+                },
                 FaultKind::Memory,
             ),
-            (cuda::Fault::Other { site: Site::Load, code: Code(222) }, FaultKind::Unfit),
-            (cuda::Fault::Other { site: Site::Copy, code: Code(1) }, FaultKind::Failed),
+            (
+                cuda::Fault::Other {
+                    site: Site::Load,
+                    code: Code(222),
+                },
+                FaultKind::Unfit,
+            ),
+            (
+                cuda::Fault::Other {
+                    site: Site::Copy,
+                    code: Code(1),
+                },
+                FaultKind::Failed,
+            ),
         ] {
             let text = fault.to_string();
             assert_eq!(Fault::from(fault), Fault { kind, text });
@@ -602,6 +657,9 @@ mod tests {
         let fault = Drivers::default().open("tpu", "tpu:0", &Options::default());
         let fault = fault.expect_err("nobody drives it");
         assert_eq!(fault.kind, FaultKind::Unfit);
-        assert!(fault.text.contains("`tpu`") && fault.text.contains("zbmdc devices"), "{fault}");
+        assert!(
+            fault.text.contains("`tpu`") && fault.text.contains("zbmdc devices"),
+            "{fault}"
+        );
     }
 }

@@ -262,11 +262,17 @@ impl Interpreter {
         let joined = graph.port_channels();
         let mut nodes = TiVec::with_capacity(graph.actors.len());
         for (id, actor) in graph.actors.iter_enumerated() {
-            let open =
-                |side, port| InterpretError::OpenPort { actor: actor.name.clone(), side, port };
+            let open = |side, port| InterpretError::OpenPort {
+                actor: actor.name.clone(),
+                side,
+                port,
+            };
             let kernel = match actor.role {
                 Role::Compute => Some(registry.kernel(actor, blobs).map_err(|source| {
-                    InterpretError::Kernel { actor: actor.name.clone(), source }
+                    InterpretError::Kernel {
+                        actor: actor.name.clone(),
+                        source,
+                    }
                 })?),
                 Role::Source | Role::Sink => None,
             };
@@ -296,19 +302,30 @@ impl Interpreter {
                     continue;
                 }
                 let channel = joined.outputs[id][o].ok_or_else(|| open("output", o))?;
-                node.outputs.push(OutputPort { channel, rate: port.rate });
+                node.outputs.push(OutputPort {
+                    channel,
+                    rate: port.rate,
+                });
             }
             for state in &actor.state {
                 let port = state.output as usize;
-                node.states.push(joined.outputs[id][port].ok_or_else(|| open("output", port))?);
+                node.states
+                    .push(joined.outputs[id][port].ok_or_else(|| open("output", port))?);
             }
             nodes.push(node);
         }
-        let scratch =
-            nodes.iter().filter_map(|n| n.kernel.as_ref()).map(|k| k.scratch_bytes()).max();
+        let scratch = nodes
+            .iter()
+            .filter_map(|n| n.kernel.as_ref())
+            .map(|k| k.scratch_bytes())
+            .max();
         let initial = State::initial(graph);
-        let streams =
-            graph.channels.iter().zip(&initial.channels).map(|(c, t)| Stream::new(c, t)).collect();
+        let streams = graph
+            .channels
+            .iter()
+            .zip(&initial.channels)
+            .map(|(c, t)| Stream::new(c, t))
+            .collect();
         Ok(Self {
             nodes,
             streams,
@@ -327,7 +344,11 @@ impl Interpreter {
         for (channel, &needed) in self.history_bytes.iter_enumerated() {
             let found = state.channels.get(channel).map_or(0, Vec::len);
             if found != needed {
-                return Err(InterpretError::StateMismatch { channel, found, needed });
+                return Err(InterpretError::StateMismatch {
+                    channel,
+                    found,
+                    needed,
+                });
             }
         }
         for (stream, tokens) in self.streams.iter_mut().zip(&state.channels) {
@@ -366,7 +387,9 @@ impl Interpreter {
             }
             let bytes = inputs
                 .get(&node.name)
-                .ok_or_else(|| InterpretError::NoInput { source_name: node.name.clone() })?;
+                .ok_or_else(|| InterpretError::NoInput {
+                    source_name: node.name.clone(),
+                })?;
             let port = &node.outputs[0];
             let need = node.firings * port.rate * self.streams[port.channel].token_bytes as u64;
             let whole = bytes.len() as u64 / need.max(1);
@@ -407,10 +430,17 @@ impl Interpreter {
             };
             wake(actor);
             for port in &self.nodes[actor].outputs {
-                self.streams[port.channel].readers.iter().copied().for_each(&mut wake);
+                self.streams[port.channel]
+                    .readers
+                    .iter()
+                    .copied()
+                    .for_each(&mut wake);
             }
         }
-        let mut waiting = left.iter_enumerated().filter(|(_, l)| **l > 0).map(|(a, _)| a);
+        let mut waiting = left
+            .iter_enumerated()
+            .filter(|(_, l)| **l > 0)
+            .map(|(a, _)| a);
         if let Some(first) = waiting.next() {
             return Err(InterpretError::Deadlock {
                 iteration,
@@ -437,7 +467,13 @@ impl Interpreter {
         sink: &mut Vec<u8>,
         ports: &mut Vec<RawPort>,
     ) -> Result<(), InterpretError> {
-        let Self { nodes, streams, scratch, consumed, .. } = self;
+        let Self {
+            nodes,
+            streams,
+            scratch,
+            consumed,
+            ..
+        } = self;
         let node = &nodes[actor];
         for port in &node.outputs {
             let stream = &mut streams[port.channel];
@@ -472,7 +508,11 @@ impl Interpreter {
         feeds: &TiVec<ActorId, &[u8]>,
         sinks: TiVec<ActorId, Vec<u8>>,
     ) -> Outcome {
-        let with_role = |role| self.nodes.iter_enumerated().filter(move |(_, n)| n.role == role);
+        let with_role = |role| {
+            self.nodes
+                .iter_enumerated()
+                .filter(move |(_, n)| n.role == role)
+        };
         let mut outputs = BTreeMap::new();
         for ((_, node), bytes) in self.nodes.iter_enumerated().zip(sinks) {
             if node.role == Role::Sink {
@@ -510,20 +550,32 @@ fn fire_kernel(
         let at = stream.byte_at(stream.next[port.reader]);
         let bytes = port.window as usize * stream.token_bytes;
         let ptr = stream.queue.base().wrapping_add(at);
-        ports.push(RawPort { ptr, bytes, dtype: stream.dtype });
+        ports.push(RawPort {
+            ptr,
+            bytes,
+            dtype: stream.dtype,
+        });
     }
     for port in &node.outputs {
         let stream = &mut streams[port.channel];
         let bytes = port.rate as usize * stream.token_bytes;
         let at = stream.queue.end - bytes;
         let ptr = stream.queue.base().wrapping_add(at);
-        ports.push(RawPort { ptr, bytes, dtype: stream.dtype });
+        ports.push(RawPort {
+            ptr,
+            bytes,
+            dtype: stream.dtype,
+        });
     }
     for &channel in &node.states {
         let stream = &mut streams[channel];
         let (at, bytes) = (stream.queue.start, stream.token_bytes);
         let ptr = stream.queue.base().wrapping_add(at);
-        ports.push(RawPort { ptr, bytes, dtype: stream.dtype });
+        ports.push(RawPort {
+            ptr,
+            bytes,
+            dtype: stream.dtype,
+        });
     }
     let shape = node.shape();
     // `new` sized the scratch for the hungriest kernel.
@@ -534,7 +586,10 @@ fn fire_kernel(
     // no input overlaps an output. Queue starts are multiples of the token size in 8-aligned memory, so every element
     // is aligned.
     let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
-    kernel.fire(&mut io).map_err(|fault| InterpretError::Fault { actor: node.name.clone(), fault })
+    kernel.fire(&mut io).map_err(|fault| InterpretError::Fault {
+        actor: node.name.clone(),
+        fault,
+    })
 }
 
 fn fire_stream(

@@ -121,7 +121,13 @@ impl<'a> Io<'a> {
     /// be valid, initialised and aligned to 64 bytes.
     #[inline(always)]
     pub unsafe fn new(shape: &'a Shape, ports: *const RawPort, scratch: &'a Scratch) -> Self {
-        Self { shape, ports, scratch, taken: 0, memory: PhantomData }
+        Self {
+            shape,
+            ports,
+            scratch,
+            taken: 0,
+            memory: PhantomData,
+        }
     }
 
     /// Number of consecutive firings to run, at least 1.
@@ -219,8 +225,15 @@ impl<'a> Io<'a> {
     /// If there is no such input, it has no such bytes, or an output is written over them.
     pub fn part_bytes(&self, index: usize, range: std::ops::Range<usize>) -> &'a [u8] {
         let port = self.port(0, self.shape.inputs, index);
-        assert!(range.start <= range.end && range.end <= port.bytes, "bytes beyond input {index}");
-        let part = RawPort { ptr: port.ptr.wrapping_add(range.start), bytes: range.len(), ..port };
+        assert!(
+            range.start <= range.end && range.end <= port.bytes,
+            "bytes beyond input {index}"
+        );
+        let part = RawPort {
+            ptr: port.ptr.wrapping_add(range.start),
+            bytes: range.len(),
+            ..port
+        };
         self.check_apart(index, part);
         // SAFETY: as in `input_bytes`; the part lies within the port.
         unsafe { std::slice::from_raw_parts(part.ptr, part.bytes) }
@@ -286,7 +299,10 @@ impl<'a> Io<'a> {
     /// Port `index` of the `count` ports of one kind that begin at `first`.
     #[inline]
     fn port(&self, first: usize, count: u16, index: usize) -> RawPort {
-        assert!(index < usize::from(count), "port {index} of {count} asked for");
+        assert!(
+            index < usize::from(count),
+            "port {index} of {count} asked for"
+        );
         // SAFETY: `new` promises `shape.total()` ports in a row; `index` was just checked against its kind's.
         unsafe { *self.ports.add(first + index) }
     }
@@ -328,7 +344,13 @@ mod tests {
             dtype: DType::F32,
         };
         let ports = [port(0, 6), port(2, 6), port(16, 4), port(32, 1)];
-        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 1, over: false };
+        let shape = Shape {
+            firings: 4,
+            inputs: 2,
+            outputs: 1,
+            states: 1,
+            over: false,
+        };
         assert_eq!(shape.total(), ports.len());
         let scratch = Scratch(base.wrapping_add(4 * 48), 32);
         // SAFETY: all ports and the scratch lie in `memory`, which only this call touches; what is written is disjoint
@@ -344,7 +366,10 @@ mod tests {
             let (a, b) = (io.input::<f32>(0), io.input::<f32>(1));
             let (y, s) = (io.output::<f32>(0), io.state::<f32>(0));
             let scratch = io.scratch::<f32>();
-            assert_eq!((a.len(), b.len(), y.len(), s.len(), scratch.len()), (6, 6, 4, 1, 8));
+            assert_eq!(
+                (a.len(), b.len(), y.len(), s.len(), scratch.len()),
+                (6, 6, 4, 1, 8)
+            );
             for (((y, a), b), t) in y.iter_mut().zip(a).zip(b).zip(scratch) {
                 *t = a + b;
                 s[0] += *t;
@@ -370,15 +395,34 @@ mod tests {
     fn an_input_under_an_output_is_seen_through_the_output_only() {
         let mut memory = Memory(std::array::from_fn(|i| i as f32));
         let ptr = memory.0.as_mut_ptr().cast::<u8>();
-        let port = RawPort { ptr, bytes: 16, dtype: DType::F32 };
-        let other = RawPort { ptr: ptr.wrapping_add(64), ..port };
+        let port = RawPort {
+            ptr,
+            bytes: 16,
+            dtype: DType::F32,
+        };
+        let other = RawPort {
+            ptr: ptr.wrapping_add(64),
+            ..port
+        };
         let ports = [other, port, port];
-        let shape = Shape { firings: 4, inputs: 2, outputs: 1, states: 0, over: true };
+        let shape = Shape {
+            firings: 4,
+            inputs: 2,
+            outputs: 1,
+            states: 0,
+            over: true,
+        };
         let scratch = Scratch(ptr, 0);
         // SAFETY: all ports lie in `memory`, which only this call touches; the last two are one, as the shape says.
         let mut io = unsafe { Io::new(&shape, ports.as_ptr(), &scratch) };
-        assert_eq!((io.over(0), io.shares(0, 0), io.shares(1, 0)), (Some(1), false, true));
-        for input in [|io: &Io<'_>| _ = io.input::<f32>(1), |io: &Io<'_>| _ = io.input_bytes(1)] {
+        assert_eq!(
+            (io.over(0), io.shares(0, 0), io.shares(1, 0)),
+            (Some(1), false, true)
+        );
+        for input in [
+            |io: &Io<'_>| _ = io.input::<f32>(1),
+            |io: &Io<'_>| _ = io.input_bytes(1),
+        ] {
             let asked = std::panic::AssertUnwindSafe(|| input(&io));
             assert!(std::panic::catch_unwind(asked).is_err());
         }
@@ -391,10 +435,20 @@ mod tests {
     fn of_an_input_with_an_output_over_a_part_the_rest_can_be_read() {
         let mut memory = Memory(std::array::from_fn(|i| i as f32));
         let ptr = memory.0.as_mut_ptr().cast::<u8>();
-        let port = |at, bytes| RawPort { ptr: ptr.wrapping_add(at), bytes, dtype: DType::F32 };
+        let port = |at, bytes| RawPort {
+            ptr: ptr.wrapping_add(at),
+            bytes,
+            dtype: DType::F32,
+        };
         // Eight elements, of which one output has the second half and the other is elsewhere.
         let ports = [port(0, 32), port(16, 16), port(64, 16)];
-        let shape = Shape { firings: 1, inputs: 1, outputs: 2, states: 0, over: true };
+        let shape = Shape {
+            firings: 1,
+            inputs: 1,
+            outputs: 2,
+            states: 0,
+            over: true,
+        };
         let scratch = Scratch(ptr, 0);
         // SAFETY: all ports lie in `memory`, which only this call touches; outputs are disjoint, and the shape says
         // that one lies over the input.
@@ -406,7 +460,10 @@ mod tests {
         }
         io.output_bytes(1).copy_from_slice(io.part_bytes(0, 0..16));
         io.output::<f32>(0)[0] += 0.5;
-        assert_eq!((memory.0[4], &memory.0[16..20]), (4.5, &[0.0, 1.0, 2.0, 3.0][..]));
+        assert_eq!(
+            (memory.0[4], &memory.0[16..20]),
+            (4.5, &[0.0, 1.0, 2.0, 3.0][..])
+        );
     }
 
     #[test]

@@ -14,7 +14,10 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 
 #[inline(always)]
 fn horner<const FMA: bool, const N: usize>(z: f32, coefficients: [f32; N]) -> f32 {
-    coefficients.into_iter().skip(1).fold(coefficients[0], |sum, c| fma::<FMA>(sum, z, c))
+    coefficients
+        .into_iter()
+        .skip(1)
+        .fold(coefficients[0], |sum, c| fma::<FMA>(sum, z, c))
 }
 
 /// e^x.
@@ -26,7 +29,14 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     let r = fma::<FMA>(n, -LN2_LOW, fma::<FMA>(n, -LN2_HIGH, x));
     let p = horner::<FMA, 6>(
         r,
-        [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5],
+        [
+            1.987_569_1e-4,
+            1.398_199_9e-3,
+            8.333_452e-3,
+            4.166_579_6e-2,
+            0.166_666_65,
+            0.5,
+        ],
     );
     let y = fma::<FMA>(p, r * r, r) + 1.0;
     // 2^n in two factors: n reaches beyond the exponents of normal numbers.
@@ -74,8 +84,11 @@ pub(crate) fn ln<const FMA: bool>(x: f32) -> f32 {
 #[inline(always)]
 fn sin_cos_reduced<const FMA: bool>(r: f32, quadrant: i32) -> (f32, f32) {
     let z = r * r;
-    let s =
-        fma::<FMA>(horner::<FMA, 3>(z, [-1.951_529_6e-4, 8.332_161e-3, -0.166_666_55]) * z, r, r);
+    let s = fma::<FMA>(
+        horner::<FMA, 3>(z, [-1.951_529_6e-4, 8.332_161e-3, -0.166_666_55]) * z,
+        r,
+        r,
+    );
     let c = fma::<FMA>(
         horner::<FMA, 3>(z, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]) * z,
         z,
@@ -85,7 +98,10 @@ fn sin_cos_reduced<const FMA: bool>(r: f32, quadrant: i32) -> (f32, f32) {
     let (sin, cos) = (if swap { c } else { s }, if swap { s } else { c });
     let sin_sign = ((quadrant & 2) as u32) << 30;
     let cos_sign = ((quadrant.wrapping_add(1) & 2) as u32) << 30;
-    (f32::from_bits(sin.to_bits() ^ sin_sign), f32::from_bits(cos.to_bits() ^ cos_sign))
+    (
+        f32::from_bits(sin.to_bits() ^ sin_sign),
+        f32::from_bits(cos.to_bits() ^ cos_sign),
+    )
 }
 
 /// Sine and cosine. Exact to the last places for |x| up to 10^6; beyond, the reduction loses bits slowly, and from
@@ -126,9 +142,16 @@ pub(crate) fn atan2<const FMA: bool>(y: f32, x: f32) -> f32 {
     let origin = large == 0.0 && small == 0.0;
     let t = if origin || corner { 0.0 } else { t };
     let z = t * t;
-    let p = horner::<FMA, 4>(z, [8.053_744_5e-2, -0.138_776_86, 0.199_777_1, -0.333_329_5]);
+    let p = horner::<FMA, 4>(
+        z,
+        [8.053_744_5e-2, -0.138_776_86, 0.199_777_1, -0.333_329_5],
+    );
     let a = fma::<FMA>(p * z, t, t) + if diagonal { FRAC_PI_4 } else { 0.0 };
-    let a = if !flat && large != 0.0 { FRAC_PI_2 - a } else { a };
+    let a = if !flat && large != 0.0 {
+        FRAC_PI_2 - a
+    } else {
+        a
+    };
     let a = if x.is_sign_negative() { PI - a } else { a };
     a.copysign(y)
 }
@@ -140,7 +163,13 @@ pub(crate) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let z = x * x;
     let p = horner::<FMA, 5>(
         z,
-        [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 0.133_314_42, -0.333_332_8],
+        [
+            -5.704_988_7e-3,
+            2.063_908_8e-2,
+            -5.373_971_6e-2,
+            0.133_314_42,
+            -0.333_332_8,
+        ],
     );
     let near = fma::<FMA>(p * z, x, x);
     let far = (1.0 - 2.0 / (exp::<FMA>(a + a) + 1.0)).copysign(x);
@@ -157,12 +186,16 @@ mod tests {
         if got.to_bits() == narrow.to_bits() || (got.is_nan() && narrow.is_nan()) {
             return 0.0;
         }
-        let unit = f64::from(f32::from_bits(narrow.abs().to_bits().max(0x0080_0000) & 0x7f80_0000));
+        let unit = f64::from(f32::from_bits(
+            narrow.abs().to_bits().max(0x0080_0000) & 0x7f80_0000,
+        ));
         (f64::from(got) - want).abs() / (unit * f64::from(f32::EPSILON))
     }
 
     fn worst(points: impl Iterator<Item = f32>, got: fn(f32) -> f32, want: fn(f64) -> f64) -> f64 {
-        points.map(|x| ulps(got(x), want(f64::from(x)))).fold(0.0, f64::max)
+        points
+            .map(|x| ulps(got(x), want(f64::from(x))))
+            .fold(0.0, f64::max)
     }
 
     fn grid(low: f32, high: f32) -> impl Iterator<Item = f32> {
@@ -174,11 +207,24 @@ mod tests {
         fn check<const FMA: bool>() {
             let cases: [(&str, f64); 5] = [
                 ("exp", worst(grid(-86.0, 88.5), exp::<FMA>, f64::exp)),
-                ("ln", worst(grid(1e-30, 40.0).chain(grid(1e-40, 1e-37)), ln::<FMA>, f64::ln)),
+                (
+                    "ln",
+                    worst(
+                        grid(1e-30, 40.0).chain(grid(1e-40, 1e-37)),
+                        ln::<FMA>,
+                        f64::ln,
+                    ),
+                ),
                 ("tanh", worst(grid(-12.0, 12.0), tanh::<FMA>, f64::tanh)),
                 // Near the zeros of the sine only the absolute error is bounded.
-                ("sin", worst(grid(0.1, 3.0), |x| sin_cos::<FMA>(x).0, f64::sin)),
-                ("cos", worst(grid(-1.4, 1.4), |x| sin_cos::<FMA>(x).1, f64::cos)),
+                (
+                    "sin",
+                    worst(grid(0.1, 3.0), |x| sin_cos::<FMA>(x).0, f64::sin),
+                ),
+                (
+                    "cos",
+                    worst(grid(-1.4, 1.4), |x| sin_cos::<FMA>(x).1, f64::cos),
+                ),
             ];
             for (name, error) in cases {
                 assert!(error < 3.0, "{name}: {error} ulp, fma {FMA}");
@@ -202,7 +248,10 @@ mod tests {
         for &y in &values {
             for &x in &values {
                 let want = f64::from(y).atan2(f64::from(x));
-                assert!((f64::from(atan2::<true>(y, x)) - want).abs() < 5e-7, "atan2({y}, {x})");
+                assert!(
+                    (f64::from(atan2::<true>(y, x)) - want).abs() < 5e-7,
+                    "atan2({y}, {x})"
+                );
             }
         }
         for x in [1.0, 0.0, f32::INFINITY, f32::NEG_INFINITY] {

@@ -76,7 +76,9 @@ impl ResolveCx<'_> {
         self.types
             .get(port)
             .or_else(|| if first { self.types.get("") } else { None })
-            .ok_or_else(|| OpError::NeedInput { port: port.to_owned() })
+            .ok_or_else(|| OpError::NeedInput {
+                port: port.to_owned(),
+            })
     }
 }
 
@@ -143,7 +145,10 @@ impl Packing {
         let shape = self.shape.iter().map(|d| Value::Int((*d).into())).collect();
         let kept = Value::List(vec![tensor, Value::List(shape)]);
         params.remove(&self.operand);
-        params.insert("packed".to_owned(), Value::Map([(self.operand.clone(), kept)].into()));
+        params.insert(
+            "packed".to_owned(),
+            Value::Map([(self.operand.clone(), kept)].into()),
+        );
     }
 }
 
@@ -239,10 +244,25 @@ pub trait Op: Send + Sync {
 
 /// Bytes of all windows and outputs, and one operation for each output element.
 pub fn default_work(actor: &Actor) -> Work {
-    let read: f64 = actor.inputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64).sum();
-    let written: f64 = actor.outputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64).sum();
-    let flops = actor.outputs.iter().map(|p| p.rate as f64 * p.token.elements() as f64).sum();
-    Work { flops, bytes: read + written }
+    let read: f64 = actor
+        .inputs
+        .iter()
+        .map(|p| p.rate as f64 * p.token.bytes() as f64)
+        .sum();
+    let written: f64 = actor
+        .outputs
+        .iter()
+        .map(|p| p.rate as f64 * p.token.bytes() as f64)
+        .sum();
+    let flops = actor
+        .outputs
+        .iter()
+        .map(|p| p.rate as f64 * p.token.elements() as f64)
+        .sum();
+    Work {
+        flops,
+        bytes: read + written,
+    }
 }
 
 /// A custom actor: Rust code of the embedding program, used in models as
@@ -291,7 +311,11 @@ impl std::fmt::Debug for Registry {
 impl Registry {
     /// A catalogue without any op.
     pub fn empty() -> Self {
-        Self { ops: BTreeMap::new(), custom: BTreeMap::new(), gpus: BTreeMap::new() }
+        Self {
+            ops: BTreeMap::new(),
+            custom: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+        }
     }
 
     /// Adds an op; one of the same name is replaced.
@@ -307,7 +331,11 @@ impl Registry {
 
     /// What a GPU can do, as far as it is known.
     pub fn caps(&self, device: &Device) -> &Caps {
-        let common = if device.backend == "cuda" { &Caps::CUDA } else { &Caps::COMMON };
+        let common = if device.backend == "cuda" {
+            &Caps::CUDA
+        } else {
+            &Caps::COMMON
+        };
         self.gpus.get(&device.name).unwrap_or(common)
     }
 
@@ -356,10 +384,14 @@ impl Registry {
         actor: &Actor,
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
-        let op = self.op(&actor.op).ok_or_else(|| self.unknown_op(&actor.op))?;
+        let op = self
+            .op(&actor.op)
+            .ok_or_else(|| self.unknown_op(&actor.op))?;
         self.check_in_place(actor, blobs)?;
         if op.name() == custom::NAME {
-            return self.custom_for(actor, blobs).map(|made| made as Arc<dyn Kernel>);
+            return self
+                .custom_for(actor, blobs)
+                .map(|made| made as Arc<dyn Kernel>);
         }
         op.kernel(actor, blobs)
     }
@@ -367,7 +399,9 @@ impl Registry {
     /// Names of the variants of the actor's CPU kernel, the default first; none where there is but one. All give the
     /// same bits, so that calibration may choose.
     pub fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
-        self.op(&actor.op).map(|op| op.variants(actor, blobs)).unwrap_or_default()
+        self.op(&actor.op)
+            .map(|op| op.variants(actor, blobs))
+            .unwrap_or_default()
     }
 
     /// Like [`Self::kernel`], in the variant of that name; the default one without.
@@ -380,8 +414,12 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
         variant: Option<&str>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
-        let Some(name) = variant else { return self.kernel(actor, blobs) };
-        let op = self.op(&actor.op).ok_or_else(|| self.unknown_op(&actor.op))?;
+        let Some(name) = variant else {
+            return self.kernel(actor, blobs);
+        };
+        let op = self
+            .op(&actor.op)
+            .ok_or_else(|| self.unknown_op(&actor.op))?;
         self.check_in_place(actor, blobs)?;
         let known = op.variants(actor, blobs);
         match known.iter().position(|known| *known == name) {
@@ -391,7 +429,11 @@ impl Registry {
                     "actor `{}` is to run variant `{name}` of op `{}`, which has {}",
                     actor.name,
                     actor.op,
-                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                    if known.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        known.join(", ")
+                    }
                 ),
                 help: "the program was made by another version: compile the model again".to_owned(),
             }),
@@ -400,9 +442,14 @@ impl Registry {
 
     /// Outputs that the actor's CPU kernel may write over inputs: what a compiler puts into [`Actor::in_place`].
     pub fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        let Some(op) = self.op(&actor.op) else { return Vec::new() };
+        let Some(op) = self.op(&actor.op) else {
+            return Vec::new();
+        };
         let mut pairs = match op.name() == custom::NAME {
-            true => self.custom_for(actor, blobs).map(|made| made.in_place()).unwrap_or_default(),
+            true => self
+                .custom_for(actor, blobs)
+                .map(|made| made.in_place())
+                .unwrap_or_default(),
             false => op.in_place(actor, blobs),
         };
         pairs.retain(|pair| fits(actor, pair));
@@ -415,7 +462,9 @@ impl Registry {
             return Ok(());
         }
         let known = self.in_place(actor, blobs);
-        let Some(pair) = actor.in_place.iter().find(|p| !known.contains(p)) else { return Ok(()) };
+        let Some(pair) = actor.in_place.iter().find(|p| !known.contains(p)) else {
+            return Ok(());
+        };
         Err(OpError::Other {
             message: format!(
                 "actor `{}` is to write output {} over input {} like that, which op `{}` does not do",
@@ -447,7 +496,9 @@ impl Registry {
         caps: &Caps,
         variant: Option<&str>,
     ) -> Result<KernelPlan, String> {
-        let op = self.op(&actor.op).ok_or_else(|| "the op is unknown".to_owned())?;
+        let op = self
+            .op(&actor.op)
+            .ok_or_else(|| "the op is unknown".to_owned())?;
         let mut plain = None;
         if caps.capability.is_none() && actor.params.contains_key(Math::PARAM) {
             plain.insert(actor.clone()).params.remove(Math::PARAM);
@@ -456,10 +507,17 @@ impl Registry {
         let mut plan = op.lower(actor, blobs)?;
         if let Some(name) = variant {
             let known = plan.variants();
-            let index = known.iter().position(|known| *known == name).ok_or_else(|| {
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                format!("there is no variant `{name}` of it, but {known}")
-            })?;
+            let index = known
+                .iter()
+                .position(|known| *known == name)
+                .ok_or_else(|| {
+                    let known = if known.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        known.join(", ")
+                    };
+                    format!("there is no variant `{name}` of it, but {known}")
+                })?;
             if index > 0 {
                 plan = op.lower_in(actor, blobs, index)?;
             }
@@ -498,7 +556,10 @@ impl Registry {
         }
         let roofline = |work: Work| roofline(work, device);
         if actor.role != zbmd_ir::Role::Compute {
-            let work = Work { flops: 0.0, ..default_work(actor) };
+            let work = Work {
+                flops: 0.0,
+                ..default_work(actor)
+            };
             return Some(ActorCost {
                 call_ps: CALL_PS,
                 firing_ps: roofline(work),
@@ -506,14 +567,22 @@ impl Registry {
             });
         }
         let op = self.op(&actor.op)?;
-        let firing_ps = match actor.params.get("cost_ns").and_then(zbmd_ir::Value::as_float) {
+        let firing_ps = match actor
+            .params
+            .get("cost_ns")
+            .and_then(zbmd_ir::Value::as_float)
+        {
             Some(ns) if op.name() == custom::NAME => (ns * 1e3).max(1.0) as u64,
             _ if op.name() == custom::NAME => roofline(self.custom_work(actor)),
             _ => roofline(op.work(actor, blobs)),
         };
         let kernel = self.kernel(actor, blobs);
         let scratch_bytes = kernel.map(|k| k.scratch_bytes() as u64).unwrap_or(0);
-        Some(ActorCost { call_ps: CALL_PS, firing_ps, scratch_bytes })
+        Some(ActorCost {
+            call_ps: CALL_PS,
+            firing_ps,
+            scratch_bytes,
+        })
     }
 }
 
@@ -549,8 +618,10 @@ fn fits(actor: &Actor, pair: &InPlace) -> bool {
     input.zip(output).is_some_and(|(input, output)| {
         let read = input.rate.saturating_mul(input.token.bytes());
         let written = output.rate.saturating_mul(output.token.bytes());
-        let fits =
-            pair.at_bytes.checked_add(read.min(written)).is_some_and(|e| e <= read.max(written));
+        let fits = pair
+            .at_bytes
+            .checked_add(read.min(written))
+            .is_some_and(|e| e <= read.max(written));
         stateless && input.window == input.rate && fits
     })
 }

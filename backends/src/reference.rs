@@ -64,12 +64,15 @@ pub(crate) fn dft(x: &[C], sign: f64) -> Vec<C> {
 /// y[k] = Σ conj(t[i]) x[k − (len − 1) + i].
 pub(crate) fn correlate(x: &[C], template: &[C]) -> Vec<C> {
     let at = |k: usize| {
-        template.iter().enumerate().fold((0.0, 0.0), |sum, (i, &(re, im))| {
-            match (k + i).checked_sub(template.len() - 1) {
-                Some(n) => add(sum, mul((re, -im), x[n])),
-                None => sum,
-            }
-        })
+        template
+            .iter()
+            .enumerate()
+            .fold((0.0, 0.0), |sum, (i, &(re, im))| {
+                match (k + i).checked_sub(template.len() - 1) {
+                    Some(n) => add(sum, mul((re, -im), x[n])),
+                    None => sum,
+                }
+            })
     };
     (0..x.len()).map(at).collect()
 }
@@ -79,13 +82,17 @@ pub(crate) fn discriminate(x: &[C], gain: f64) -> Vec<f64> {
         let (re, im) = if n == 0 { (0.0, 0.0) } else { x[n - 1] };
         mul(x[n], (re, -im))
     };
-    (0..x.len()).map(|n| turn(n).1.atan2(turn(n).0) * gain).collect()
+    (0..x.len())
+        .map(|n| turn(n).1.atan2(turn(n).0) * gain)
+        .collect()
 }
 
 /// Rows times columns.
 pub(crate) fn matmul(a: &[C], b: &[C], m: usize, k: usize, n: usize) -> Vec<C> {
     let cell = |i: usize, j: usize| {
-        (0..k).fold((0.0, 0.0), |sum, l| add(sum, mul(a[i * k + l], b[l * n + j])))
+        (0..k).fold((0.0, 0.0), |sum, l| {
+            add(sum, mul(a[i * k + l], b[l * n + j]))
+        })
     };
     (0..m * n).map(|c| cell(c / n, c % n)).collect()
 }

@@ -133,7 +133,9 @@ impl<const FMA: bool> Vector for Plain<FMA> {
 
     #[inline(always)]
     fn add_product(self, a: Self, b: Self) -> Self {
-        Self(std::array::from_fn(|l| fma::<FMA>(a.0[l], b.0[l], self.0[l])))
+        Self(std::array::from_fn(|l| {
+            fma::<FMA>(a.0[l], b.0[l], self.0[l])
+        }))
     }
 
     #[inline(always)]
@@ -197,8 +199,10 @@ mod avx {
         fn sum_pairs(self) -> (f32, f32) {
             // SAFETY: see above.
             unsafe {
-                let four =
-                    _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+                let four = _mm_add_ps(
+                    _mm256_castps256_ps128(self.0),
+                    _mm256_extractf128_ps::<1>(self.0),
+                );
                 let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
                 (_mm_cvtss_f32(two), _mm_cvtss_f32(_mm_movehdup_ps(two)))
             }
@@ -269,7 +273,11 @@ fn dot_with<V: Vector, const R: usize>(x: &[f32], stride: usize, taps: &Taps) ->
         let mut sums = [(0.0, 0.0); R];
         for (i, &h) in taps.all.iter().enumerate() {
             for r in 0..R {
-                let sum = if i % 2 == 0 { &mut sums[r].0 } else { &mut sums[r].1 };
+                let sum = if i % 2 == 0 {
+                    &mut sums[r].0
+                } else {
+                    &mut sums[r].1
+                };
                 *sum = V::scalar(rows[r][i], h, *sum);
             }
         }
@@ -400,7 +408,10 @@ mod tests {
                 let products: Vec<f32> = taps.iter().zip(&x[r * 3..]).map(|(t, x)| t * x).collect();
                 assert_eq!(even + odd, products.iter().sum(), "{len} taps, row {r}");
                 assert_eq!(dispatch(Dot::<1>(&x[r * 3..], 0, &laid)), [(even, odd)]);
-                assert_eq!(Dot::<1>(&x[r * 3..], 0, &laid).run(Isa::<false>(())), [(even, odd)]);
+                assert_eq!(
+                    Dot::<1>(&x[r * 3..], 0, &laid).run(Isa::<false>(())),
+                    [(even, odd)]
+                );
                 if len % 2 == 0 {
                     assert_eq!(even, products.iter().step_by(2).sum(), "{len} taps, even");
                 }

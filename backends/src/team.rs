@@ -79,7 +79,9 @@ pub struct Team {
 
 impl std::fmt::Debug for Team {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Team").field("helpers", &self.helpers.len()).finish_non_exhaustive()
+        f.debug_struct("Team")
+            .field("helpers", &self.helpers.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -107,19 +109,27 @@ impl Team {
             helpers: OnceLock::new(),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
-            job: UnsafeCell::new(Job { work: nothing, parts: 0 }),
+            job: UnsafeCell::new(Job {
+                work: nothing,
+                parts: 0,
+            }),
         });
         let begin = Arc::new(begin);
-        let mut team =
-            Self { shared: Arc::clone(&shared), helpers: Vec::new(), _here: PhantomData };
+        let mut team = Self {
+            shared: Arc::clone(&shared),
+            helpers: Vec::new(),
+            _here: PhantomData,
+        };
         for number in 1..cores {
             let (shared, begin) = (Arc::clone(&shared), Arc::clone(&begin));
-            let name =
-                thread::current().name().map_or_else(String::new, |n| format!("{n} +{number}"));
-            team.helpers.push(thread::Builder::new().name(name).spawn(move || {
-                begin(number);
-                help(&shared);
-            })?);
+            let name = thread::current()
+                .name()
+                .map_or_else(String::new, |n| format!("{n} +{number}"));
+            team.helpers
+                .push(thread::Builder::new().name(name).spawn(move || {
+                    begin(number);
+                    help(&shared);
+                })?);
         }
         let threads = team.helpers.iter().map(|h| h.thread().clone()).collect();
         // Set once, here.
@@ -145,7 +155,9 @@ impl Team {
                 pin(&own[number..=number]);
             }
         };
-        let team = (cores.len() > 1).then(|| Self::lead(cores.len(), begin).ok()).flatten();
+        let team = (cores.len() > 1)
+            .then(|| Self::lead(cores.len(), begin).ok())
+            .flatten();
         (team, tied)
     }
 }
@@ -207,7 +219,9 @@ pub(crate) fn share(work: usize, all: usize, tile: usize, f: &(dyn Fn(Range<usiz
         return f(0..all);
     }
     let each = all.div_ceil(tile).div_ceil(PARTS * cores) * tile;
-    split(all.div_ceil(each), &|i| f(i * each..((i + 1) * each).min(all)));
+    split(all.div_ceil(each), &|i| {
+        f(i * each..((i + 1) * each).min(all))
+    });
 }
 
 /// Leads again, also after a panic.
@@ -224,7 +238,9 @@ struct Shut<'a>(&'a Shared);
 
 impl Drop for Shut<'_> {
     fn drop(&mut self) {
-        let Shared { gate, left, next, .. } = self.0;
+        let Shared {
+            gate, left, next, ..
+        } = self.0;
         // Where the leader panics, the rest need not be done.
         next.0.store(usize::MAX / 2, Ordering::Relaxed);
         let came = gate.0.fetch_and(!OPEN, Ordering::AcqRel) & COUNT;
@@ -242,9 +258,17 @@ fn call(shared: &Shared, parts: usize, work: &(dyn Fn(usize) + Sync)) {
     shared.next.0.store(0, Ordering::Relaxed);
     shared.left.0.store(0, Ordering::Relaxed);
     let call = shared.gate.0.load(Ordering::Relaxed) & !(OPEN | COUNT);
-    shared.gate.0.store(call.wrapping_add(CALL) | OPEN, Ordering::SeqCst);
+    shared
+        .gate
+        .0
+        .store(call.wrapping_add(CALL) | OPEN, Ordering::SeqCst);
     if shared.sleeping.load(Ordering::SeqCst) > 0 {
-        shared.helpers.get().into_iter().flatten().for_each(Thread::unpark);
+        shared
+            .helpers
+            .get()
+            .into_iter()
+            .flatten()
+            .for_each(Thread::unpark);
     }
     {
         let _shut = Shut(shared);
@@ -283,7 +307,12 @@ fn help(shared: &Shared) {
             continue;
         }
         let (acquire, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
-        if shared.gate.0.compare_exchange(gate, gate + 1, acquire, relaxed).is_err() {
+        if shared
+            .gate
+            .0
+            .compare_exchange(gate, gate + 1, acquire, relaxed)
+            .is_err()
+        {
             continue;
         }
         (seen, looks) = (call, 0);
@@ -317,7 +346,9 @@ mod tests {
     /// Squares by parts.
     fn squares(parts: usize) -> Vec<usize> {
         let sums: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-        split(parts, &|i| _ = sums[i].fetch_add(i * i + 1, Ordering::Relaxed));
+        split(parts, &|i| {
+            _ = sums[i].fetch_add(i * i + 1, Ordering::Relaxed)
+        });
         sums.into_iter().map(AtomicUsize::into_inner).collect()
     }
 
@@ -345,7 +376,11 @@ mod tests {
         while team.shared.sleeping.load(Ordering::SeqCst) < 2 {
             thread::yield_now();
         }
-        assert_eq!(begun.load(Ordering::SeqCst), 3, "helpers begin with their numbers");
+        assert_eq!(
+            begun.load(Ordering::SeqCst),
+            3,
+            "helpers begin with their numbers"
+        );
         // Parts that only another thread can end: helpers do come.
         let met = AtomicUsize::new(0);
         split(3, &|_| {

@@ -59,7 +59,11 @@ impl Analysis {
     /// [`AnalysisRefused`] where counts are too large, or no buffers do as asked.
     pub fn of(graph: &Graph, costs: &Costs, mode: Mode) -> Result<Self, AnalysisRefused> {
         let quickest = |row: &TiVec<_, Option<zbmd_ir::ActorCost>>| {
-            row.iter().flatten().map(|c| c.call_ps.saturating_add(c.firing_ps)).min().unwrap_or(0)
+            row.iter()
+                .flatten()
+                .map(|c| c.call_ps.saturating_add(c.firing_ps))
+                .min()
+                .unwrap_or(0)
         };
         let times = costs.table.iter().map(quickest).collect();
         let sdf = TimedSdf::of(graph, &times, Some(1));
@@ -70,10 +74,16 @@ impl Analysis {
             exact: found.exact,
         };
         let throughput = throughput::analyse(&sdf)?;
-        let lone = throughput.bound.as_ref().and_then(|bound| match bound.actors()[..] {
-            [actor] => Some((graph.actors[actor].name.clone(), obstacles(graph)[actor].clone())),
-            _ => None,
-        });
+        let lone = throughput
+            .bound
+            .as_ref()
+            .and_then(|bound| match bound.actors()[..] {
+                [actor] => Some((
+                    graph.actors[actor].name.clone(),
+                    obstacles(graph)[actor].clone(),
+                )),
+                _ => None,
+            });
         Ok(Self {
             throughput,
             lone,
@@ -108,7 +118,11 @@ fn written(steps: &[order::Step]) -> u64 {
 
 impl fmt::Display for Analysis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "throughput   an iteration takes at least {}", time(self.throughput.period))?;
+        write!(
+            f,
+            "throughput   an iteration takes at least {}",
+            time(self.throughput.period)
+        )?;
         match &self.throughput.bound {
             Some(bound) => writeln!(f, ", bound by: {bound}")?,
             None => writeln!(f, ": nothing bounds it")?,
@@ -116,7 +130,10 @@ impl fmt::Display for Analysis {
         match &self.lone {
             None => {}
             Some((name, None)) => {
-                writeln!(f, "replicas     of `{name}` on several devices would shorten it")?;
+                writeln!(
+                    f,
+                    "replicas     of `{name}` on several devices would shorten it"
+                )?;
             }
             Some((name, Some(obstacle))) => {
                 writeln!(f, "replicas     of `{name}` are not possible: {obstacle}")?;
@@ -130,10 +147,23 @@ impl fmt::Display for Analysis {
                 sizing.bytes,
                 time(sizing.period)
             )?;
-            writeln!(f, "{}", if sizing.exact { "" } else { " (not proved least)" })?;
+            writeln!(
+                f,
+                "{}",
+                if sizing.exact {
+                    ""
+                } else {
+                    " (not proved least)"
+                }
+            )?;
         }
         for point in &self.front.points {
-            writeln!(f, "trade-off    {:>12} at {}", point.total, time(point.period))?;
+            writeln!(
+                f,
+                "trade-off    {:>12} at {}",
+                point.total,
+                time(point.period)
+            )?;
         }
         if !self.front.complete {
             writeln!(f, "trade-off    larger ones were not looked for")?;
@@ -146,7 +176,11 @@ impl fmt::Display for Analysis {
         for (name, found) in orders {
             match found {
                 Ok(order) => {
-                    let proved = if order.exact { "" } else { " (not proved least)" };
+                    let proved = if order.exact {
+                        ""
+                    } else {
+                        " (not proved least)"
+                    };
                     writeln!(
                         f,
                         "one device   {name}: {}, {}{proved}",

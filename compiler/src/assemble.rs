@@ -29,7 +29,10 @@ impl Cubins {
     /// With the assembler that `ZBMD_PTXAS` names, or the one on the path.
     pub fn new(archs: Vec<String>) -> Self {
         let named = std::env::var_os(PTXAS).unwrap_or_else(|| OsString::from("ptxas"));
-        Self { archs, ptxas: named.into() }
+        Self {
+            archs,
+            ptxas: named.into(),
+        }
     }
 }
 
@@ -41,7 +44,11 @@ pub(crate) fn all(
     cubins: &Cubins,
     texts: &BTreeMap<(String, u128), String>,
 ) -> Result<Vec<(String, u128, Vec<u8>)>, Diagnostic> {
-    if let Some(arch) = cubins.archs.iter().find(|arch| cuda::capability(arch).is_none()) {
+    if let Some(arch) = cubins
+        .archs
+        .iter()
+        .find(|arch| cuda::capability(arch).is_none())
+    {
         let what = format!("`{arch}` is no architecture of a CUDA device");
         let help = "`sm_90` is that of capability 9.0: `zbmdc devices` says which a device has";
         return Err(Diagnostic::new(Code::E0507, what).help(help));
@@ -64,8 +71,11 @@ pub(crate) fn all(
     };
     std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let all: Vec<_> = (0..threads.min(wanted.len())).map(|_| scope.spawn(work)).collect();
-        all.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        let all: Vec<_> = (0..threads.min(wanted.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        all.into_iter()
+            .try_for_each(|thread| thread.join().expect("no panic"))
     })?;
     Ok(made.into_inner().expect("nobody panics with it"))
 }
@@ -81,9 +91,17 @@ fn one(
     let to = from.with_extension("cubin");
     let run = || {
         std::fs::write(&from, text)?;
-        let run =
-            Command::new(ptxas).arg("-arch").arg(arch).arg("-o").args([&to, &from]).output()?;
-        let object = if run.status.success() { Some(std::fs::read(&to)?) } else { None };
+        let run = Command::new(ptxas)
+            .arg("-arch")
+            .arg(arch)
+            .arg("-o")
+            .args([&to, &from])
+            .output()?;
+        let object = if run.status.success() {
+            Some(std::fs::read(&to)?)
+        } else {
+            None
+        };
         Ok(object.ok_or(run.stderr))
     };
     let object = run().map_err(|error: std::io::Error| {

@@ -53,7 +53,10 @@ pub(crate) fn build(
         registry,
         files,
         sink,
-        graph: Graph { name: net.name.clone(), ..Graph::default() },
+        graph: Graph {
+            name: net.name.clone(),
+            ..Graph::default()
+        },
         origins: Origins::default(),
         initial_bytes: 0,
     };
@@ -66,7 +69,10 @@ pub(crate) fn build(
     builder.unread(&by_writer);
     builder.states();
     for pin in &net.pins {
-        builder.origins.pins.insert(ActorId::from(pin.actor), pin.device.clone());
+        builder
+            .origins
+            .pins
+            .insert(ActorId::from(pin.actor), pin.device.clone());
     }
     (builder.graph, builder.origins)
 }
@@ -93,7 +99,10 @@ impl<'a> Builder<'a> {
             let mut ports = (signature.inputs.clone(), signature.outputs.clone());
             let mut state = Vec::new();
             for spec in &signature.states {
-                state.push(StatePort { input: ports.0.len() as u32, output: ports.1.len() as u32 });
+                state.push(StatePort {
+                    input: ports.0.len() as u32,
+                    output: ports.1.len() as u32,
+                });
                 let (name, token) = (spec.name.clone(), spec.token.clone());
                 ports.0.push(InPort {
                     name: name.clone(),
@@ -101,7 +110,11 @@ impl<'a> Builder<'a> {
                     rate: 1,
                     window: 1,
                 });
-                ports.1.push(OutPort { name, token, rate: 1 });
+                ports.1.push(OutPort {
+                    name,
+                    token,
+                    rate: 1,
+                });
             }
             let id = ActorId::from(self.graph.actors.len());
             self.graph.actors.push(Actor {
@@ -116,8 +129,10 @@ impl<'a> Builder<'a> {
             });
             self.origins.actors.push(actor.span);
             self.origins.ops.push(actor.op.span);
-            if let Some(span) =
-                actor.param_spans.get("sample_rate").filter(|_| actor.role != Role::Compute)
+            if let Some(span) = actor
+                .param_spans
+                .get("sample_rate")
+                .filter(|_| actor.role != Role::Compute)
             {
                 self.origins.sample_rates.insert(id, *span);
             }
@@ -132,9 +147,10 @@ impl<'a> Builder<'a> {
             let to = self.signatures[link.to.actor].as_ref();
             let writer = from.and_then(|s| output_port(s, link.from.port.as_deref()));
             let reader = to.and_then(|s| input_port(s, link.to.port.as_deref()));
-            for (found, end, signature, writes) in
-                [(writer, &link.from, from, true), (reader, &link.to, to, false)]
-            {
+            for (found, end, signature, writes) in [
+                (writer, &link.from, from, true),
+                (reader, &link.to, to, false),
+            ] {
                 if let (None, Some(signature)) = (found, signature) {
                     let actor = &self.net.actors[end.actor];
                     self.sink.push(unknown_port(actor, end, signature, writes));
@@ -150,13 +166,29 @@ impl<'a> Builder<'a> {
             let first = self.first_tokens(link, input);
             let Some(first) = first.filter(|_| self.sink.errors() == before) else {
                 // Keep the reader, so that its input is not called unconnected as well.
-                let placed = Placed { link, port: reader as u32, first: Vec::new(), delay: 0 };
-                by_writer.entry((link.from.actor, writer as u32)).or_default().push(placed);
+                let placed = Placed {
+                    link,
+                    port: reader as u32,
+                    first: Vec::new(),
+                    delay: 0,
+                };
+                by_writer
+                    .entry((link.from.actor, writer as u32))
+                    .or_default()
+                    .push(placed);
                 continue;
             };
             let delay = first.len() as u64 / input.token.bytes().max(1);
-            let placed = Placed { link, port: reader as u32, first, delay };
-            by_writer.entry((link.from.actor, writer as u32)).or_default().push(placed);
+            let placed = Placed {
+                link,
+                port: reader as u32,
+                first,
+                delay,
+            };
+            by_writer
+                .entry((link.from.actor, writer as u32))
+                .or_default()
+                .push(placed);
         }
         by_writer
     }
@@ -219,8 +251,11 @@ impl<'a> Builder<'a> {
     /// Every input must be read from exactly one channel.
     fn check_inputs(&mut self, by_writer: &ByWriter<'_>) {
         let mut first: BTreeMap<(usize, u32), &Link> = BTreeMap::new();
-        let mut placed: Vec<(&Link, u32)> =
-            by_writer.values().flatten().map(|p| (p.link, p.port)).collect();
+        let mut placed: Vec<(&Link, u32)> = by_writer
+            .values()
+            .flatten()
+            .map(|p| (p.link, p.port))
+            .collect();
         placed.sort_by_key(|(link, _)| link.to.span);
         for (link, port) in placed {
             let name = &self.net.actors[link.to.actor].name;
@@ -240,10 +275,13 @@ impl<'a> Builder<'a> {
         // A link that could not be placed may be the one that is missing.
         let lost = self.net.lost || self.net.links.len() > by_writer.values().map(Vec::len).sum();
         for (id, signature) in self.signatures.iter().enumerate() {
-            let Some(signature) = signature.as_ref().filter(|_| !lost) else { continue };
+            let Some(signature) = signature.as_ref().filter(|_| !lost) else {
+                continue;
+            };
             for (port, input) in signature.inputs.iter().enumerate() {
                 if !first.contains_key(&(id, port as u32)) {
-                    self.sink.push(unconnected(&self.net.actors[id], &input.name));
+                    self.sink
+                        .push(unconnected(&self.net.actors[id], &input.name));
                 }
             }
         }
@@ -268,36 +306,64 @@ impl<'a> Builder<'a> {
                 None => groups.push((index, vec![reader])),
             }
         }
-        let from = Endpoint { actor: ActorId::from(actor), port };
+        let from = Endpoint {
+            actor: ActorId::from(actor),
+            port,
+        };
         let main = self.add_channel(from, &groups[0].1);
         let alone = groups.len() == 2;
         for (index, (_, group)) in groups[1..].iter().enumerate() {
-            let number = if alone { String::new() } else { (index + 1).to_string() };
-            let Some(fork) = self.fork(from, &number, group[0].link.from.span) else { return };
-            let to = Endpoint { actor: fork, port: 0 };
-            self.graph.channels[main].readers.push(Reader { to, delay: 0 });
+            let number = if alone {
+                String::new()
+            } else {
+                (index + 1).to_string()
+            };
+            let Some(fork) = self.fork(from, &number, group[0].link.from.span) else {
+                return;
+            };
+            let to = Endpoint {
+                actor: fork,
+                port: 0,
+            };
+            self.graph.channels[main]
+                .readers
+                .push(Reader { to, delay: 0 });
             let spans = (group[0].link.from.span, group[0].link.to.span);
             self.origins.channels[main].push(spans);
-            self.add_channel(Endpoint { actor: fork, port: 0 }, group);
+            self.add_channel(
+                Endpoint {
+                    actor: fork,
+                    port: 0,
+                },
+                group,
+            );
         }
     }
 
     fn add_channel(&mut self, from: Endpoint, readers: &[&Placed<'_>]) -> ChannelId {
-        let token = self.graph.actors[from.actor].outputs[from.port as usize].token.clone();
+        let token = self.graph.actors[from.actor].outputs[from.port as usize]
+            .token
+            .clone();
         let longest = readers.iter().max_by_key(|p| p.first.len());
         self.graph.channels.push(Channel {
             from,
             readers: readers
                 .iter()
                 .map(|p| Reader {
-                    to: Endpoint { actor: ActorId::from(p.link.to.actor), port: p.port },
+                    to: Endpoint {
+                        actor: ActorId::from(p.link.to.actor),
+                        port: p.port,
+                    },
                     delay: p.delay,
                 })
                 .collect(),
             token,
             initial: longest.map(|p| p.first.clone()).unwrap_or_default(),
         });
-        let spans = readers.iter().map(|p| (p.link.from.span, p.link.to.span)).collect();
+        let spans = readers
+            .iter()
+            .map(|p| (p.link.from.span, p.link.to.span))
+            .collect();
         self.origins.channels.push_and_get_key(spans)
     }
 
@@ -356,14 +422,19 @@ impl<'a> Builder<'a> {
     fn unread(&mut self, by_writer: &ByWriter<'_>) {
         let mut dropped = BTreeSet::new();
         for end in &self.net.dropped {
-            let Some(signature) = &self.signatures[end.actor] else { continue };
+            let Some(signature) = &self.signatures[end.actor] else {
+                continue;
+            };
             match output_port(signature, end.port.as_deref()) {
                 Some(port) => {
                     dropped.insert((end.actor, port));
                 }
-                None => {
-                    self.sink.push(unknown_port(&self.net.actors[end.actor], end, signature, true))
-                }
+                None => self.sink.push(unknown_port(
+                    &self.net.actors[end.actor],
+                    end,
+                    signature,
+                    true,
+                )),
             }
         }
         for (id, signature) in self.signatures.iter().enumerate() {
@@ -372,7 +443,10 @@ impl<'a> Builder<'a> {
                 if by_writer.contains_key(&(id, port as u32)) {
                     continue;
                 }
-                let from = Endpoint { actor: ActorId::from(id), port: port as u32 };
+                let from = Endpoint {
+                    actor: ActorId::from(id),
+                    port: port as u32,
+                };
                 self.add_channel(from, &[]);
                 let actor = &self.net.actors[id];
                 if !dropped.contains(&(id, port)) && self.sink.errors() == 0 {
@@ -396,8 +470,17 @@ impl<'a> Builder<'a> {
             let state = self.graph.actors[actor].state.clone();
             for (ports, spec) in state.iter().zip(&signature.states) {
                 self.graph.channels.push(Channel {
-                    from: Endpoint { actor, port: ports.output },
-                    readers: vec![Reader { to: Endpoint { actor, port: ports.input }, delay: 1 }],
+                    from: Endpoint {
+                        actor,
+                        port: ports.output,
+                    },
+                    readers: vec![Reader {
+                        to: Endpoint {
+                            actor,
+                            port: ports.input,
+                        },
+                        delay: 1,
+                    }],
                     token: spec.token.clone(),
                     initial: spec.initial.clone(),
                 });

@@ -20,7 +20,10 @@ pub struct ActorRef(usize);
 impl ActorRef {
     /// One of the actor's ports by name.
     pub fn port(self, name: &str) -> PortRef {
-        PortRef { actor: self.0, port: Some(name.to_owned()) }
+        PortRef {
+            actor: self.0,
+            port: Some(name.to_owned()),
+        }
     }
 }
 
@@ -33,7 +36,10 @@ pub struct PortRef {
 
 impl From<ActorRef> for PortRef {
     fn from(actor: ActorRef) -> Self {
-        PortRef { actor: actor.0, port: None }
+        PortRef {
+            actor: actor.0,
+            port: None,
+        }
     }
 }
 
@@ -62,7 +68,13 @@ pub struct GraphBuilder {
 impl GraphBuilder {
     /// A graph without actors.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { net: Net { name: name.into(), ..Net::default() }, ..Self::default() }
+        Self {
+            net: Net {
+                name: name.into(),
+                ..Net::default()
+            },
+            ..Self::default()
+        }
     }
 
     /// Adds an actor; parameters are the op's, by name.
@@ -93,7 +105,9 @@ impl GraphBuilder {
 
     /// Sets a parameter, such as `sample_rate` of a source, or of any actor added before.
     pub fn param(&mut self, actor: ActorRef, name: &str, value: Value) -> &mut Self {
-        self.net.actors[actor.0].params.insert(name.to_owned(), value);
+        self.net.actors[actor.0]
+            .params
+            .insert(name.to_owned(), value);
         self
     }
 
@@ -116,13 +130,23 @@ impl GraphBuilder {
         initial: impl Into<Vec<u8>>,
     ) -> &mut Self {
         let kind = TokenKind::Bytes(initial.into());
-        self.link(from.into(), to.into(), vec![Tokens { span: Span::NONE, kind }])
+        self.link(
+            from.into(),
+            to.into(),
+            vec![Tokens {
+                span: Span::NONE,
+                kind,
+            }],
+        )
     }
 
     /// Asks for an actor to run on a device.
     pub fn pin(&mut self, actor: ActorRef, device: &str) -> &mut Self {
         let device = Spanned::new(device.to_owned(), Span::NONE);
-        self.net.pins.push(Pin { actor: actor.0, device });
+        self.net.pins.push(Pin {
+            actor: actor.0,
+            device,
+        });
         self
     }
 
@@ -147,7 +171,10 @@ impl GraphBuilder {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn finish(self, registry: &Registry) -> Result<(Graph, TiVec<BlobId, Bytes>), Diagnostics> {
-        let options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+        let options = CompileOptions {
+            registry: registry.clone(),
+            ..CompileOptions::default()
+        };
         let files = Files::with_blobs(self.blobs);
         graph_of_net(&self.net, files, self.sink, &options)
     }
@@ -170,8 +197,10 @@ impl GraphBuilder {
         stream: TypeFact,
     ) -> ActorRef {
         if self.net.actors.iter().any(|a| a.name == name) {
-            self.sink
-                .push(Diagnostic::new(Code::E0205, format!("the name `{name}` is used twice")));
+            self.sink.push(Diagnostic::new(
+                Code::E0205,
+                format!("the name `{name}` is used twice"),
+            ));
         }
         self.net.actors.push(NetActor {
             name: name.to_owned(),
@@ -187,7 +216,11 @@ impl GraphBuilder {
     }
 
     fn link(&mut self, from: PortRef, to: PortRef, initial: Vec<Tokens>) -> &mut Self {
-        let end = |p: PortRef| End { actor: p.actor, port: p.port, span: Span::NONE };
+        let end = |p: PortRef| End {
+            actor: p.actor,
+            port: p.port,
+            span: Span::NONE,
+        };
         self.net.links.push(Link {
             from: end(from),
             to: end(to),

@@ -47,7 +47,11 @@ impl CalibrateOptions {
 
 impl Default for CalibrateOptions {
     fn default() -> Self {
-        Self { cache: None, fresh: false, budget_ns: Self::BUDGET_NS }
+        Self {
+            cache: None,
+            fresh: false,
+            budget_ns: Self::BUDGET_NS,
+        }
     }
 }
 
@@ -94,7 +98,9 @@ impl CostRow {
     /// default.
     pub fn gain(&self) -> Option<f64> {
         self.cost.variant.as_ref()?;
-        self.variants.first().map(|default| relative(&self.cost, default) - 1.0)
+        self.variants
+            .first()
+            .map(|default| relative(&self.cost, default) - 1.0)
     }
 }
 
@@ -116,7 +122,11 @@ fn best(costs: &[MeasuredCost]) -> Option<&MeasuredCost> {
     let of = |cost: &MeasuredCost| relative(cost, default);
     let quickest = costs.iter().min_by(|a, b| of(a).total_cmp(&of(b)))?;
     let noise = quickest.spread_percent.max(default.spread_percent) / 100.0;
-    Some(if of(quickest) <= 1.0 - noise.max(WORTH) { quickest } else { default })
+    Some(if of(quickest) <= 1.0 - noise.max(WORTH) {
+        quickest
+    } else {
+        default
+    })
 }
 
 /// What it is worth on a CUDA device to launch kernels before those that they wait for have ended.
@@ -165,8 +175,13 @@ impl Calibration {
     /// What the file system says.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
-        let refuse = |error| WriteError { path: path.to_owned(), error };
-        let text = self.to_ron().map_err(|e| refuse(std::io::Error::other(e)))?;
+        let refuse = |error| WriteError {
+            path: path.to_owned(),
+            error,
+        };
+        let text = self
+            .to_ron()
+            .map_err(|e| refuse(std::io::Error::other(e)))?;
         write_whole(path, &text).map_err(refuse)
     }
 }
@@ -227,16 +242,28 @@ impl Found<'_> {
     fn cost(&self, call_ps: u64, firing_ps: u64) -> MeasuredCost {
         let (op, ports) = (self.actor.op.clone(), ports_text(self.actor));
         let (spread_percent, samples, variant) = (0.0, 0, None);
-        MeasuredCost { op, ports, call_ps, firing_ps, spread_percent, samples, variant }
+        MeasuredCost {
+            op,
+            ports,
+            call_ps,
+            firing_ps,
+            spread_percent,
+            samples,
+            variant,
+        }
     }
 
     /// The variants on a kind of device, the default one first; none where it has no kernel.
     fn variants_on(&self, model: &Model<'_>, group: &Group) -> Vec<Option<&'static str>> {
         match &group.gpu {
-            None => std::iter::once(None).chain(self.variants.iter().copied().map(Some)).collect(),
+            None => std::iter::once(None)
+                .chain(self.variants.iter().copied().map(Some))
+                .collect(),
             Some(Ok(gpu)) => {
                 let plans = gpu::plans((model.registry, model.blobs), self.actor, gpu);
-                plans.map(|all| all.into_iter().map(|(name, _)| name).collect()).unwrap_or_default()
+                plans
+                    .map(|all| all.into_iter().map(|(name, _)| name).collect())
+                    .unwrap_or_default()
             }
             Some(Err(_)) => Vec::new(),
         }
@@ -270,19 +297,35 @@ pub(crate) fn run(
         let mut cache = Cache::open(how.cache.as_deref(), &group.kind, sink);
         let outcomes = on_kind(graph, model, &kernels, &group, &mut cache, how, progress);
         cache.close(sink);
-        let names: Vec<String> =
-            group.devices.iter().map(|&d| model.machine.devices[d].name.clone()).collect();
+        let names: Vec<String> = group
+            .devices
+            .iter()
+            .map(|&d| model.machine.devices[d].name.clone())
+            .collect();
         for (found, (variants, source)) in kernels.iter().zip(outcomes) {
             let key = found.key_on(model, &group);
-            let Some(cost) = best(&variants).cloned() else { continue };
+            let Some(cost) = best(&variants).cloned() else {
+                continue;
+            };
             if !matches!(source, CostSource::Model(_)) {
                 for name in &names {
                     costs.insert(name, key, cost.clone());
                 }
             }
             let (actor, actors) = (found.actor.name.clone(), found.actors);
-            let variants = if variants.len() > 1 { variants } else { Vec::new() };
-            rows.push(CostRow { actor, actors, devices: names.clone(), cost, source, variants });
+            let variants = if variants.len() > 1 {
+                variants
+            } else {
+                Vec::new()
+            };
+            rows.push(CostRow {
+                actor,
+                actors,
+                devices: names.clone(),
+                cost,
+                source,
+                variants,
+            });
         }
         early.extend(early_launch(model, &kernels, &group, how));
     }
@@ -297,10 +340,15 @@ fn early_launch(
     group: &Group,
     how: &CalibrateOptions,
 ) -> Option<EarlyLaunch> {
-    let (Some(Ok(gpu)), Some(early)) = (&group.gpu, &group.early) else { return None };
+    let (Some(Ok(gpu)), Some(early)) = (&group.gpu, &group.early) else {
+        return None;
+    };
     let device = &model.machine.devices[group.devices[0]];
     // All kernels together decide, so each needs less than where it is chosen by itself.
-    let limits = Limits { budget_ns: how.budget_ns / 4, memory_bytes: device.memory_bytes };
+    let limits = Limits {
+        budget_ns: how.budget_ns / 4,
+        memory_bytes: device.memory_bytes,
+    };
     let start = Instant::now();
     let clock = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let mut totals = [0.0; 2];
@@ -314,7 +362,10 @@ fn early_launch(
     }
     let [otherwise, so] = totals;
     let device = device.name.clone();
-    (otherwise > 0.0).then(|| EarlyLaunch { device, relative: so / otherwise })
+    (otherwise > 0.0).then(|| EarlyLaunch {
+        device,
+        relative: so / otherwise,
+    })
 }
 
 fn kernels<'a>(graph: &'a Graph, model: &Model<'_>) -> Vec<Found<'a>> {
@@ -330,22 +381,44 @@ fn kernels<'a>(graph: &'a Graph, model: &Model<'_>) -> Vec<Found<'a>> {
             continue;
         }
         at.insert(keys.clone(), kernels.len());
-        let kernel = model.registry.kernel(actor, model.blobs).map_err(|e| e.to_string());
-        let known =
-            if kernel.is_ok() { model.registry.variants(actor, model.blobs) } else { vec![] };
+        let kernel = model
+            .registry
+            .kernel(actor, model.blobs)
+            .map_err(|e| e.to_string());
+        let known = if kernel.is_ok() {
+            model.registry.variants(actor, model.blobs)
+        } else {
+            vec![]
+        };
         let variants = known.into_iter().skip(1).collect();
-        kernels.push(Found { keys, first, actor, actors: 1, kernel, variants });
+        kernels.push(Found {
+            keys,
+            first,
+            actor,
+            actors: 1,
+            kernel,
+            variants,
+        });
     }
     kernels
 }
 
 fn groups(machine: &Machine, computer: &kind::Computer) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    for (id, device) in machine.devices.iter_enumerated().filter(|(_, d)| d.backend == "cpu") {
+    for (id, device) in machine
+        .devices
+        .iter_enumerated()
+        .filter(|(_, d)| d.backend == "cpu")
+    {
         let kind = computer.kind(&device.cores);
         match groups.iter_mut().find(|g| g.kind == kind) {
             Some(group) => group.devices.push(id),
-            None => groups.push(Group { kind, devices: vec![id], gpu: None, early: None }),
+            None => groups.push(Group {
+                kind,
+                devices: vec![id],
+                gpu: None,
+                early: None,
+            }),
         }
     }
     groups
@@ -354,17 +427,28 @@ fn groups(machine: &Machine, computer: &kind::Computer) -> Vec<Group> {
 /// The GPUs, each for itself.
 fn gpu_groups(machine: &Machine) -> Vec<Group> {
     let mut drivers = Drivers::default();
-    let gpus = machine.devices.iter_enumerated().filter(|(_, d)| is_gpu(&d.backend));
+    let gpus = machine
+        .devices
+        .iter_enumerated()
+        .filter(|(_, d)| is_gpu(&d.backend));
     let group = |(id, device): (DeviceId, &Device)| {
         let gpu = drivers.open(&device.backend, &device.name, &Options::default());
         let gpu = gpu.map_err(|fault| fault.to_string());
         let none = |_: &String| format!("{}: none", device.backend);
         let kind = gpu.as_ref().map_or_else(none, Gpu::kind);
-        let options = Options { programmatic: true, ..Options::default() };
+        let options = Options {
+            programmatic: true,
+            ..Options::default()
+        };
         let can = gpu.is_ok() && device.backend == "cuda";
         let early = can.then(|| drivers.open(&device.backend, &device.name, &options).ok());
         let early = early.flatten().filter(Gpu::is_programmatic);
-        Group { kind, devices: vec![id], gpu: Some(gpu), early }
+        Group {
+            kind,
+            devices: vec![id],
+            gpu: Some(gpu),
+            early,
+        }
     };
     gpus.map(group).collect()
 }
@@ -388,14 +472,22 @@ fn on_kind(
         .map(|found| {
             let wanted = !how.fresh && found.kernel.is_ok() && found.may_be_cached();
             let key = found.key_on(model, group);
-            let variants = if wanted { found.variants_on(model, group) } else { Vec::new() };
+            let variants = if wanted {
+                found.variants_on(model, group)
+            } else {
+                Vec::new()
+            };
             let variants = variants.into_iter();
             let costs: Option<Vec<_>> = variants.map(|v| cache.get(key, v).cloned()).collect();
             // Variants are measured together, by turns: all or none.
             costs.filter(|costs| !costs.is_empty())
         })
         .collect();
-    let total = kernels.iter().zip(&known).filter(|(f, k)| f.kernel.is_ok() && k.is_none()).count();
+    let total = kernels
+        .iter()
+        .zip(&known)
+        .filter(|(f, k)| f.kernel.is_ok() && k.is_none())
+        .count();
     let mut done = 0;
     // A thread of its own, so that the caller's goes on where it likes.
     let pinned = || {
@@ -411,13 +503,22 @@ fn on_kind(
             }
             if found.kernel.is_ok() {
                 let (actor, op) = (&found.actor.name, &found.actor.op);
-                progress(Progress { done, total, actor, op, device: &device.name });
+                progress(Progress {
+                    done,
+                    total,
+                    actor,
+                    op,
+                    device: &device.name,
+                });
                 done += 1;
             }
             let outcome = one(graph, model, found, group, how, &clock);
             if outcome.1 == CostSource::Measured && found.may_be_cached() {
                 let key = found.key_on(model, group);
-                outcome.0.iter().for_each(|cost| cache.insert(key, cost.clone()));
+                outcome
+                    .0
+                    .iter()
+                    .for_each(|cost| cache.insert(key, cost.clone()));
             }
             outcomes.push(outcome);
         }
@@ -439,7 +540,10 @@ fn one(
     clock: &dyn Fn() -> u64,
 ) -> Outcome {
     let device = &model.machine.devices[group.devices[0]];
-    let limits = Limits { budget_ns: how.budget_ns, memory_bytes: device.memory_bytes };
+    let limits = Limits {
+        budget_ns: how.budget_ns,
+        memory_bytes: device.memory_bytes,
+    };
     let measured = match &group.gpu {
         None => on_cpu(graph, model, found, &limits, clock)
             .map(|all| (all, found.variants_on(model, group))),
@@ -458,7 +562,12 @@ fn one(
                 let (spread_percent, samples) = (m.spread_percent, m.samples);
                 let cost = found.cost(m.call_ps, m.firing_ps);
                 let variant = variant.map(str::to_owned);
-                MeasuredCost { spread_percent, samples, variant, ..cost }
+                MeasuredCost {
+                    spread_percent,
+                    samples,
+                    variant,
+                    ..cost
+                }
             };
             let costs = all.into_iter().zip(names).map(cost);
             (costs.collect(), CostSource::Measured)
@@ -466,7 +575,10 @@ fn one(
         Err(reason) => {
             let modelled = model.registry.cost(found.actor, device, model.blobs);
             let (call_ps, firing_ps) = modelled.map_or((0, 0), |c| (c.call_ps, c.firing_ps));
-            (vec![found.cost(call_ps, firing_ps)], CostSource::Model(reason))
+            (
+                vec![found.cost(call_ps, firing_ps)],
+                CostSource::Model(reason),
+            )
         }
     }
 }
@@ -482,12 +594,20 @@ fn on_cpu(
     let mut kernels = vec![found.kernel.clone()?];
     for variant in &found.variants {
         // Made here, one kernel's at a time: each may hold the weights in an order of its own.
-        let kernel = model.registry.kernel_in(found.actor, model.blobs, Some(variant));
+        let kernel = model
+            .registry
+            .kernel_in(found.actor, model.blobs, Some(variant));
         kernels.push(kernel.map_err(|e| e.to_string())?);
     }
     let (actor, states) = (found.actor, initial_states(graph, found.first));
     let kernels = kernels.iter().map(AsRef::as_ref);
-    let tasks: Vec<_> = kernels.map(|kernel| Task { actor, kernel, states: &states }).collect();
+    let tasks: Vec<_> = kernels
+        .map(|kernel| Task {
+            actor,
+            kernel,
+            states: &states,
+        })
+        .collect();
     measure(&tasks, limits, clock).map_err(|refusal| refusal.to_string())
 }
 
@@ -495,9 +615,17 @@ fn on_cpu(
 fn initial_states(graph: &Graph, id: ActorId) -> Vec<&[u8]> {
     let own = |output: u32| {
         let writes = |c: &&zbmd_ir::Channel| c.from.actor == id && c.from.port == output;
-        graph.channels.iter().find(writes).map_or(&[][..], |c| c.initial.as_slice())
+        graph
+            .channels
+            .iter()
+            .find(writes)
+            .map_or(&[][..], |c| c.initial.as_slice())
     };
-    graph.actors[id].state.iter().map(|pair| own(pair.output)).collect()
+    graph.actors[id]
+        .state
+        .iter()
+        .map(|pair| own(pair.output))
+        .collect()
 }
 
 /// Writes a file beside its place and moves it there.

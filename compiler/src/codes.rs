@@ -98,12 +98,19 @@ codes! {
 impl Code {
     /// The code of that name, in any case.
     pub fn from_name(name: &str) -> Option<Code> {
-        Code::ALL.iter().copied().find(|c| c.name().eq_ignore_ascii_case(name))
+        Code::ALL
+            .iter()
+            .copied()
+            .find(|c| c.name().eq_ignore_ascii_case(name))
     }
 
     /// What the code does to a compilation.
     pub fn severity(self) -> Severity {
-        if self.name().starts_with('W') { Severity::Warning } else { Severity::Error }
+        if self.name().starts_with('W') {
+            Severity::Warning
+        } else {
+            Severity::Error
+        }
     }
 
     /// Whether it is about reading or writing a file, rather than about what the file says.

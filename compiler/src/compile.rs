@@ -70,7 +70,10 @@ impl MachineChoice {
                 machine.devices.iter().any(|d| d.backend != "cpu")
             }
         };
-        has_gpu.then(|| onnx::CHANNELS_LAST.to_owned()).into_iter().collect()
+        has_gpu
+            .then(|| onnx::CHANNELS_LAST.to_owned())
+            .into_iter()
+            .collect()
     }
 }
 
@@ -129,7 +132,10 @@ impl Default for CompileOptions {
             max_latency_ns: None,
             max_memory_bytes: None,
             buffers: None,
-            search: SearchOptions { level: Level::Fast, ..SearchOptions::default() },
+            search: SearchOptions {
+                level: Level::Fast,
+                ..SearchOptions::default()
+            },
             contingencies: Losses::None,
             replicate: Replicate::Auto,
             math: Math::F32,
@@ -177,8 +183,10 @@ impl Compiled {
     /// What the file system says.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), WriteError> {
         let path = path.as_ref();
-        zbmd_ir::bundle::write(path, &self.program)
-            .map_err(|error| WriteError { path: path.to_owned(), error })
+        zbmd_ir::bundle::write(path, &self.program).map_err(|error| WriteError {
+            path: path.to_owned(),
+            error,
+        })
     }
 }
 
@@ -308,7 +316,10 @@ pub fn calibrate_str(
 /// Everything that is wrong with it.
 pub fn read_machine(path: impl AsRef<Path>) -> Result<(Machine, MeasuredCosts), Diagnostics> {
     let machine = MachineChoice::File(path.as_ref().to_owned());
-    let options = CompileOptions { machine, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        ..CompileOptions::default()
+    };
     let mut run = Run::new(&options);
     match run.machine() {
         Some(found) if run.sink.errors() == 0 => Ok(found),
@@ -424,7 +435,12 @@ impl<'a> Run<'a> {
     fn new(options: &'a CompileOptions) -> Self {
         let mut files = Files::default();
         files.without = options.machine.useless_passes();
-        Self { options, sources: SourceMap::default(), sink: Sink::default(), files }
+        Self {
+            options,
+            sources: SourceMap::default(),
+            sink: Sink::default(),
+            files,
+        }
     }
 
     fn file(&mut self, path: &Path) -> Front {
@@ -441,7 +457,9 @@ impl<'a> Run<'a> {
     fn imported(&mut self, name: &str, made: Result<onnx::Graph, OnnxError>) -> Front {
         match made {
             Ok(graph) => {
-                self.files.passes.push((name.to_owned(), graph.reports.clone()));
+                self.files
+                    .passes
+                    .push((name.to_owned(), graph.reports.clone()));
                 let net = onnx::net_of(&graph, &mut self.files);
                 self.resolve(&net)
             }
@@ -464,19 +482,32 @@ impl<'a> Run<'a> {
             let node = parse(file, text, &mut self.sink)?;
             given.push((Spanned::new(name.clone(), node.span), node));
         }
-        let net = expand(model, &given, &self.options.registry, &mut self.files, &mut self.sink);
+        let net = expand(
+            model,
+            &given,
+            &self.options.registry,
+            &mut self.files,
+            &mut self.sink,
+        );
         self.resolve(&net)
     }
 
     fn resolve(&mut self, net: &Net) -> Front {
         let signatures = infer(net, &self.options.registry, &self.files, &mut self.sink);
         let registry = &self.options.registry;
-        Some(build::build(net, &signatures, registry, &self.files, &mut self.sink))
+        Some(build::build(
+            net,
+            &signatures,
+            registry,
+            &self.files,
+            &mut self.sink,
+        ))
     }
 
     fn analysed(&mut self, net: &Net) -> Front {
         let (mut graph, origins) = self.resolve(net)?;
-        self.analyse(&mut graph, &origins).then_some((graph, origins))
+        self.analyse(&mut graph, &origins)
+            .then_some((graph, origins))
     }
 
     fn analyse(&mut self, graph: &mut Graph, origins: &Origins) -> bool {
@@ -500,28 +531,37 @@ impl<'a> Run<'a> {
         }
         let errors = self.sink.errors();
         let diagnostics = self.sink.finish(self.sources);
-        if errors == 0 { Ok(diagnostics) } else { Err(diagnostics) }
+        if errors == 0 {
+            Ok(diagnostics)
+        } else {
+            Err(diagnostics)
+        }
     }
 
     fn bounds(mut self, front: Front) -> Result<Analysis, Diagnostics> {
         let machine = self.machine();
-        let found = front.zip(machine).and_then(|((mut graph, origins), (machine, measured))| {
-            if !self.analyse(&mut graph, &origins) {
-                return None;
-            }
-            let costs = self.costs(&graph, &machine, &measured);
-            let mode = self.options.buffers.unwrap_or(Mode::Throughput(Unit::Tokens));
-            match Analysis::of(&graph, &costs, mode) {
-                Ok(analysis) => Some(analysis),
-                Err(error) => {
-                    self.sink.push(
-                        Diagnostic::new(Code::E0506, error.to_string())
-                            .help("allow more with `--buffers`, or make the iteration shorter"),
-                    );
-                    None
+        let found = front
+            .zip(machine)
+            .and_then(|((mut graph, origins), (machine, measured))| {
+                if !self.analyse(&mut graph, &origins) {
+                    return None;
                 }
-            }
-        });
+                let costs = self.costs(&graph, &machine, &measured);
+                let mode = self
+                    .options
+                    .buffers
+                    .unwrap_or(Mode::Throughput(Unit::Tokens));
+                match Analysis::of(&graph, &costs, mode) {
+                    Ok(analysis) => Some(analysis),
+                    Err(error) => {
+                        self.sink
+                            .push(Diagnostic::new(Code::E0506, error.to_string()).help(
+                                "allow more with `--buffers`, or make the iteration shorter",
+                            ));
+                        None
+                    }
+                }
+            });
         match found {
             Some(analysis) if self.sink.errors() == 0 => Ok(analysis),
             _ => Err(self.sink.finish(self.sources)),
@@ -531,45 +571,78 @@ impl<'a> Run<'a> {
     fn compile(mut self, front: Front) -> Result<Compiled, Diagnostics> {
         // A wrong machine file is reported along with a wrong model.
         let machine = self.machine();
-        let planned = front.zip(machine).and_then(|((mut graph, origins), (machine, measured))| {
-            if !self.analyse(&mut graph, &origins) {
-                return None;
-            }
-            let without = &self.options.onnx.without;
-            if !without.iter().any(|w| w == in_place::NAME) {
-                in_place::allow(&self.options.registry, &mut graph, &self.files.blobs);
-            }
-            let options = self.options;
-            let registry = &options.registry;
-            if let Err(refusal) = rounding::ask(registry, &mut graph, &machine, options.math) {
-                self.sink.push(refusal);
-                return None;
-            }
-            let planned = self.plan(graph, &machine, &measured, &origins)?;
-            let Planned { mut graph, made, estimate, replication } = planned;
-            let impossible =
-                contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
-            let Contingent { mut plans, contingencies, .. } = made;
-            let mut blobs = std::mem::take(&mut self.files.blobs);
-            let rounding = rounding::settle(registry, &mut graph, &machine, &plans, &blobs);
-            // Costs are of actors as the model has them: before their weights are packed, and without what only some
-            // devices were asked to round.
-            let known = (registry, blobs.as_ref());
-            variants::choose(&graph, &machine, &measured, known, &mut plans, &mut self.sink);
-            let packed = (!without.iter().any(|w| w == pack::NAME))
-                .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
-            if packed != Some(0) {
-                let (name, summary, actors) = (pack::NAME, pack::SUMMARY, graph.actors.len());
-                let report = PassReport { name, summary, changes: packed, actors };
-                self.files.passes.push(("the whole graph".to_owned(), vec![report]));
-            }
-            let cubins = options.cubins.as_ref();
-            let kernels = kernels::print(registry, &graph, &machine, &plans, cubins, &mut blobs);
-            let kernels = kernels.map_err(|refusal| self.sink.push(refusal)).ok()?;
-            let plans = plans.into();
-            let program = Program { graph, machine, plans, contingencies, blobs, kernels };
-            Some((program, estimate, impossible, replication, rounding))
-        });
+        let planned = front
+            .zip(machine)
+            .and_then(|((mut graph, origins), (machine, measured))| {
+                if !self.analyse(&mut graph, &origins) {
+                    return None;
+                }
+                let without = &self.options.onnx.without;
+                if !without.iter().any(|w| w == in_place::NAME) {
+                    in_place::allow(&self.options.registry, &mut graph, &self.files.blobs);
+                }
+                let options = self.options;
+                let registry = &options.registry;
+                if let Err(refusal) = rounding::ask(registry, &mut graph, &machine, options.math) {
+                    self.sink.push(refusal);
+                    return None;
+                }
+                let planned = self.plan(graph, &machine, &measured, &origins)?;
+                let Planned {
+                    mut graph,
+                    made,
+                    estimate,
+                    replication,
+                } = planned;
+                let impossible =
+                    contingency::impossible(&graph, &machine, &made.kinds, &made.impossible);
+                let Contingent {
+                    mut plans,
+                    contingencies,
+                    ..
+                } = made;
+                let mut blobs = std::mem::take(&mut self.files.blobs);
+                let rounding = rounding::settle(registry, &mut graph, &machine, &plans, &blobs);
+                // Costs are of actors as the model has them: before their weights are packed, and without what only some
+                // devices were asked to round.
+                let known = (registry, blobs.as_ref());
+                variants::choose(
+                    &graph,
+                    &machine,
+                    &measured,
+                    known,
+                    &mut plans,
+                    &mut self.sink,
+                );
+                let packed = (!without.iter().any(|w| w == pack::NAME))
+                    .then(|| pack::pack(registry, &mut graph, &machine, &plans, &mut blobs));
+                if packed != Some(0) {
+                    let (name, summary, actors) = (pack::NAME, pack::SUMMARY, graph.actors.len());
+                    let report = PassReport {
+                        name,
+                        summary,
+                        changes: packed,
+                        actors,
+                    };
+                    self.files
+                        .passes
+                        .push(("the whole graph".to_owned(), vec![report]));
+                }
+                let cubins = options.cubins.as_ref();
+                let kernels =
+                    kernels::print(registry, &graph, &machine, &plans, cubins, &mut blobs);
+                let kernels = kernels.map_err(|refusal| self.sink.push(refusal)).ok()?;
+                let plans = plans.into();
+                let program = Program {
+                    graph,
+                    machine,
+                    plans,
+                    contingencies,
+                    blobs,
+                    kernels,
+                };
+                Some((program, estimate, impossible, replication, rounding))
+            });
         let planned = planned.filter(|_| self.sink.errors() == 0);
         let Some((program, estimate, impossible, replication, rounding)) = planned else {
             return Err(self.sink.finish(self.sources));
@@ -580,17 +653,27 @@ impl<'a> Run<'a> {
         });
         let passes = std::mem::take(&mut self.files.passes);
         let warnings = self.sink.finish(self.sources);
-        Ok(Compiled { program, warnings, estimate, impossible, replication, rounding, passes })
+        Ok(Compiled {
+            program,
+            warnings,
+            estimate,
+            impossible,
+            replication,
+            rounding,
+            passes,
+        })
     }
 
     /// A graph made in Rust.
     fn given(&mut self, graph: Graph, blobs: TiVec<BlobId, Bytes>) -> Front {
         self.files.blobs = blobs;
-        let malformed =
-            zbmd_ir::verify::check_graph(&graph, &self.files.blobs).err().unwrap_or_default();
+        let malformed = zbmd_ir::verify::check_graph(&graph, &self.files.blobs)
+            .err()
+            .unwrap_or_default();
         // Rates and deadlocks have codes of their own: the analysis finds them again and says more.
-        for error in
-            malformed.iter().filter(|e| !matches!(e.code(), "V0120" | "V0121" | "V0122" | "V0123"))
+        for error in malformed
+            .iter()
+            .filter(|e| !matches!(e.code(), "V0120" | "V0121" | "V0122" | "V0123"))
         {
             let message = format!("the graph is malformed: {error}");
             self.sink.push(Diagnostic::new(Code::E0602, message));
@@ -615,23 +698,25 @@ impl<'a> Run<'a> {
         progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
     ) -> Result<Calibration, Diagnostics> {
         let machine = self.machine();
-        let outcome = front.zip(machine).and_then(|((mut graph, origins), (machine, costs))| {
-            let model = calibrate::Model {
-                registry: &self.options.registry,
-                blobs: &self.files.blobs,
-                machine: &machine,
-            };
-            // Half a graph has kernels of no use.
-            let mut fine =
-                self.sink.errors() == 0 && pipeline::analyse(&mut graph, &origins, &mut self.sink);
-            let asked = rounding::ask(model.registry, &mut graph, &machine, self.options.math);
-            if let Err(refusal) = asked {
-                self.sink.push(refusal);
-                fine = false;
-            }
-            fine.then(|| calibrate::run(&graph, &model, costs, how, progress, &mut self.sink))
-                .map(|(costs, rows, early)| (machine, costs, rows, early))
-        });
+        let outcome = front
+            .zip(machine)
+            .and_then(|((mut graph, origins), (machine, costs))| {
+                let model = calibrate::Model {
+                    registry: &self.options.registry,
+                    blobs: &self.files.blobs,
+                    machine: &machine,
+                };
+                // Half a graph has kernels of no use.
+                let mut fine = self.sink.errors() == 0
+                    && pipeline::analyse(&mut graph, &origins, &mut self.sink);
+                let asked = rounding::ask(model.registry, &mut graph, &machine, self.options.math);
+                if let Err(refusal) = asked {
+                    self.sink.push(refusal);
+                    fine = false;
+                }
+                fine.then(|| calibrate::run(&graph, &model, costs, how, progress, &mut self.sink))
+                    .map(|(costs, rows, early)| (machine, costs, rows, early))
+            });
         let errors = self.sink.errors();
         let diagnostics = self.sink.finish(self.sources);
         match outcome {
@@ -640,7 +725,13 @@ impl<'a> Run<'a> {
                     let found = early.iter().find(|found| found.device == device.name);
                     device.programmatic = found.map_or(device.programmatic, EarlyLaunch::pays);
                 }
-                Ok(Calibration { machine, costs, rows, early, warnings: diagnostics })
+                Ok(Calibration {
+                    machine,
+                    costs,
+                    rows,
+                    early,
+                    warnings: diagnostics,
+                })
             }
             _ => Err(diagnostics),
         }
@@ -669,17 +760,25 @@ impl<'a> Run<'a> {
             pins,
             ..defaults
         };
-        let deadline = search.time_limit.and_then(|limit| Instant::now().checked_add(limit));
+        let deadline = search
+            .time_limit
+            .and_then(|limit| Instant::now().checked_add(limit));
         let stop = || {
             deadline.is_some_and(|end| Instant::now() >= end)
-                || search.stop.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
+                || search
+                    .stop
+                    .as_ref()
+                    .is_some_and(|flag| flag.load(Ordering::Relaxed))
         };
         let mut progress = |now: Progress| {
             if let Some(tell) = search.progress {
                 tell(now);
             }
         };
-        let mut control = Control { stop: &stop, progress: &mut progress };
+        let mut control = Control {
+            stop: &stop,
+            progress: &mut progress,
+        };
         // Errors are drawn on the model, whose graph it is that they are about.
         let model = graph.clone();
         let given = replicate::Given {
@@ -691,20 +790,38 @@ impl<'a> Run<'a> {
         };
         let planned = replicate::schedule(graph, given, self.options.replicate, &mut control)
             .and_then(|(best, replication)| {
-                let replicate::Made { graph, costs, options, scheduled, .. } = best;
+                let replicate::Made {
+                    graph,
+                    costs,
+                    options,
+                    scheduled,
+                    ..
+                } = best;
                 let given = (&graph, machine, &costs, &options);
                 let made = contingency::plan(given, scheduled.plans, self.options.contingencies)?;
-                Ok(Planned { graph, made, estimate: scheduled.estimate, replication })
+                Ok(Planned {
+                    graph,
+                    made,
+                    estimate: scheduled.estimate,
+                    replication,
+                })
             });
         planned
             .map_err(|error| {
-                self.sink.push(pipeline::draw_schedule(&error, &model, machine, origins));
+                self.sink
+                    .push(pipeline::draw_schedule(&error, &model, machine, origins));
             })
             .ok()
     }
 
     fn costs(&self, graph: &Graph, machine: &Machine, measured: &MeasuredCosts) -> Costs {
-        pipeline::costs(graph, machine, measured, &self.options.registry, &self.files)
+        pipeline::costs(
+            graph,
+            machine,
+            measured,
+            &self.options.registry,
+            &self.files,
+        )
     }
 
     fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {

@@ -27,12 +27,18 @@ pub(crate) fn plan(
     let kinds = kinds(machine, costs, options);
     let losses = losses(&kinds, which)?;
     let made = side_by_side(&losses, |lost| schedule_loss(given, &plans, &kinds, lost));
-    Ok(Contingent::collect(plans, kinds, losses.into_iter().zip(made)))
+    Ok(Contingent::collect(
+        plans,
+        kinds,
+        losses.into_iter().zip(made),
+    ))
 }
 
 /// `make` of each loss, in their order; threads take the next one that nobody has.
 fn side_by_side(losses: &[Vec<Loss>], make: impl Fn(&[Loss]) -> Made + Sync) -> Vec<Made> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(losses.len());
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(losses.len());
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
@@ -84,9 +90,19 @@ fn reason(error: &ScheduleError, graph: &Graph, machine: &Machine) -> String {
             format!("`{}` is pinned to `{}`", name(*actor), device(*d))
         }
         ScheduleError::NoLink { from, to, .. } => {
-            format!("there is no link from `{}` to `{}`", device(*from), device(*to))
+            format!(
+                "there is no link from `{}` to `{}`",
+                device(*from),
+                device(*to)
+            )
         }
-        ScheduleError::Memory { device: d, needed_bytes, limit_bytes, block, .. } => format!(
+        ScheduleError::Memory {
+            device: d,
+            needed_bytes,
+            limit_bytes,
+            block,
+            ..
+        } => format!(
             "`{}` needs {needed_bytes} bytes in blocks of {block}, {limit_bytes} are allowed",
             device(*d)
         ),

@@ -118,16 +118,28 @@ fn write_value(out: &mut impl Write, value: &Value, blobs: &TiSlice<BlobId, Byte
 /// larger.
 pub fn ports_text(actor: &Actor) -> String {
     let typed = |token: &TokenType, rate: u64, window: u64| {
-        if window > rate { format!("{token} {rate}/{window}") } else { format!("{token} {rate}") }
+        if window > rate {
+            format!("{token} {rate}/{window}")
+        } else {
+            format!("{token} {rate}")
+        }
     };
     let inputs = actor.inputs.iter().enumerate();
     let inputs = inputs.filter(|(i, _)| actor.state_of_input(*i as u32).is_none());
-    let inputs: Vec<String> = inputs.map(|(_, p)| typed(&p.token, p.rate, p.window)).collect();
+    let inputs: Vec<String> = inputs
+        .map(|(_, p)| typed(&p.token, p.rate, p.window))
+        .collect();
     let outputs = actor.outputs.iter().enumerate();
     let outputs = outputs.filter(|(i, _)| actor.state_of_output(*i as u32).is_none());
-    let outputs: Vec<String> = outputs.map(|(_, p)| typed(&p.token, p.rate, p.rate)).collect();
+    let outputs: Vec<String> = outputs
+        .map(|(_, p)| typed(&p.token, p.rate, p.rate))
+        .collect();
     let sides = [inputs.join(", "), "->".to_owned(), outputs.join(", ")];
-    sides.into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(" ")
+    sides
+        .into_iter()
+        .filter(|s| !s.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// What a kernel was measured to cost: a call of n firings takes `call_ps + n * firing_ps` picoseconds.
@@ -164,7 +176,9 @@ impl MeasuredCost {
 /// Whether a variant of a kernel may have that name: what the verifier allows.
 fn is_variant(name: &str) -> bool {
     let fits = (1..=zbmd_ir::limits::MAX_VARIANT_NAME).contains(&name.len());
-    fits && name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+    fits && name
+        .bytes()
+        .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 /// Measured costs by the names of devices: the `costs` of a `machine.ron`.
@@ -181,7 +195,10 @@ impl MeasuredCosts {
 
     /// Whether any of them is of a variant other than the default.
     pub(crate) fn has_variants(&self) -> bool {
-        self.devices.values().flat_map(BTreeMap::values).any(|cost| cost.variant.is_some())
+        self.devices
+            .values()
+            .flat_map(BTreeMap::values)
+            .any(|cost| cost.variant.is_some())
     }
 
     /// What was measured on a device.
@@ -191,7 +208,10 @@ impl MeasuredCosts {
 
     /// Adds a cost, or replaces the one of the same device and key.
     pub fn insert(&mut self, device: &str, key: CostKey, cost: MeasuredCost) {
-        self.devices.entry(device.to_owned()).or_default().insert(key, cost);
+        self.devices
+            .entry(device.to_owned())
+            .or_default()
+            .insert(key, cost);
     }
 }
 
@@ -218,7 +238,9 @@ pub(crate) fn to_ron(
 ) -> Result<Option<String>, ron::Error> {
     let mut groups: Vec<(Vec<&str>, &BTreeMap<CostKey, MeasuredCost>)> = Vec::new();
     for device in &machine.devices {
-        let Some(own) = costs.devices.get(&device.name).filter(|c| !c.is_empty()) else { continue };
+        let Some(own) = costs.devices.get(&device.name).filter(|c| !c.is_empty()) else {
+            continue;
+        };
         match groups.iter_mut().find(|(_, other)| *other == own) {
             Some((names, _)) => names.push(&device.name),
             None => groups.push((vec![&device.name], own)),
@@ -227,7 +249,9 @@ pub(crate) fn to_ron(
     if groups.is_empty() {
         return Ok(None);
     }
-    let config = ron::ser::PrettyConfig::new().struct_names(true).depth_limit(0);
+    let config = ron::ser::PrettyConfig::new()
+        .struct_names(true)
+        .depth_limit(0);
     let mut out = "[\n".to_owned();
     for (names, own) in groups {
         let names = ron::ser::to_string_pretty(&names, config.clone())?;
@@ -246,8 +270,10 @@ pub(crate) fn to_ron(
                 samples: cost.samples,
                 variant: cost.variant.as_deref().unwrap_or_default(),
             };
-            out +=
-                &format!("            {},\n", ron::ser::to_string_pretty(&line, config.clone())?);
+            out += &format!(
+                "            {},\n",
+                ron::ser::to_string_pretty(&line, config.clone())?
+            );
         }
         out += "        ]),\n";
     }
@@ -266,19 +292,29 @@ pub(crate) fn read(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -
         let devices = fields
             .need("devices", "[\"cpu:0\"]", sink)
             .and_then(|n| read::list(n, "a list of devices", sink));
-        let entries =
-            fields.need("entries", "[]", sink).and_then(|n| read::list(n, "a list of costs", sink));
+        let entries = fields
+            .need("entries", "[]", sink)
+            .and_then(|n| read::list(n, "a list of costs", sink));
         fields.done(sink);
         let mut own = BTreeMap::new();
         for entry in entries.unwrap_or_default() {
             read_cost(entry, &mut own, sink);
         }
-        let own: BTreeMap<CostKey, MeasuredCost> =
-            own.into_iter().map(|(key, (_, cost))| (key, cost)).collect();
+        let own: BTreeMap<CostKey, MeasuredCost> = own
+            .into_iter()
+            .map(|(key, (_, cost))| (key, cost))
+            .collect();
         for device in devices.unwrap_or_default() {
-            let Some(name) = known_device(device, names, sink) else { continue };
+            let Some(name) = known_device(device, names, sink) else {
+                continue;
+            };
             if let Some(first) = given.get(&name.value) {
-                sink.push(read::twice("costs of device", &name.value, name.span, *first));
+                sink.push(read::twice(
+                    "costs of device",
+                    &name.value,
+                    name.span,
+                    *first,
+                ));
                 continue;
             }
             given.insert(name.value.clone(), name.span);
@@ -325,22 +361,34 @@ fn known_device(
 
 fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sink: &mut Sink) {
     let want = "a cost: `Cost(op: …, key: …, call_ps: …, firing_ps: …)`";
-    let Some(mut fields) = group(node, "a cost", &format::COST, want, sink) else { return };
-    let op = fields.need("op", "\"Fir\"", sink).and_then(|n| read::string(n, "an op", sink));
-    let ports = fields.take("ports").and_then(|n| read::string(n, "ports in quotes", sink));
-    let key = fields.need("key", "\"…\"", sink).and_then(|n| read_key(n, sink));
+    let Some(mut fields) = group(node, "a cost", &format::COST, want, sink) else {
+        return;
+    };
+    let op = fields
+        .need("op", "\"Fir\"", sink)
+        .and_then(|n| read::string(n, "an op", sink));
+    let ports = fields
+        .take("ports")
+        .and_then(|n| read::string(n, "ports in quotes", sink));
+    let key = fields
+        .need("key", "\"…\"", sink)
+        .and_then(|n| read_key(n, sink));
     let mut ps = |field: &str, what: &str| {
         let node = fields.need(field, "1000", sink)?;
         read::count(node, what, 0, MAX_PS, sink).map(|c| c.value)
     };
     let call_ps = ps("call_ps", "the cost of a call in picoseconds");
     let firing_ps = ps("firing_ps", "the cost of a firing in picoseconds");
-    let spread = fields.take("spread").map_or(Some(0.0), |n| read_spread(n, sink));
+    let spread = fields
+        .take("spread")
+        .map_or(Some(0.0), |n| read_spread(n, sink));
     let samples = fields.take("samples").map_or(Some(1), |n| {
         read::count(n, "the number of samples", 1, u64::from(u32::MAX), sink)
             .map(|c| c.value as u32)
     });
-    let variant = fields.take("variant").map_or(Some(None), |n| read_variant(n, sink).map(Some));
+    let variant = fields
+        .take("variant")
+        .map_or(Some(None), |n| read_variant(n, sink).map(Some));
     fields.done(sink);
     let (Some(op), Some(key), Some(call_ps), Some(firing_ps)) = (op, key, call_ps, firing_ps)
     else {
@@ -363,7 +411,15 @@ fn read_cost(node: &Node, own: &mut BTreeMap<CostKey, (Span, MeasuredCost)>, sin
     }
     let ports = ports.map_or(String::new(), |p| p.value);
     let op = op.value;
-    let cost = MeasuredCost { op, ports, call_ps, firing_ps, spread_percent, samples, variant };
+    let cost = MeasuredCost {
+        op,
+        ports,
+        call_ps,
+        firing_ps,
+        spread_percent,
+        samples,
+        variant,
+    };
     own.insert(key.value, (key.span, cost));
 }
 
@@ -386,9 +442,12 @@ fn read_variant(node: &Node, sink: &mut Sink) -> Option<String> {
         return Some(name.value);
     }
     sink.push(
-        Diagnostic::new(Code::E0203, format!("`{}` is no variant of a kernel", name.value))
-            .primary(name.span, "should be of a-z, 0-9 and -")
-            .help("they are written by `zbmdc calibrate`; leave it out for the default one"),
+        Diagnostic::new(
+            Code::E0203,
+            format!("`{}` is no variant of a kernel", name.value),
+        )
+        .primary(name.span, "should be of a-z, 0-9 and -")
+        .help("they are written by `zbmdc calibrate`; leave it out for the default one"),
     );
     None
 }
@@ -399,8 +458,11 @@ fn read_spread(node: &Node, sink: &mut Sink) -> Option<f64> {
         return Some(spread.value);
     }
     sink.push(
-        Diagnostic::new(Code::E0203, format!("a spread of {} percent cannot be", spread.value))
-            .primary(spread.span, format!("should be between 0 and {MAX_SPREAD}")),
+        Diagnostic::new(
+            Code::E0203,
+            format!("a spread of {} percent cannot be", spread.value),
+        )
+        .primary(spread.span, format!("should be between 0 and {MAX_SPREAD}")),
     );
     None
 }

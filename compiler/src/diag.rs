@@ -73,7 +73,11 @@ impl Diagnostic {
     }
 
     fn label(mut self, span: Span, text: impl Into<String>, primary: bool) -> Self {
-        self.labels.push(Label { span, text: text.into(), primary });
+        self.labels.push(Label {
+            span,
+            text: text.into(),
+            primary,
+        });
         self
     }
 
@@ -148,7 +152,11 @@ impl Sink {
         let mut list = self.list;
         // Text order is what a reader follows; stages find things in another.
         list.sort_by_key(|d| (d.severity, d.span()));
-        Diagnostics { sources, list, more: self.full }
+        Diagnostics {
+            sources,
+            list,
+            more: self.full,
+        }
     }
 }
 
@@ -166,7 +174,10 @@ pub struct Diagnostics {
 impl Diagnostics {
     /// Number of errors.
     pub fn errors(&self) -> usize {
-        self.list.iter().filter(|d| d.severity == Severity::Error).count()
+        self.list
+            .iter()
+            .filter(|d| d.severity == Severity::Error)
+            .count()
     }
 
     /// Number of warnings.
@@ -177,7 +188,11 @@ impl Diagnostics {
     /// Whether every error is about files that cannot be read or written.
     pub fn only_files(&self) -> bool {
         self.errors() > 0
-            && self.list.iter().filter(|d| d.severity == Severity::Error).all(|d| d.code.is_file())
+            && self
+                .list
+                .iter()
+                .filter(|d| d.severity == Severity::Error)
+                .all(|d| d.code.is_file())
     }
 }
 
@@ -198,10 +213,16 @@ pub(crate) fn did_you_mean<'a>(
         let lower = written.to_lowercase() == name.to_lowercase();
         lower
             || strsim::osa_distance(written, name)
-                <= written.chars().count().max(name.chars().count()).div_ceil(3)
+                <= written
+                    .chars()
+                    .count()
+                    .max(name.chars().count())
+                    .div_ceil(3)
     };
-    let best =
-        known.into_iter().filter(close).min_by_key(|name| strsim::osa_distance(written, name))?;
+    let best = known
+        .into_iter()
+        .filter(close)
+        .min_by_key(|name| strsim::osa_distance(written, name))?;
     Some(format!("did you mean `{best}`?"))
 }
 

@@ -104,7 +104,12 @@ impl Diff {
                 changes.words(Kind::Other, "details that no view shows", "", "differ");
             }
         }
-        Diff { format: "zbmd-diff", version: VERSION, equal, changes: changes.list }
+        Diff {
+            format: "zbmd-diff",
+            version: VERSION,
+            equal,
+            changes: changes.list,
+        }
     }
 }
 
@@ -152,6 +157,13 @@ impl Changes {
         growth: Option<f64>,
     ) {
         let (plan, subject) = (self.plan.clone(), subject.to_owned());
-        self.list.push(Change { kind, plan, subject, before, after, growth });
+        self.list.push(Change {
+            kind,
+            plan,
+            subject,
+            before,
+            after,
+            growth,
+        });
     }
 }

@@ -34,12 +34,19 @@ pub(crate) fn expand(
     files: &mut Files,
     sink: &mut Sink,
 ) -> Net {
-    let name = model.name.as_ref().map_or("model", |n| n.value.as_str()).to_owned();
+    let name = model
+        .name
+        .as_ref()
+        .map_or("model", |n| n.value.as_str())
+        .to_owned();
     let mut expander = Expander {
         registry,
         files,
         sink,
-        net: Net { name, ..Net::default() },
+        net: Net {
+            name,
+            ..Net::default()
+        },
         edges: Vec::new(),
         junctions: Vec::new(),
         used: BTreeSet::new(),
@@ -49,11 +56,12 @@ pub(crate) fn expand(
     };
     for port in model.inputs.iter().chain(&model.outputs) {
         expander.sink.push(
-            Diagnostic::new(Code::E0215, format!("the model has a port `{}`", port.name.value))
-                .primary(port.name.span, "ports belong to sub-models")
-                .help(
-                    "a model that is compiled talks to the outside through `sources` and `sinks`",
-                ),
+            Diagnostic::new(
+                Code::E0215,
+                format!("the model has a port `{}`", port.name.value),
+            )
+            .primary(port.name.span, "ports belong to sub-models")
+            .help("a model that is compiled talks to the outside through `sources` and `sinks`"),
         );
     }
     let mut env = expander.defaults(model);
@@ -121,7 +129,11 @@ impl Expander<'_> {
     /// Parameters that are given from outside.
     fn given(&mut self, model: &Model, given: &[(Spanned<String>, Node)], env: &mut Env) {
         for (name, node) in given {
-            if model.params.iter().any(|(known, _)| known.value == name.value) {
+            if model
+                .params
+                .iter()
+                .any(|(known, _)| known.value == name.value)
+            {
                 env.insert(name.value.clone(), node.clone());
             } else {
                 let known = model.params.iter().map(|(n, _)| n.value.as_str());
@@ -149,7 +161,10 @@ impl Expander<'_> {
                 .primary(node.span, "here the limit was reached")
                 .help("put large constants into .npy files"),
             );
-            return Node { span: node.span, kind: Kind::Bad };
+            return Node {
+                span: node.span,
+                kind: Kind::Bad,
+            };
         }
         let kind = match &node.kind {
             Kind::Param(name) => match env.get(name) {
@@ -168,20 +183,31 @@ impl Expander<'_> {
                 }
             },
             Kind::List(items) => Kind::List(items.iter().map(|n| self.subst(n, env)).collect()),
-            Kind::Map(pairs) => {
-                Kind::Map(pairs.iter().map(|(k, v)| (k.clone(), self.subst(v, env))).collect())
-            }
+            Kind::Map(pairs) => Kind::Map(
+                pairs
+                    .iter()
+                    .map(|(k, v)| (k.clone(), self.subst(v, env)))
+                    .collect(),
+            ),
             Kind::Call(name, args) => {
-                let arg = |a: &Arg| Arg { name: a.name.clone(), value: self.subst(&a.value, env) };
+                let arg = |a: &Arg| Arg {
+                    name: a.name.clone(),
+                    value: self.subst(&a.value, env),
+                };
                 Kind::Call(name.clone(), args.iter().map(arg).collect())
             }
             other => other.clone(),
         };
-        Node { span: node.span, kind }
+        Node {
+            span: node.span,
+            kind,
+        }
     }
 
     fn maybe(&mut self, node: &Option<Node>, env: &Env) -> Option<Node> {
-        node.as_ref().map(|n| self.subst(n, env)).filter(|n| n.kind != Kind::Bad)
+        node.as_ref()
+            .map(|n| self.subst(n, env))
+            .filter(|n| n.kind != Kind::Bad)
     }
 
     fn fact(&mut self, dtype: &Option<Node>, shape: &Option<Node>, env: &Env) -> TypeFact {
@@ -218,7 +244,11 @@ impl Expander<'_> {
             // A model that is compiled has no outside for its ports; that was reported.
             for port in ports.iter() {
                 let id = self.junction(port, prefix, env);
-                let thing = if is_input { Thing::Input(id) } else { Thing::Output(id) };
+                let thing = if is_input {
+                    Thing::Input(id)
+                } else {
+                    Thing::Output(id)
+                };
                 self.name(&mut names, &port.name, thing);
             }
         }
@@ -230,14 +260,17 @@ impl Expander<'_> {
             let thing = if decl.op.value == onnx::NAME {
                 self.onnx(model, decl, prefix, env).unwrap_or(Thing::Bad)
             } else if self.is_instance(decl) {
-                self.instance(scope, decl, prefix, env, chain).unwrap_or(Thing::Bad)
+                self.instance(scope, decl, prefix, env, chain)
+                    .unwrap_or(Thing::Bad)
             } else {
                 self.actor(model, decl, prefix, env)
             };
             self.name(&mut names, &decl.name, thing);
         }
         for name in &model.broken {
-            names.entry(name.value.clone()).or_insert((Thing::Bad, name.span));
+            names
+                .entry(name.value.clone())
+                .or_insert((Thing::Bad, name.span));
         }
         self.net.lost |= model.lost_channels;
         for channel in &model.channels {
@@ -282,7 +315,11 @@ impl Expander<'_> {
 
     fn stream(&mut self, decl: &StreamDecl, role: Role, prefix: &str, env: &Env) -> Thing {
         if !prefix.is_empty() {
-            let what = if role == Role::Source { "source" } else { "sink" };
+            let what = if role == Role::Source {
+                "source"
+            } else {
+                "sink"
+            };
             self.sink.push(
                 Diagnostic::new(
                     Code::E0215,
@@ -308,7 +345,10 @@ impl Expander<'_> {
             } else {
                 self.sink.push(
                     Diagnostic::new(Code::E0305, format!("a sample rate is {}", value.value))
-                        .primary(value.span, "should be a positive number of tokens per second"),
+                        .primary(
+                            value.span,
+                            "should be a positive number of tokens per second",
+                        ),
                 );
             }
         }
@@ -318,7 +358,11 @@ impl Expander<'_> {
             params.insert("file".into(), Value::Str(file.value));
             param_spans.insert("file".to_owned(), file.span);
         }
-        let op = if role == Role::Source { "Source" } else { "Sink" };
+        let op = if role == Role::Source {
+            "Source"
+        } else {
+            "Sink"
+        };
         self.net.actors.push(NetActor {
             name: decl.name.value.clone(),
             span: decl.name.span,
@@ -330,13 +374,21 @@ impl Expander<'_> {
             rate,
         });
         let id = self.net.actors.len() - 1;
-        if role == Role::Source { Thing::Source(id) } else { Thing::Sink(id) }
+        if role == Role::Source {
+            Thing::Source(id)
+        } else {
+            Thing::Sink(id)
+        }
     }
 
     fn junction(&mut self, port: &PortDecl, prefix: &str, env: &Env) -> usize {
         let fact = self.fact(&port.dtype, &port.shape, env);
         let name = format!("{prefix}{}", port.name.value);
-        self.junctions.push(Junction { name, span: port.name.span, fact });
+        self.junctions.push(Junction {
+            name,
+            span: port.name.span,
+            fact,
+        });
         self.junctions.len() - 1
     }
 
@@ -361,8 +413,11 @@ impl Expander<'_> {
         let mut next = positional.iter();
         let mut bad = false;
         for arg in &decl.args {
-            let Some(key) =
-                arg.name.as_ref().map(|n| n.value.as_str()).or_else(|| next.next().copied())
+            let Some(key) = arg
+                .name
+                .as_ref()
+                .map(|n| n.value.as_str())
+                .or_else(|| next.next().copied())
             else {
                 self.sink.push(
                     Diagnostic::new(
@@ -382,7 +437,10 @@ impl Expander<'_> {
                 bad = true;
                 continue;
             };
-            let span = arg.name.as_ref().map_or(arg.value.span, |n| n.span.to(arg.value.span));
+            let span = arg
+                .name
+                .as_ref()
+                .map_or(arg.value.span, |n| n.span.to(arg.value.span));
             if let Some(first) = param_spans.get(key) {
                 self.sink.push(read::twice("parameter", key, span, *first));
                 continue;
@@ -471,7 +529,10 @@ impl Expander<'_> {
                         format!("sub-model `{}` is never used", name.value),
                     )
                     .primary(name.span, "defined here")
-                    .help(format!("make an instance with `Sub(\"{}\")`, or remove it", name.value)),
+                    .help(format!(
+                        "make an instance with `Sub(\"{}\")`, or remove it",
+                        name.value
+                    )),
                 );
             }
         }
@@ -492,7 +553,10 @@ impl Expander<'_> {
             for (id, actor) in self.net.actors.iter().enumerate() {
                 if actor.name == name.value || actor.name.starts_with(&inside) {
                     found = true;
-                    self.net.pins.push(Pin { actor: id, device: device.clone() });
+                    self.net.pins.push(Pin {
+                        actor: id,
+                        device: device.clone(),
+                    });
                 }
             }
             if !found && self.sink.errors() == 0 {

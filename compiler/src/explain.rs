@@ -37,7 +37,10 @@ pub enum Example {
 
 /// A model that fails in `zbmdc check`.
 const fn model(files: &'static [(&'static str, &'static [u8])]) -> Example {
-    Example::Command { files, command: "check model.ron" }
+    Example::Command {
+        files,
+        command: "check model.ron",
+    }
 }
 
 macro_rules! entry {
@@ -54,7 +57,13 @@ use entry;
 
 /// The page of a code.
 pub fn page(code: Code) -> &'static Page {
-    let pages = [syntax::PAGES, structure::PAGES, types::PAGES, analysis::PAGES, onnx::PAGES];
+    let pages = [
+        syntax::PAGES,
+        structure::PAGES,
+        types::PAGES,
+        analysis::PAGES,
+        onnx::PAGES,
+    ];
     let found = pages.into_iter().flatten().find(|p| p.code == code);
     assert!(found.is_some(), "{code} has no page");
     found.unwrap_or(&syntax::PAGES[0])

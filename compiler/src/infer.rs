@@ -42,7 +42,13 @@ pub(crate) fn infer(
     let signatures: Vec<Option<Signature>> = infer
         .states
         .into_iter()
-        .map(|s| if let State::Known(sig) = s { Some(sig) } else { None })
+        .map(|s| {
+            if let State::Known(sig) = s {
+                Some(sig)
+            } else {
+                None
+            }
+        })
         .collect();
     for (actor, signature) in net.actors.iter().zip(&signatures) {
         if let Some(signature) = signature {
@@ -128,26 +134,58 @@ impl Infer<'_> {
     fn source(&self, id: usize, actor: &NetActor) -> Result<Signature, OpError> {
         let stated = actor.stream.token().or_else(|| {
             // A dtype without a shape means scalars: streams seldom carry anything else.
-            actor.stream.dtype.as_ref().map(|d| TokenType::scalar(d.value))
+            actor
+                .stream
+                .dtype
+                .as_ref()
+                .map(|d| TokenType::scalar(d.value))
         });
-        let known =
-            stated.or_else(|| self.outputs_of[id].iter().find_map(|&l| self.types[l].clone()));
-        let token = known.ok_or_else(|| OpError::NeedInput { port: "y".to_owned() })?;
+        let known = stated.or_else(|| {
+            self.outputs_of[id]
+                .iter()
+                .find_map(|&l| self.types[l].clone())
+        });
+        let token = known.ok_or_else(|| OpError::NeedInput {
+            port: "y".to_owned(),
+        })?;
         let rate = actor.rate.as_ref().map_or(1, |r| r.value);
-        let rate = self.stated_rate(&self.outputs_of[id], |l| &l.write_rates).unwrap_or(rate);
-        let outputs = vec![OutPort { name: "y".to_owned(), token, rate }];
-        Ok(Signature { outputs, ..Signature::default() })
+        let rate = self
+            .stated_rate(&self.outputs_of[id], |l| &l.write_rates)
+            .unwrap_or(rate);
+        let outputs = vec![OutPort {
+            name: "y".to_owned(),
+            token,
+            rate,
+        }];
+        Ok(Signature {
+            outputs,
+            ..Signature::default()
+        })
     }
 
     fn sink(&self, id: usize, actor: &NetActor) -> Result<Signature, OpError> {
-        let known = self.inputs_of[id].iter().find_map(|&l| self.types[l].clone());
+        let known = self.inputs_of[id]
+            .iter()
+            .find_map(|&l| self.types[l].clone());
         let token = known
             .or_else(|| actor.stream.token())
-            .ok_or_else(|| OpError::NeedInput { port: "x".to_owned() })?;
+            .ok_or_else(|| OpError::NeedInput {
+                port: "x".to_owned(),
+            })?;
         let rate = actor.rate.as_ref().map_or(1, |r| r.value);
-        let rate = self.stated_rate(&self.inputs_of[id], |l| &l.rates).unwrap_or(rate);
-        let inputs = vec![InPort { name: "x".to_owned(), token, rate, window: rate }];
-        Ok(Signature { inputs, ..Signature::default() })
+        let rate = self
+            .stated_rate(&self.inputs_of[id], |l| &l.rates)
+            .unwrap_or(rate);
+        let inputs = vec![InPort {
+            name: "x".to_owned(),
+            token,
+            rate,
+            window: rate,
+        }];
+        Ok(Signature {
+            inputs,
+            ..Signature::default()
+        })
     }
 
     /// A stream's rate as a channel states it, where the stream itself states none.
@@ -167,7 +205,9 @@ impl Infer<'_> {
         if self.net.actors[actor].rate.is_some() {
             return None;
         }
-        links.iter().find_map(|&l| rates(&self.net.links[l]).first().map(|r| r.value))
+        links
+            .iter()
+            .find_map(|&l| rates(&self.net.links[l]).first().map(|r| r.value))
     }
 
     fn known(&mut self, id: usize, signature: Signature) {
@@ -193,7 +233,9 @@ impl Infer<'_> {
                 continue;
             }
             let link = &self.net.links[id];
-            let State::Known(signature) = &self.states[link.to.actor] else { continue };
+            let State::Known(signature) = &self.states[link.to.actor] else {
+                continue;
+            };
             if let Some(port) = input_port(signature, link.to.port.as_deref()) {
                 self.types[id] = Some(signature.inputs[port].token.clone());
                 self.queue.push_back(link.from.actor);
@@ -221,12 +263,18 @@ impl Infer<'_> {
         let actor = &self.net.actors[id];
         let who = format!("`{}` ({})", actor.name, actor.op.value);
         match error {
-            OpError::Param { name, message, help } => {
-                Diagnostic::new(Code::E0302, format!("{who}: parameter `{name}`: {message}"))
-                    .primary(actor.param_span(&name), "refused by the op")
-                    .help(help)
-            }
-            OpError::Input { port, message, help } => {
+            OpError::Param {
+                name,
+                message,
+                help,
+            } => Diagnostic::new(Code::E0302, format!("{who}: parameter `{name}`: {message}"))
+                .primary(actor.param_span(&name), "refused by the op")
+                .help(help),
+            OpError::Input {
+                port,
+                message,
+                help,
+            } => {
                 let links = self.inputs_of[id].iter().map(|&l| &self.net.links[l]);
                 let link = links.clone().find(|l| l.to.port.as_deref() == Some(&port));
                 let link = link.or_else(|| links.clone().find(|l| l.to.port.is_none()));
@@ -271,7 +319,9 @@ impl Infer<'_> {
                     break;
                 }
                 seen[at] = true;
-                let State::Waits(port) = &self.states[at] else { break };
+                let State::Waits(port) = &self.states[at] else {
+                    break;
+                };
                 match self.feeder(at, port) {
                     Some(link) => at = self.net.links[link].from.actor,
                     None => {
@@ -295,8 +345,12 @@ impl Infer<'_> {
 
     fn feeder(&self, id: usize, port: &str) -> Option<usize> {
         let links = &self.inputs_of[id];
-        let named = links.iter().find(|&&l| self.net.links[l].to.port.as_deref() == Some(port));
-        named.or_else(|| links.iter().find(|&&l| self.net.links[l].to.port.is_none())).copied()
+        let named = links
+            .iter()
+            .find(|&&l| self.net.links[l].to.port.as_deref() == Some(port));
+        named
+            .or_else(|| links.iter().find(|&&l| self.net.links[l].to.port.is_none()))
+            .copied()
     }
 
     fn unknown_input(&self, id: usize, port: &str) -> Diagnostic {
@@ -320,8 +374,11 @@ impl Infer<'_> {
     }
 
     fn type_loop(&self, actors: &[usize]) -> Diagnostic {
-        let names: Vec<&str> =
-            actors.iter().rev().map(|&a| self.net.actors[a].name.as_str()).collect();
+        let names: Vec<&str> = actors
+            .iter()
+            .rev()
+            .map(|&a| self.net.actors[a].name.as_str())
+            .collect();
         let first = &self.net.actors[actors[0]];
         let mut diagnostic = Diagnostic::new(
             Code::E0304,
@@ -347,7 +404,11 @@ pub(crate) fn unconnected(actor: &NetActor, port: &str) -> Diagnostic {
         format!("input `{port}` of `{}` is not connected", actor.name)
     };
     let local = actor.name.rsplit('/').next().unwrap_or_default();
-    let end = if actor.role == Role::Sink { local.to_owned() } else { format!("{local}.{port}") };
+    let end = if actor.role == Role::Sink {
+        local.to_owned()
+    } else {
+        format!("{local}.{port}")
+    };
     Diagnostic::new(Code::E0208, what)
         .primary(actor.span, "no channel leads to it")
         .help(format!("add a channel: `(from: …, to: [\"{end}\"])`"))
@@ -383,7 +444,10 @@ pub(crate) fn unknown_port(
         signature.inputs.iter().map(|p| p.name.as_str()).collect()
     };
     let message = match &end.port {
-        Some(port) => format!("`{}` ({}) has no {side} `{port}`", actor.name, actor.op.value),
+        Some(port) => format!(
+            "`{}` ({}) has no {side} `{port}`",
+            actor.name, actor.op.value
+        ),
         None => format!("`{}` ({}) has no {side}s", actor.name, actor.op.value),
     };
     Diagnostic::new(Code::E0207, message)
@@ -431,7 +495,9 @@ pub(crate) fn check_link(net: &Net, link: &Link, out: &OutPort, input: &InPort, 
                 )
                 .primary(fact.span, format!("stated as {}", fact.value))
                 .context(actor.op.span, format!("its {what} is {is}"))
-                .help(format!("remove the statement or write {is}: the op fixes its {what}")),
+                .help(format!(
+                    "remove the statement or write {is}: the op fixes its {what}"
+                )),
             );
         }
     }
@@ -447,7 +513,10 @@ fn check_sink(to: &NetActor, link: &Link, from: &NetActor, is: &TokenType, sink:
         sink.push(
             Diagnostic::new(
                 Code::E0301,
-                format!("`{}` writes {is}, sink `{}` takes {takes}", from.name, to.name),
+                format!(
+                    "`{}` writes {is}, sink `{}` takes {takes}",
+                    from.name, to.name
+                ),
             )
             .primary(link.to.span, "leads to the sink")
             .context(span, format!("takes {takes}"))
@@ -494,23 +563,44 @@ fn check_limits(actor: &NetActor, signature: &Signature, sink: &mut Sink) {
         sink.push(
             Diagnostic::new(
                 Code::E0505,
-                format!("`{}`: {what} is {is}, more than the limit of {max}", actor.name),
+                format!(
+                    "`{}`: {what} is {is}, more than the limit of {max}",
+                    actor.name
+                ),
             )
             .primary(actor.op.span, "this op"),
         );
     };
     let ports = signature.inputs.len().max(signature.outputs.len()) + signature.states.len();
     if ports > limits::MAX_PORTS {
-        refuse("the number of ports".into(), ports as u64, limits::MAX_PORTS as u64);
+        refuse(
+            "the number of ports".into(),
+            ports as u64,
+            limits::MAX_PORTS as u64,
+        );
     }
-    let ins = signature.inputs.iter().map(|p| (&p.name, &p.token, p.rate.max(p.window)));
-    let outs = signature.outputs.iter().map(|p| (&p.name, &p.token, p.rate));
+    let ins = signature
+        .inputs
+        .iter()
+        .map(|p| (&p.name, &p.token, p.rate.max(p.window)));
+    let outs = signature
+        .outputs
+        .iter()
+        .map(|p| (&p.name, &p.token, p.rate));
     for (name, token, rate) in ins.chain(outs) {
         if rate > limits::MAX_RATE {
-            refuse(format!("the rate or window of `{name}`"), rate, limits::MAX_RATE);
+            refuse(
+                format!("the rate or window of `{name}`"),
+                rate,
+                limits::MAX_RATE,
+            );
         }
         if token.bytes() > limits::MAX_TOKEN_BYTES {
-            refuse(format!("a token of `{name}` in bytes"), token.bytes(), limits::MAX_TOKEN_BYTES);
+            refuse(
+                format!("a token of `{name}` in bytes"),
+                token.bytes(),
+                limits::MAX_TOKEN_BYTES,
+            );
         }
         if token.shape.len() > limits::MAX_RANK {
             refuse(

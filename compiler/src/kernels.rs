@@ -38,7 +38,8 @@ pub(crate) fn print(
         }
         if device.backend == "vulkan" {
             let plan = lower(&Caps::COMMON);
-            plan.iter().for_each(|plan| vulkan::print_all(plan, &mut codes));
+            plan.iter()
+                .for_each(|plan| vulkan::print_all(plan, &mut codes));
         }
         if device.backend == "cuda"
             && let Some(cubins) = cubins
@@ -46,12 +47,21 @@ pub(crate) fn print(
         {
             for arch in &cubins.archs {
                 let mut own = BTreeMap::new();
-                cuda::texts(&plan, device.programmatic && cuda::launches_early(arch), &mut own);
-                texts.extend(own.into_iter().map(|(key, text)| ((arch.clone(), key), text)));
+                cuda::texts(
+                    &plan,
+                    device.programmatic && cuda::launches_early(arch),
+                    &mut own,
+                );
+                texts.extend(
+                    own.into_iter()
+                        .map(|(key, text)| ((arch.clone(), key), text)),
+                );
             }
         }
     }
-    let codes = codes.into_iter().map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code));
+    let codes = codes
+        .into_iter()
+        .map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code));
     let mut all: BTreeMap<(String, u128), Vec<u8>> = codes.collect();
     if let Some(cubins) = cubins {
         if !machine.devices.iter().any(|d| d.backend == "cuda") {

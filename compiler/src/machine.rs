@@ -19,7 +19,9 @@ use zbmd_backends::devices::{LINK_BYTES_PER_S, LINK_LATENCY_NS, memory_bytes};
 /// A link between every two devices.
 fn all_links(devices: &TiVec<DeviceId, Device>) -> TiVec<zbmd_ir::LinkId, Link> {
     let ids: Vec<DeviceId> = devices.iter_enumerated().map(|(id, _)| id).collect();
-    let pairs = ids.iter().flat_map(|&from| ids.iter().map(move |&to| (from, to)));
+    let pairs = ids
+        .iter()
+        .flat_map(|&from| ids.iter().map(move |&to| (from, to)));
     pairs
         .filter(|(from, to)| from != to)
         .map(|(from, to)| Link {
@@ -91,7 +93,9 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
             })
             .collect(),
     };
-    let config = ron::ser::PrettyConfig::new().struct_names(true).depth_limit(2);
+    let config = ron::ser::PrettyConfig::new()
+        .struct_names(true)
+        .depth_limit(2);
     ron::ser::to_string_pretty(&typed, config).map(|s| s + "\n")
 }
 
@@ -102,10 +106,12 @@ pub fn to_ron(machine: &Machine) -> Result<String, ron::Error> {
 pub fn to_ron_with_costs(machine: &Machine, costs: &MeasuredCosts) -> Result<String, ron::Error> {
     let text = to_ron(machine)?;
     // Written apart: one cost a line, deeper in the tree than devices are.
-    Ok(match (costs::to_ron(machine, costs)?, text.strip_suffix("\n)\n")) {
-        (Some(costs), Some(body)) => format!("{body}\n    costs: {costs},\n)\n"),
-        _ => text,
-    })
+    Ok(
+        match (costs::to_ron(machine, costs)?, text.strip_suffix("\n)\n")) {
+            (Some(costs), Some(body)) => format!("{body}\n    costs: {costs},\n)\n"),
+            _ => text,
+        },
+    )
 }
 
 /// Reads a machine file; `None` if there were errors. Where `links` is not given, every two devices are linked.
@@ -119,7 +125,10 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
         Kind::Call(Some(name), args) if name.value == "Machine" => args,
         Kind::Call(None, args) => args,
         _ => {
-            sink.push(read::wrong_kind(&node, "a machine: `Machine(devices: […])`"));
+            sink.push(read::wrong_kind(
+                &node,
+                "a machine: `Machine(devices: […])`",
+            ));
             return None;
         }
     };
@@ -204,17 +213,29 @@ fn device(
     let name = fields
         .need("name", "\"cpu:0\"", sink)
         .and_then(|n| read::string(n, "a name in quotes", sink));
-    let backend =
-        fields.need("backend", "cpu", sink).and_then(|n| read::word(n, "a backend: `cpu`", sink));
-    let cores = fields.take("cores").and_then(|n| read::list(n, "a list of core numbers", sink));
+    let backend = fields
+        .need("backend", "cpu", sink)
+        .and_then(|n| read::word(n, "a backend: `cpu`", sink));
+    let cores = fields
+        .take("cores")
+        .and_then(|n| read::list(n, "a list of core numbers", sink));
     let cores: Vec<u32> = cores
         .unwrap_or_default()
         .iter()
         .filter_map(|n| read::count(n, "a core number", 0, 65_535, sink).map(|c| c.value as u32))
         .collect();
-    let memory = quantity(fields.take("memory"), "a size such as \"1GiB\"", units::bytes, sink);
-    let flops =
-        quantity(fields.take("flops"), "operations per second such as \"50G\"", units::per_s, sink);
+    let memory = quantity(
+        fields.take("memory"),
+        "a size such as \"1GiB\"",
+        units::bytes,
+        sink,
+    );
+    let flops = quantity(
+        fields.take("flops"),
+        "operations per second such as \"50G\"",
+        units::per_s,
+        sink,
+    );
     let bandwidth = quantity(
         fields.take("bandwidth"),
         "a bandwidth such as \"10GB/s\"",
@@ -227,17 +248,23 @@ fn device(
     let (name, backend) = (name?, backend?);
     if let Some(first) = others.iter().find(|o| o.value == name.value) {
         sink.push(
-            Diagnostic::new(Code::E0205, format!("the device name `{}` is used twice", name.value))
-                .primary(name.span, "used again here")
-                .context(first.span, "first used here")
-                .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
+            Diagnostic::new(
+                Code::E0205,
+                format!("the device name `{}` is used twice", name.value),
+            )
+            .primary(name.span, "used again here")
+            .context(first.span, "first used here")
+            .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
         );
     }
     if !["cpu", "vulkan", "cuda"].contains(&backend.value.as_str()) {
         sink.push(
-            Diagnostic::new(Code::E0507, format!("there is no backend `{}`", backend.value))
-                .primary(backend.span, "unknown backend")
-                .help(suggest(&backend.value, ["cpu", "vulkan", "cuda"])),
+            Diagnostic::new(
+                Code::E0507,
+                format!("there is no backend `{}`", backend.value),
+            )
+            .primary(backend.span, "unknown backend")
+            .help(suggest(&backend.value, ["cpu", "vulkan", "cuda"])),
         );
     }
     if let Some(node) = launch.filter(|_| programmatic && backend.value != "cuda") {
@@ -288,8 +315,11 @@ fn quantity(
     };
     if value == 0 {
         sink.push(
-            Diagnostic::new(Code::E0507, "a device or link with none of this cannot run anything")
-                .primary(node.span, "should be more than zero"),
+            Diagnostic::new(
+                Code::E0507,
+                "a device or link with none of this cannot run anything",
+            )
+            .primary(node.span, "should be more than zero"),
         );
     }
     Some(value)
@@ -302,7 +332,9 @@ fn read_links(
 ) -> TiVec<zbmd_ir::LinkId, Link> {
     let mut links: TiVec<_, Link> = TiVec::new();
     for node in nodes {
-        let Some(mut fields) = group(node, "a link", &format::LINK, sink) else { continue };
+        let Some(mut fields) = group(node, "a link", &format::LINK, sink) else {
+            continue;
+        };
         let mut end = |field: &str| {
             let node = fields.need(field, "\"cpu:0\"", sink)?;
             let name = read::string(node, "a device in quotes", sink)?;
@@ -332,17 +364,30 @@ fn read_links(
             {
                 Some(0)
             }
-            Some(_) => quantity(latency, "a latency such as \"2us\"", units::duration_ns, sink),
+            Some(_) => quantity(
+                latency,
+                "a latency such as \"2us\"",
+                units::duration_ns,
+                sink,
+            ),
         };
         fields.done(sink);
-        let (Some(from), Some(to)) = (from, to) else { continue };
+        let (Some(from), Some(to)) = (from, to) else {
+            continue;
+        };
         let bytes_per_s = bandwidth.unwrap_or(LINK_BYTES_PER_S);
-        for (from, to) in [(from, to), (to, from)].into_iter().take(if both { 2 } else { 1 }) {
+        for (from, to) in [(from, to), (to, from)]
+            .into_iter()
+            .take(if both { 2 } else { 1 })
+        {
             if from == to || links.iter().any(|l| l.from == from && l.to == to) {
                 let (code, message) = if from == to {
                     (Code::E0501, "a link joins a device to itself")
                 } else {
-                    (Code::E0107, "two devices are linked twice in the same direction")
+                    (
+                        Code::E0107,
+                        "two devices are linked twice in the same direction",
+                    )
                 };
                 sink.push(
                     Diagnostic::new(code, message)
@@ -372,9 +417,15 @@ mod tests {
         let file = sources.add("machine.ron", text);
         let mut sink = Sink::default();
         let machine = read(file, text, &mut sink).map(|(machine, _)| machine);
-        let errors: Vec<String> =
-            sink.iter().map(|d| format!("{} {}", d.code, d.message)).collect();
-        if errors.is_empty() { Ok(machine.unwrap_or_default()) } else { Err(errors) }
+        let errors: Vec<String> = sink
+            .iter()
+            .map(|d| format!("{} {}", d.code, d.message))
+            .collect();
+        if errors.is_empty() {
+            Ok(machine.unwrap_or_default())
+        } else {
+            Err(errors)
+        }
     }
 
     #[test]
@@ -425,7 +476,10 @@ mod tests {
                 "Machine(devices: [(name: \"a\", backend: cpu, programmatic: true)])",
                 "E0507 `programmatic` is for CUDA devices, and `a` is of `cpu`",
             ),
-            ("[1]", "E0203 expected a machine: `Machine(devices: […])`, found a list"),
+            (
+                "[1]",
+                "E0203 expected a machine: `Machine(devices: […])`, found a list",
+            ),
         ];
         for (text, expect) in cases {
             let errors = parse(text).expect_err(text);

@@ -116,7 +116,12 @@ pub(crate) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     pub(crate) fn new(sources: &'a mut SourceMap, sink: &'a mut Sink) -> Self {
-        Self { sources, sink, chain: Vec::new(), done: BTreeMap::new() }
+        Self {
+            sources,
+            sink,
+            chain: Vec::new(),
+            done: BTreeMap::new(),
+        }
     }
 
     /// Reads a model from a file named on the command line or in `File("…")` at `span`.
@@ -142,7 +147,9 @@ impl<'a> Loader<'a> {
         let text = read_text(path, span, self.sink)?;
         self.chain.push(key.clone());
         let dir = path.parent().map(Path::to_owned).unwrap_or_default();
-        let model = self.text(&path.display().to_string(), &text, &dir).map(Rc::new);
+        let model = self
+            .text(&path.display().to_string(), &text, &dir)
+            .map(Rc::new);
         self.chain.pop();
         self.done.insert(key, model.clone());
         model
@@ -152,7 +159,8 @@ impl<'a> Loader<'a> {
     /// reported to lack the other half.
     pub(crate) fn text(&mut self, name: &str, text: &str, dir: &Path) -> Option<Model> {
         if text.len() > SourceMap::MAX_FILE_BYTES {
-            self.sink.push(too_large(name, text.len() as u64, Span::NONE));
+            self.sink
+                .push(too_large(name, text.len() as u64, Span::NONE));
             return None;
         }
         let file = self.sources.add(name, text);
@@ -170,7 +178,8 @@ impl<'a> Loader<'a> {
             // RON lets the name of a struct be left out.
             Kind::Call(None, args) => args,
             _ => {
-                self.sink.push(read::wrong_kind(node, "a model: `Model(…)`"));
+                self.sink
+                    .push(read::wrong_kind(node, "a model: `Model(…)`"));
                 return None;
             }
         };
@@ -180,10 +189,14 @@ impl<'a> Loader<'a> {
         };
         let mut fields = Fields::of(&format::MODEL, "Model", head, args, self.sink);
         let maps = |fields: &mut Fields<'_>, field: &'static str, what: &str, sink: &mut Sink| {
-            let entries =
-                fields.take(field).map(|n| read::map(n, &format!("a map of {field}"), sink));
-            let mut entries: Vec<(Spanned<String>, Node)> =
-                entries.unwrap_or_default().into_iter().map(|(k, v)| (k, v.clone())).collect();
+            let entries = fields
+                .take(field)
+                .map(|n| read::map(n, &format!("a map of {field}"), sink));
+            let mut entries: Vec<(Spanned<String>, Node)> = entries
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(k, v)| (k, v.clone()))
+                .collect();
             entries.retain(|(name, _)| what.is_empty() || read::check_name(name, what, sink));
             entries
         };
@@ -192,7 +205,9 @@ impl<'a> Loader<'a> {
             .and_then(|n| read::string(n, "the model's name in quotes", self.sink));
         let params = maps(&mut fields, "params", "a parameter", self.sink);
         let ports = |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<PortDecl> {
-            list.into_iter().map(|(name, node)| port(name, &node, sink)).collect()
+            list.into_iter()
+                .map(|(name, node)| port(name, &node, sink))
+                .collect()
         };
         let inputs = ports(maps(&mut fields, "inputs", "a port", self.sink), self.sink);
         let outputs = ports(maps(&mut fields, "outputs", "a port", self.sink), self.sink);
@@ -201,18 +216,28 @@ impl<'a> Loader<'a> {
             |list: Vec<(Spanned<String>, Node)>, sink: &mut Sink| -> Vec<StreamDecl> {
                 keep(list, &mut broken, |name, node| stream(name, &node, sink))
             };
-        let sources = streams(maps(&mut fields, "sources", "a source", self.sink), self.sink);
+        let sources = streams(
+            maps(&mut fields, "sources", "a source", self.sink),
+            self.sink,
+        );
         let sinks = streams(maps(&mut fields, "sinks", "a sink", self.sink), self.sink);
         let actors = maps(&mut fields, "actors", "an actor", self.sink);
-        let actors = keep(actors, &mut broken, |name, node| actor(name, node, self.sink));
+        let actors = keep(actors, &mut broken, |name, node| {
+            actor(name, node, self.sink)
+        });
         let models = maps(&mut fields, "models", "a sub-model", self.sink);
-        let models =
-            models.into_iter().map(|(name, node)| (name, self.definition(&node, dir))).collect();
-        let channels =
-            fields.take("channels").and_then(|n| read::list(n, "a list of channels", self.sink));
+        let models = models
+            .into_iter()
+            .map(|(name, node)| (name, self.definition(&node, dir)))
+            .collect();
+        let channels = fields
+            .take("channels")
+            .and_then(|n| read::list(n, "a list of channels", self.sink));
         let written = channels.unwrap_or_default();
-        let channels: Vec<ChannelDecl> =
-            written.iter().filter_map(|n| channel(n, self.sink)).collect();
+        let channels: Vec<ChannelDecl> = written
+            .iter()
+            .filter_map(|n| channel(n, self.sink))
+            .collect();
         let short = |c: &ChannelDecl| c.to.len() < c.readers_written;
         let lost_channels = channels.len() < written.len() || channels.iter().any(short);
         let pins = maps(&mut fields, "pins", "", self.sink)
@@ -242,10 +267,14 @@ impl<'a> Loader<'a> {
 
     fn definition(&mut self, node: &Node, dir: &Path) -> ModelDef {
         let Kind::Call(Some(name), args) = &node.kind else {
-            return self.model(node, dir).map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
+            return self
+                .model(node, dir)
+                .map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
         };
         if name.value != "File" {
-            return self.model(node, dir).map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
+            return self
+                .model(node, dir)
+                .map_or(ModelDef::Bad, |m| ModelDef::Inline(Box::new(m)));
         }
         let [Arg { name: None, value }] = args.as_slice() else {
             self.sink.push(
@@ -257,7 +286,8 @@ impl<'a> Loader<'a> {
         let Some(path) = read::string(value, "a path in quotes", self.sink) else {
             return ModelDef::Bad;
         };
-        self.file(&dir.join(&path.value), path.span).map_or(ModelDef::Bad, ModelDef::File)
+        self.file(&dir.join(&path.value), path.span)
+            .map_or(ModelDef::Bad, ModelDef::File)
     }
 }
 
@@ -287,7 +317,11 @@ pub(crate) fn read_text(path: &Path, span: Span, sink: &mut Sink) -> Option<Stri
         Ok(Ok(text)) => Some(text),
         Ok(Err(error)) => {
             let at = error.utf8_error().valid_up_to();
-            refuse(format!("it is not UTF-8 from byte {at} on"), "models are UTF-8 text", sink)
+            refuse(
+                format!("it is not UTF-8 from byte {at} on"),
+                "models are UTF-8 text",
+                sink,
+            )
         }
         Err(error) => refuse(error.to_string(), "check the path", sink),
     }
@@ -296,7 +330,10 @@ pub(crate) fn read_text(path: &Path, span: Span, sink: &mut Sink) -> Option<Stri
 fn too_large(name: &str, bytes: u64, span: Span) -> Diagnostic {
     Diagnostic::new(
         Code::E0505,
-        format!("`{name}` has {bytes} bytes, more than the limit of {}", SourceMap::MAX_FILE_BYTES),
+        format!(
+            "`{name}` has {bytes} bytes, more than the limit of {}",
+            SourceMap::MAX_FILE_BYTES
+        ),
     )
     .primary(span, "")
     .help("put constants into .npy files: `Npy(\"taps.npy\")`")
@@ -321,9 +358,11 @@ fn keep<T>(
 fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
     match &node.kind {
         // `"x": f32` says the dtype alone.
-        Kind::Word(_) | Kind::Str(_) | Kind::Param(_) => {
-            PortDecl { name, dtype: Some(node.clone()), shape: None }
-        }
+        Kind::Word(_) | Kind::Str(_) | Kind::Param(_) => PortDecl {
+            name,
+            dtype: Some(node.clone()),
+            shape: None,
+        },
         Kind::Call(head, args) if head.as_ref().is_none_or(|h| h.value == "Port") => {
             let what = format!("port `{}`", name.value);
             let mut fields = Fields::of(&format::PORT, what, node.span, args, sink);
@@ -332,8 +371,15 @@ fn port(name: Spanned<String>, node: &Node, sink: &mut Sink) -> PortDecl {
             PortDecl { name, dtype, shape }
         }
         _ => {
-            sink.push(read::wrong_kind(node, "a port: `Port()` or `Port(dtype: f32, shape: [2])`"));
-            PortDecl { name, dtype: None, shape: None }
+            sink.push(read::wrong_kind(
+                node,
+                "a port: `Port()` or `Port(dtype: f32, shape: [2])`",
+            ));
+            PortDecl {
+                name,
+                dtype: None,
+                shape: None,
+            }
         }
     }
 }
@@ -363,7 +409,12 @@ fn stream(name: Spanned<String>, node: &Node, sink: &mut Sink) -> Option<StreamD
 fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl> {
     let span = node.span;
     match node.kind {
-        Kind::Call(Some(op), args) => Some(ActorDecl { name, op, span, args }),
+        Kind::Call(Some(op), args) => Some(ActorDecl {
+            name,
+            op,
+            span,
+            args,
+        }),
         Kind::Word(word) => {
             sink.push(
                 Diagnostic::new(
@@ -387,11 +438,17 @@ fn actor(name: Spanned<String>, node: Node, sink: &mut Sink) -> Option<ActorDecl
 
 fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
     let Kind::Call(head, args) = &node.kind else {
-        sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
+        sink.push(read::wrong_kind(
+            node,
+            "a channel: `(from: \"a\", to: [\"b\"])`",
+        ));
         return None;
     };
     if head.as_ref().is_some_and(|h| h.value != "Channel") {
-        sink.push(read::wrong_kind(node, "a channel: `(from: \"a\", to: [\"b\"])`"));
+        sink.push(read::wrong_kind(
+            node,
+            "a channel: `(from: \"a\", to: [\"b\"])`",
+        ));
         return None;
     }
     let mut fields = Fields::of(&format::CHANNEL, "a channel", node.span, args, sink);
@@ -402,8 +459,13 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         Kind::List(items) => items.iter().filter_map(|n| reader(n, sink)).collect(),
         _ => reader(n, sink).into_iter().collect(),
     });
-    let readers_written =
-        to_node.map_or(0, |n| if let Kind::List(items) = &n.kind { items.len() } else { 1 });
+    let readers_written = to_node.map_or(0, |n| {
+        if let Kind::List(items) = &n.kind {
+            items.len()
+        } else {
+            1
+        }
+    });
     let decl = (from, to, fields.take("dtype"), fields.take("shape"));
     let rate = fields.take("rate").cloned();
     let initial = fields.take("initial").cloned();
@@ -413,16 +475,30 @@ fn channel(node: &Node, sink: &mut Sink) -> Option<ChannelDecl> {
         history: fields.take("history").cloned(),
     };
     fields.done(sink);
-    let (Some(from), Some(to), dtype, shape) = decl else { return None };
+    let (Some(from), Some(to), dtype, shape) = decl else {
+        return None;
+    };
     let (dtype, shape) = (dtype.cloned(), shape.cloned());
-    Some(ChannelDecl { from, to, readers_written, dtype, shape, rate, initial, reader })
+    Some(ChannelDecl {
+        from,
+        to,
+        readers_written,
+        dtype,
+        shape,
+        rate,
+        initial,
+        reader,
+    })
 }
 
 /// `"actor.port"` or `(to: "actor.port", window: 8)`.
 fn reader(node: &Node, sink: &mut Sink) -> Option<ToDecl> {
     let Kind::Call(None, args) = &node.kind else {
         let end = read::string(node, "a reader's name in quotes", sink)?;
-        return Some(ToDecl { end, reader: ReaderDecl::default() });
+        return Some(ToDecl {
+            end,
+            reader: ReaderDecl::default(),
+        });
     };
     let mut fields = Fields::of(&format::READER, "a reader", node.span, args, sink);
     let end = fields.take_or_positional("to");

@@ -62,27 +62,40 @@ pub fn read(file: &Bytes) -> Result<Npy, NpyError> {
     let data = file.slice(file.len() - (rest.len() - len)..);
     let token = token(header)?;
     if token.bytes() != data.len() as u64 {
-        return Err(NpyError::Length { expected: token.bytes(), found: data.len() as u64 });
+        return Err(NpyError::Length {
+            expected: token.bytes(),
+            found: data.len() as u64,
+        });
     }
     Ok(Npy { token, data })
 }
 
 fn token(header: &str) -> Result<TokenType, NpyError> {
     let descr = field(header, "descr")?;
-    let descr = descr.strip_prefix(['\'', '"']).and_then(|d| d.split(['\'', '"']).next());
+    let descr = descr
+        .strip_prefix(['\'', '"'])
+        .and_then(|d| d.split(['\'', '"']).next());
     let descr = descr.ok_or(NpyError::Malformed("`descr` is no string"))?;
     let dtype = dtype(descr).ok_or_else(|| NpyError::DType(descr.to_owned()))?;
     let shape = field(header, "shape")?;
     let shape = shape.strip_prefix('(').and_then(|s| s.split(')').next());
     let shape = shape.ok_or(NpyError::Malformed("`shape` is no tuple"))?;
-    let dims: Option<Vec<u64>> =
-        shape.split(',').map(str::trim).filter(|s| !s.is_empty()).map(|s| s.parse().ok()).collect();
-    let dims = dims.ok_or(NpyError::Malformed("`shape` holds something else than integers"))?;
+    let dims: Option<Vec<u64>> = shape
+        .split(',')
+        .map(str::trim)
+        .filter(|s| !s.is_empty())
+        .map(|s| s.parse().ok())
+        .collect();
+    let dims = dims.ok_or(NpyError::Malformed(
+        "`shape` holds something else than integers",
+    ))?;
     if field(header, "fortran_order")?.starts_with("True") && dims.len() > 1 {
         return Err(NpyError::Fortran);
     }
-    let small: Option<Vec<u32>> =
-        dims.iter().map(|&d| u32::try_from(d).ok().filter(|&d| d > 0)).collect();
+    let small: Option<Vec<u32>> = dims
+        .iter()
+        .map(|&d| u32::try_from(d).ok().filter(|&d| d > 0))
+        .collect();
     let token = small.map(|shape| TokenType::new(dtype, shape));
     token
         .filter(|t| t.shape.len() <= limits::MAX_RANK && t.bytes() <= limits::MAX_TOKEN_BYTES)
@@ -92,9 +105,14 @@ fn token(header: &str) -> Result<TokenType, NpyError> {
 /// What stands behind `'name':` in the header, a Python dict that NumPy writes in one fixed form.
 fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, NpyError> {
     let quoted = [format!("'{name}'"), format!("\"{name}\"")];
-    let behind = quoted.iter().find_map(|q| header.split_once(q.as_str())).map(|(_, rest)| rest);
+    let behind = quoted
+        .iter()
+        .find_map(|q| header.split_once(q.as_str()))
+        .map(|(_, rest)| rest);
     let value = behind.and_then(|rest| rest.trim_start().strip_prefix(':'));
-    value.map(str::trim_start).ok_or(NpyError::Malformed("a field of the header is missing"))
+    value
+        .map(str::trim_start)
+        .ok_or(NpyError::Malformed("a field of the header is missing"))
 }
 
 fn dtype(descr: &str) -> Option<DType> {
@@ -128,13 +146,28 @@ mod tests {
     #[test]
     fn arrays() {
         let cases: &[(&str, usize, Result<&str, NpyError>)] = &[
-            ("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }\n", 12, Ok("f32[3]")),
-            ("{'descr': '<c8', 'fortran_order': True, 'shape': (2,), }", 16, Ok("c32[2]")),
-            ("{'descr': '|b1', 'fortran_order': False, 'shape': ()}", 1, Ok("bool")),
+            (
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }\n",
+                12,
+                Ok("f32[3]"),
+            ),
+            (
+                "{'descr': '<c8', 'fortran_order': True, 'shape': (2,), }",
+                16,
+                Ok("c32[2]"),
+            ),
+            (
+                "{'descr': '|b1', 'fortran_order': False, 'shape': ()}",
+                1,
+                Ok("bool"),
+            ),
             (
                 "{'descr': '<i2', 'fortran_order': False, 'shape': (2, 3)}",
                 11,
-                Err(NpyError::Length { expected: 12, found: 11 }),
+                Err(NpyError::Length {
+                    expected: 12,
+                    found: 11,
+                }),
             ),
             (
                 "{'descr': '<i2', 'fortran_order': True, 'shape': (2, 3)}",
@@ -165,7 +198,10 @@ mod tests {
 
     #[test]
     fn truncation_is_refused_everywhere() {
-        let whole = file("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }\n", &[0; 12]);
+        let whole = file(
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }\n",
+            &[0; 12],
+        );
         for len in 0..whole.len() {
             assert!(read(&whole.slice(..len)).is_err(), "{len}");
         }

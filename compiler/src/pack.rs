@@ -20,8 +20,11 @@ pub(crate) fn pack(
     plans: &[Plan],
     blobs: &mut TiVec<BlobId, Bytes>,
 ) -> usize {
-    let on_cpu =
-        |id: ActorId| plans.iter().all(|p| machine.devices[p.placement[id]].backend == "cpu");
+    let on_cpu = |id: ActorId| {
+        plans
+            .iter()
+            .all(|p| machine.devices[p.placement[id]].backend == "cpu")
+    };
     let mut readers: BTreeMap<BlobId, usize> = BTreeMap::new();
     for actor in &graph.actors {
         actor
@@ -83,11 +86,21 @@ fn rename(value: &mut Value, to: &BTreeMap<BlobId, BlobId>) {
 fn renumber(graph: &mut Graph, blobs: &mut TiVec<BlobId, Bytes>) {
     let mut used = BTreeSet::new();
     for actor in &graph.actors {
-        actor.params.values().for_each(|v| named(v, &mut |blob| _ = used.insert(blob)));
+        actor
+            .params
+            .values()
+            .for_each(|v| named(v, &mut |blob| _ = used.insert(blob)));
     }
-    let numbers = used.iter().enumerate().map(|(new, old)| (*old, BlobId::from(new))).collect();
+    let numbers = used
+        .iter()
+        .enumerate()
+        .map(|(new, old)| (*old, BlobId::from(new)))
+        .collect();
     for actor in &mut graph.actors {
         actor.params.values_mut().for_each(|v| rename(v, &numbers));
     }
-    *blobs = used.into_iter().map(|old| std::mem::take(&mut blobs[old])).collect();
+    *blobs = used
+        .into_iter()
+        .map(|old| std::mem::take(&mut blobs[old]))
+        .collect();
 }

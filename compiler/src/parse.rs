@@ -84,7 +84,13 @@ impl Node {
 pub(crate) fn parse(file: FileId, text: &str, sink: &mut Sink) -> Option<Node> {
     let before = sink.errors();
     let tokens = lexer::lex(file, text, sink);
-    let mut parser = Parser { tokens, at: 0, open: Vec::new(), errors: 0, sink };
+    let mut parser = Parser {
+        tokens,
+        at: 0,
+        open: Vec::new(),
+        errors: 0,
+        sink,
+    };
     let node = parser.value();
     // Behind an error the rest may only seem to lie outside.
     if node.is_some() && parser.sink.errors() == before {
@@ -156,7 +162,10 @@ impl Parser<'_> {
                 if self.peek().tok == Tok::Open('(') {
                     return Some(self.bracketed(Some(name)));
                 }
-                return Some(Node { span: name.span, kind: Kind::Word(name.value) });
+                return Some(Node {
+                    span: name.span,
+                    kind: Kind::Word(name.value),
+                });
             }
             other => {
                 self.error(
@@ -168,13 +177,18 @@ impl Parser<'_> {
             }
         };
         self.next();
-        Some(Node { span: token.span, kind })
+        Some(Node {
+            span: token.span,
+            kind,
+        })
     }
 
     /// A group, list or map, from its opening bracket.
     fn bracketed(&mut self, name: Option<Spanned<String>>) -> Node {
         let open = self.next();
-        let Tok::Open(bracket) = open.tok else { unreachable!("the caller looked") };
+        let Tok::Open(bracket) = open.tok else {
+            unreachable!("the caller looked")
+        };
         let start = name.as_ref().map_or(open.span, |n| n.span);
         if self.open.len() >= MAX_DEPTH {
             self.error(
@@ -190,7 +204,10 @@ impl Parser<'_> {
                 // What is around it is unclosed as well, and the least of its problems.
                 self.errors = MAX_ERRORS;
             }
-            return Node { span: start.to(end), kind: Kind::Bad };
+            return Node {
+                span: start.to(end),
+                kind: Kind::Bad,
+            };
         }
         self.open.push((bracket, open.span));
         let (mut items, mut pairs, mut args) = (Vec::new(), Vec::new(), Vec::new());
@@ -208,7 +225,10 @@ impl Parser<'_> {
             '{' => Kind::Map(pairs),
             _ => Kind::Call(name, args),
         };
-        Node { span: start.to(end), kind }
+        Node {
+            span: start.to(end),
+            kind,
+        }
     }
 
     /// Items separated by commas up to the closing bracket, whose span is returned.
@@ -248,7 +268,10 @@ impl Parser<'_> {
                             Code::E0101,
                             format!("expected `,` or `{close}`, found {other}"),
                         )
-                        .primary(token.span, format!("`,` or `{close}` should stand before this"))
+                        .primary(
+                            token.span,
+                            format!("`,` or `{close}` should stand before this"),
+                        )
                         .context(at, "in what is opened here"),
                     );
                     // A forgotten comma: go on with what follows, if it may start an item.
@@ -264,7 +287,12 @@ impl Parser<'_> {
     fn wrong_end(&mut self, open: char, at: Span, token: &Token) -> bool {
         if token.tok == Tok::Eof {
             // A string or comment without an end has swallowed the bracket, and was reported.
-            let swallowed = self.tokens.iter().rev().nth(1).is_some_and(|t| t.tok == Tok::Bad);
+            let swallowed = self
+                .tokens
+                .iter()
+                .rev()
+                .nth(1)
+                .is_some_and(|t| t.tok == Tok::Bad);
             if !self.full() && !swallowed {
                 self.error(
                     Diagnostic::new(Code::E0102, format!("`{open}` is never closed"))
@@ -280,8 +308,15 @@ impl Parser<'_> {
             }
             return true;
         }
-        let Tok::Close(found) = token.tok else { unreachable!("the caller looked") };
-        let outer = self.open.iter().rev().skip(1).any(|(o, _)| closing(*o) == found);
+        let Tok::Close(found) = token.tok else {
+            unreachable!("the caller looked")
+        };
+        let outer = self
+            .open
+            .iter()
+            .rev()
+            .skip(1)
+            .any(|(o, _)| closing(*o) == found);
         self.error(
             Diagnostic::new(Code::E0105, format!("`{open}` is closed by `{found}`"))
                 .primary(token.span, format!("expected `{}`", closing(open)))
@@ -312,14 +347,25 @@ impl Parser<'_> {
 
     fn arg(&mut self) -> Option<Arg> {
         let named = matches!(self.peek().tok, Tok::Word(_))
-            && self.tokens.get(self.at + 1).is_some_and(|t| t.tok == Tok::Colon);
+            && self
+                .tokens
+                .get(self.at + 1)
+                .is_some_and(|t| t.tok == Tok::Colon);
         if !named {
-            return Some(Arg { name: None, value: self.value()? });
+            return Some(Arg {
+                name: None,
+                value: self.value()?,
+            });
         }
         let word = self.next();
         self.next();
-        let Tok::Word(name) = word.tok else { unreachable!("just looked") };
-        Some(Arg { name: Some(Spanned::new(name, word.span)), value: self.value()? })
+        let Tok::Word(name) = word.tok else {
+            unreachable!("just looked")
+        };
+        Some(Arg {
+            name: Some(Spanned::new(name, word.span)),
+            value: self.value()?,
+        })
     }
 
     /// Skips to behind the next comma, or to the bracket that ends the current sequence.
@@ -376,7 +422,12 @@ mod tests {
         let file = sources.add("t", text);
         let mut sink = Sink::default();
         let node = parse(file, text, &mut sink);
-        (node, sink.iter().map(|d| format!("{} {}", d.code, d.message)).collect())
+        (
+            node,
+            sink.iter()
+                .map(|d| format!("{} {}", d.code, d.message))
+                .collect(),
+        )
     }
 
     #[test]
@@ -409,7 +460,10 @@ mod tests {
         let cases: &[(&str, &[&str])] = &[
             (
                 "(a: , b: ], c: 1",
-                &["E0101 expected a value, found `,`", "E0101 expected a value, found `]`"],
+                &[
+                    "E0101 expected a value, found `,`",
+                    "E0101 expected a value, found `]`",
+                ],
             ),
             (
                 "[1 2, 3: 4]",
@@ -424,18 +478,27 @@ mod tests {
             ("(((", &["E0102 `(` is never closed"]),
             ("\"abc", &["E0102 the string is never closed"]),
             ("/* abc", &["E0102 the comment is never closed"]),
-            ("99999999999999999999", &["E0103 `99999999999999999999` does not fit into 64 bits"]),
+            (
+                "99999999999999999999",
+                &["E0103 `99999999999999999999` does not fit into 64 bits"],
+            ),
             ("1e999", &["E0103 `1e999` is too large for a number"]),
             ("0xzz", &["E0103 `0xzz` is no number"]),
             ("\"\\q\"", &["E0106 unknown escape `\\q`"]),
             ("@", &["E0106 `@` means nothing here"]),
             ("", &["E0101 expected a value, found the end of the file"]),
-            ("1 2", &["E0101 expected the end of the file, found the integer 2"]),
+            (
+                "1 2",
+                &["E0101 expected the end of the file, found the integer 2"],
+            ),
         ];
         for (text, expect) in cases {
             let (_, errors) = read(text);
             for e in *expect {
-                assert!(errors.iter().any(|m| m == e), "{text}: {errors:?} lacks {e}");
+                assert!(
+                    errors.iter().any(|m| m == e),
+                    "{text}: {errors:?} lacks {e}"
+                );
             }
         }
     }

@@ -44,12 +44,23 @@ pub(crate) fn costs(
     let blobs = &files.blobs;
     let row = |actor: &Actor| {
         let wanted = !measured.is_empty() && actor.role == Role::Compute;
-        let keys = if wanted { cost_keys(actor, blobs) } else { Vec::new() };
+        let keys = if wanted {
+            cost_keys(actor, blobs)
+        } else {
+            Vec::new()
+        };
         let cost = |device: &Device| {
             let modelled = registry.cost(actor, device, blobs)?;
             // Where rounded factors make no difference, or were not measured, exact ones stand for them.
-            let last = if device.backend == "cuda" { keys.len() } else { keys.len().min(1) };
-            let found = keys[..last].iter().rev().find_map(|k| measured.get(&device.name, *k));
+            let last = if device.backend == "cuda" {
+                keys.len()
+            } else {
+                keys.len().min(1)
+            };
+            let found = keys[..last]
+                .iter()
+                .rev()
+                .find_map(|k| measured.get(&device.name, *k));
             // A variant may need more memory than the default one, which it falls back to.
             let caps = registry.caps(device);
             let of_variant = |key: &CostKey| {
@@ -57,9 +68,15 @@ pub(crate) fn costs(
                 let plan = registry.lower_in(actor, blobs, caps, Some(name)).ok()?;
                 Some(plan.scratch_bytes())
             };
-            let variants = keys.iter().filter(|_| is_gpu(&device.backend)).filter_map(of_variant);
+            let variants = keys
+                .iter()
+                .filter(|_| is_gpu(&device.backend))
+                .filter_map(of_variant);
             let scratch_bytes = variants.fold(modelled.scratch_bytes, u64::max);
-            let modelled = ActorCost { scratch_bytes, ..modelled };
+            let modelled = ActorCost {
+                scratch_bytes,
+                ..modelled
+            };
             Some(found.map_or(modelled, |m| ActorCost {
                 call_ps: m.call_ps,
                 firing_ps: m.firing_ps,
@@ -68,7 +85,9 @@ pub(crate) fn costs(
         };
         machine.devices.iter().map(cost).collect()
     };
-    Costs { table: graph.actors.iter().map(row).collect() }
+    Costs {
+        table: graph.actors.iter().map(row).collect(),
+    }
 }
 
 /// What the cost of an actor is measured under: with exact factors, then with rounded ones where it may round them.
@@ -76,7 +95,11 @@ pub(crate) fn cost_keys(actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<Co
     let mut plain = actor.clone();
     let rounds = plain.params.remove(Math::PARAM).is_some();
     let exact = CostKey::of(&plain, blobs);
-    if rounds { vec![exact, CostKey::of(actor, blobs)] } else { vec![exact] }
+    if rounds {
+        vec![exact, CostKey::of(actor, blobs)]
+    } else {
+        vec![exact]
+    }
 }
 
 /// Devices that pins name.
@@ -87,15 +110,24 @@ pub(crate) fn pins(
 ) -> std::collections::BTreeMap<ActorId, DeviceId> {
     let mut out = std::collections::BTreeMap::new();
     for (actor, device) in &origins.pins {
-        let found = machine.devices.iter_enumerated().find(|(_, d)| d.name == device.value);
+        let found = machine
+            .devices
+            .iter_enumerated()
+            .find(|(_, d)| d.name == device.value);
         match found {
             Some((id, _)) => {
                 out.insert(*actor, id);
             }
             None => sink.push(
-                Diagnostic::new(Code::E0502, format!("there is no device `{}`", device.value))
-                    .primary(device.span, "pinned to it")
-                    .help(suggest(&device.value, machine.devices.iter().map(|d| d.name.as_str()))),
+                Diagnostic::new(
+                    Code::E0502,
+                    format!("there is no device `{}`", device.value),
+                )
+                .primary(device.span, "pinned to it")
+                .help(suggest(
+                    &device.value,
+                    machine.devices.iter().map(|d| d.name.as_str()),
+                )),
             ),
         }
     }
@@ -109,11 +141,18 @@ fn sample_rates(graph: &mut Graph, q: &TiVec<ActorId, u64>, origins: &Origins, s
     let mut known: Vec<Option<(ActorId, f64)>> = vec![None; graph.actors.len()];
     let tokens = |graph: &Graph, id: ActorId| {
         let actor = &graph.actors[id];
-        let rate = actor.outputs.first().map(|p| p.rate).or(actor.inputs.first().map(|p| p.rate));
+        let rate = actor
+            .outputs
+            .first()
+            .map(|p| p.rate)
+            .or(actor.inputs.first().map(|p| p.rate));
         q[id] as f64 * rate.unwrap_or(1) as f64
     };
     for (&id, &span) in &origins.sample_rates {
-        let Some(stated) = graph.actors[id].params.get("sample_rate").and_then(Value::as_float)
+        let Some(stated) = graph.actors[id]
+            .params
+            .get("sample_rate")
+            .and_then(Value::as_float)
         else {
             continue;
         };
@@ -143,7 +182,10 @@ fn sample_rates(graph: &mut Graph, q: &TiVec<ActorId, u64>, origins: &Origins, s
     for id in sinks {
         if let Some((_, iterations)) = known[parts[id]] {
             let rate = iterations * tokens(graph, id);
-            graph.actors[id].params.entry("sample_rate".to_owned()).or_insert(Value::Float(rate));
+            graph.actors[id]
+                .params
+                .entry("sample_rate".to_owned())
+                .or_insert(Value::Float(rate));
         }
     }
 }
@@ -166,7 +208,9 @@ fn components(graph: &Graph) -> TiVec<ActorId, usize> {
             parent[ActorId::from(a.max(b))] = a.min(b);
         }
     }
-    (0..graph.actors.len()).map(|i| root(&mut parent, i)).collect()
+    (0..graph.actors.len())
+        .map(|i| root(&mut parent, i))
+        .collect()
 }
 
 fn ends(
@@ -176,8 +220,14 @@ fn ends(
     reader: Option<ActorId>,
 ) -> (Span, Span) {
     let readers = &graph.channels[channel].readers;
-    let index = readers.iter().position(|r| Some(r.to.actor) == reader).unwrap_or(0);
-    origins.channels[channel].get(index).copied().unwrap_or((Span::NONE, Span::NONE))
+    let index = readers
+        .iter()
+        .position(|r| Some(r.to.actor) == reader)
+        .unwrap_or(0);
+    origins.channels[channel]
+        .get(index)
+        .copied()
+        .unwrap_or((Span::NONE, Span::NONE))
 }
 
 fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Diagnostic {
@@ -209,7 +259,12 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
             .context(from, format!("`{w}` writes {produced} a firing, {made} in all"))
             .help("bring both paths between the two actors to one rate: up- or downsample on one of them")
         }
-        AnalysisError::Deadlock { actors, channels, on, missing } => {
+        AnalysisError::Deadlock {
+            actors,
+            channels,
+            on,
+            missing,
+        } => {
             let path: Vec<&str> = actors.iter().map(|&a| name(a)).collect();
             let position = channels.iter().position(|c| c == on).unwrap_or(0);
             let reader = actors.get((position + 1) % actors.len().max(1)).copied();
@@ -217,7 +272,10 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
             let first = path.first().copied().unwrap_or_default();
             let message = match path.as_slice() {
                 [one] => format!("deadlock: {one} waits for itself"),
-                _ => format!("deadlock: {} -> {first} wait for each other", path.join(" -> ")),
+                _ => format!(
+                    "deadlock: {} -> {first} wait for each other",
+                    path.join(" -> ")
+                ),
             };
             let more = if *missing == 1 { "token" } else { "tokens" };
             let mut diagnostic = Diagnostic::new(Code::E0402, message)
@@ -232,7 +290,10 @@ fn draw_analysis(error: &AnalysisError, graph: &Graph, origins: &Origins) -> Dia
         }
         AnalysisError::Overflow { actor, limit } => Diagnostic::new(
             Code::E0403,
-            format!("`{}` would fire more than {limit} times in one iteration", name(*actor)),
+            format!(
+                "`{}` would fire more than {limit} times in one iteration",
+                name(*actor)
+            ),
         )
         .primary(origins.actors[*actor], "this actor")
         .help("rates with large common multiples make long iterations: round them"),

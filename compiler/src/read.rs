@@ -44,7 +44,14 @@ impl<'a> Fields<'a> {
             }
             named.insert(&name.value, (name, &arg.value));
         }
-        Self { what: what.into(), span, named, positional, group: None, asked: Vec::new() }
+        Self {
+            what: what.into(),
+            span,
+            named,
+            positional,
+            group: None,
+            asked: Vec::new(),
+        }
     }
 
     /// Like [`Self::new`], for a group of the format; ends with [`Self::done`].
@@ -55,12 +62,18 @@ impl<'a> Fields<'a> {
         args: &'a [Arg],
         sink: &mut Sink,
     ) -> Self {
-        Self { group: Some(group), ..Self::new(what, span, args, sink) }
+        Self {
+            group: Some(group),
+            ..Self::new(what, span, args, sink)
+        }
     }
 
     /// Takes a field out.
     pub(crate) fn take(&mut self, name: &str) -> Option<&'a Node> {
-        debug_assert!(self.group.is_none_or(|group| group.has(name)), "{name} is in no table");
+        debug_assert!(
+            self.group.is_none_or(|group| group.has(name)),
+            "{name} is in no table"
+        );
         if cfg!(debug_assertions) {
             self.asked.push(name.to_owned());
         }
@@ -69,7 +82,8 @@ impl<'a> Fields<'a> {
 
     /// Takes a field out, or else the next positional argument.
     pub(crate) fn take_or_positional(&mut self, name: &str) -> Option<&'a Node> {
-        self.take(name).or_else(|| (!self.positional.is_empty()).then(|| self.positional.remove(0)))
+        self.take(name)
+            .or_else(|| (!self.positional.is_empty()).then(|| self.positional.remove(0)))
     }
 
     /// Takes out a field that must be there.
@@ -84,7 +98,11 @@ impl<'a> Fields<'a> {
     /// Reports a missing field.
     pub(crate) fn missing(&self, name: &str, example: &str, sink: &mut Sink) {
         // A slip of the pen is reported as the unknown field that it makes.
-        if self.named.keys().any(|written| did_you_mean(written, [name]).is_some()) {
+        if self
+            .named
+            .keys()
+            .any(|written| did_you_mean(written, [name]).is_some())
+        {
             return;
         }
         sink.push(
@@ -98,7 +116,9 @@ impl<'a> Fields<'a> {
     pub(crate) fn done(self, sink: &mut Sink) {
         let known: Vec<&str> = self.group.into_iter().flat_map(Group::names).collect();
         debug_assert!(
-            known.iter().all(|name| self.asked.iter().any(|asked| asked == name)),
+            known
+                .iter()
+                .all(|name| self.asked.iter().any(|asked| asked == name)),
             "of {known:?} only {:?} are read",
             self.asked
         );
@@ -124,7 +144,10 @@ impl<'a> Fields<'a> {
                     format!("{} in {} has no name", node.describe(), self.what),
                 )
                 .primary(node.span, "which field is this?")
-                .help(format!("write `name: value`; {}", suggest("", known.iter().copied()))),
+                .help(format!(
+                    "write `name: value`; {}",
+                    suggest("", known.iter().copied())
+                )),
             );
         }
     }
@@ -140,8 +163,11 @@ pub(crate) fn twice(what: &str, name: &str, second: Span, first: Span) -> Diagno
 
 /// E0203.
 pub(crate) fn wrong_kind(node: &Node, want: &str) -> Diagnostic {
-    Diagnostic::new(Code::E0203, format!("expected {want}, found {}", node.describe()))
-        .primary(node.span, format!("should be {want}"))
+    Diagnostic::new(
+        Code::E0203,
+        format!("expected {want}, found {}", node.describe()),
+    )
+    .primary(node.span, format!("should be {want}"))
 }
 
 fn refuse<T>(node: &Node, want: &str, sink: &mut Sink) -> Option<T> {
@@ -205,7 +231,9 @@ pub(crate) fn map<'a>(
     let mut seen: BTreeMap<String, Span> = BTreeMap::new();
     let mut out = Vec::new();
     for (key, value) in pairs {
-        let Some(key) = string(key, "a name in quotes", sink) else { continue };
+        let Some(key) = string(key, "a name in quotes", sink) else {
+            continue;
+        };
         match seen.get(&key.value) {
             Some(first) => sink.push(twice("key", &key.value, key.span, *first)),
             None => {
@@ -280,7 +308,10 @@ pub(crate) fn shape(node: &Node, sink: &mut Sink) -> Option<Spanned<Vec<u32>>> {
                     limits::MAX_RANK
                 ),
             )
-            .primary(node.span, format!("at most {} dimensions", limits::MAX_RANK)),
+            .primary(
+                node.span,
+                format!("at most {} dimensions", limits::MAX_RANK),
+            ),
         );
         return None;
     }

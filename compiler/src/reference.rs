@@ -58,7 +58,10 @@ pub fn format_page() -> String {
 }
 
 fn group_section(group: &Group) -> String {
-    let mut out = format!("## {}\n\n{}\n\n```ron\n{}\n```\n\n", group.name, group.doc, group.text);
+    let mut out = format!(
+        "## {}\n\n{}\n\n```ron\n{}\n```\n\n",
+        group.name, group.doc, group.text
+    );
     out += "| field | takes | left out | meaning |\n|---|---|---|---|\n";
     for field in group.fields {
         let absent = match field.absent {
@@ -78,9 +81,10 @@ fn group_section(group: &Group) -> String {
 /// The op catalogue as Markdown: every op of a registry with ports, rates, parameters, dtypes, devices and source.
 /// Types and devices are what resolving the op's example with each type gives.
 pub fn op_page(registry: &Registry) -> String {
-    let (tensor, others): (Vec<&str>, Vec<&str>) = registry
-        .names()
-        .partition(|name| name.strip_prefix("Nn").is_some_and(|n| TensorOp::find(n).is_some()));
+    let (tensor, others): (Vec<&str>, Vec<&str>) = registry.names().partition(|name| {
+        name.strip_prefix("Nn")
+            .is_some_and(|n| TensorOp::find(n).is_some())
+    });
     let mut out = format!(
         "{} ops. `zbmdc ops` lists them, `zbmdc ops NAME` prints one. *CPU* and *GPU* are the element types of the\n\
          input (of the output where there is none) that the example takes there; GPU kernels are the same for Vulkan\n\
@@ -89,22 +93,29 @@ pub fn op_page(registry: &Registry) -> String {
         tensor.len() + others.len()
     );
     for name in others {
-        out +=
-            &format!("## {name}\n\n{}\n", plain(&op_section(registry, name).unwrap_or_default()));
+        out += &format!(
+            "## {name}\n\n{}\n",
+            plain(&op_section(registry, name).unwrap_or_default())
+        );
     }
     out += "## Tensor ops\n\n\
             One op for each ONNX operator, its name with `Nn` before it. A token is a whole tensor, every rate is 1. `?`\n\
             may be missing, `!` must be a constant, `~` both, `…` any number may follow; any other operand may be a\n\
             parameter of its name too. f16 and bf16 are storage: computed in f32.\n\n\
             | op | operands -> outputs | what | CPU | GPU |\n|---|---|---|---|---|\n";
-    tensor.iter().for_each(|name| out += &tensor_row(registry, name));
+    tensor
+        .iter()
+        .for_each(|name| out += &tensor_row(registry, name));
     out
 }
 
 /// Text that no Markdown reader takes for links or emphasis; code in it stays.
 fn plain(text: &str) -> String {
     let part = |(i, part): (usize, &str)| match i % 2 {
-        0 => part.replace('[', "\\[").replace(']', "\\]").replace('*', "\\*"),
+        0 => part
+            .replace('[', "\\[")
+            .replace(']', "\\]")
+            .replace('*', "\\*"),
         _ => format!("`{part}`"),
     };
     text.split('`').enumerate().map(part).collect()
@@ -114,8 +125,10 @@ fn plain(text: &str) -> String {
 pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
     let op = registry.op(name)?;
     let doc = op.doc();
-    let mut out =
-        format!("{}\n\n- ports: {}\n- example: `{}`\n", doc.summary, doc.ports, doc.example);
+    let mut out = format!(
+        "{}\n\n- ports: {}\n- example: `{}`\n",
+        doc.summary, doc.ports, doc.example
+    );
     for (param, meaning) in doc.params {
         let place = op.positional().iter().position(|p| p == param);
         let place = place.map_or(String::new(), |i| format!(" (argument {})", i + 1));
@@ -124,9 +137,18 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
     let found = Found::of(registry, &**op);
     let _ = writeln!(out, "- {found}");
     for (_, inputs) in LARGE.iter().filter(|(large, _)| *large == name) {
-        let types = inputs.split_whitespace().filter_map(|text| fixed(text, DType::F32)).collect();
+        let types = inputs
+            .split_whitespace()
+            .filter_map(|text| fixed(text, DType::F32))
+            .collect();
         let params = params_of(doc.example, op.positional())?;
-        let actor = resolve(registry, &**op, &params, types, &TokenType::scalar(DType::F32))?;
+        let actor = resolve(
+            registry,
+            &**op,
+            &params,
+            types,
+            &TokenType::scalar(DType::F32),
+        )?;
         if let Some(why) = registry.gpu_reason(&actor, &TiVec::new(), &Caps::COMMON) {
             let _ = writeln!(out, "- GPU, where `{inputs}`: none, {why}");
         }
@@ -138,7 +160,9 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
 }
 
 fn tensor_row(registry: &Registry, name: &str) -> String {
-    let Some((op, spec)) = registry.op(name).zip(TensorOp::find(name.trim_start_matches("Nn")))
+    let Some((op, spec)) = registry
+        .op(name)
+        .zip(TensorOp::find(name.trim_start_matches("Nn")))
     else {
         return String::new();
     };
@@ -157,7 +181,10 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     let summary = plain(op.doc().summary);
     let shown = match summary.contains("no ONNX operator") {
         true => format!("`{name}`"),
-        false => format!("[`{name}`](https://onnx.ai/onnx/operators/onnx__{}.html)", spec.operator),
+        false => format!(
+            "[`{name}`](https://onnx.ai/onnx/operators/onnx__{}.html)",
+            spec.operator
+        ),
     };
     format!(
         "| {shown} | `{operands} -> {outputs}` | {summary} | {} | {} |\n",
@@ -181,7 +208,9 @@ impl Found {
     fn of(registry: &Registry, op: &dyn Op) -> Self {
         let mut found = Self::default();
         for dtype in DType::ALL {
-            let Some(actor) = probe(registry, op, dtype) else { continue };
+            let Some(actor) = probe(registry, op, dtype) else {
+                continue;
+            };
             if found.ports.is_empty() {
                 found.ports = ports(&actor);
             }
@@ -209,10 +238,12 @@ impl Found {
                 None => by_reason.push((vec![*dtype], why)),
             }
         }
-        let why = by_reason.iter().map(|(dtypes, why)| match self.gpu.is_empty() {
-            true => (*why).to_owned(),
-            false => format!("{}: {why}", names(dtypes)),
-        });
+        let why = by_reason
+            .iter()
+            .map(|(dtypes, why)| match self.gpu.is_empty() {
+                true => (*why).to_owned(),
+                false => format!("{}: {why}", names(dtypes)),
+            });
         let why = why.collect::<Vec<_>>().join("; ");
         if self.gpu.is_empty() {
             format!("none: {why}")
@@ -245,28 +276,47 @@ fn shown(actor: &Actor, tried: DType) -> DType {
         return tried;
     }
     let first = inputs.first().map(|port| port.token.dtype);
-    first.or(actor.outputs.first().map(|port| port.token.dtype)).unwrap_or(tried)
+    first
+        .or(actor.outputs.first().map(|port| port.token.dtype))
+        .unwrap_or(tried)
 }
 
 fn names(dtypes: &[DType]) -> String {
-    let missing: Vec<&str> =
-        DType::ALL.iter().filter(|d| !dtypes.contains(d)).map(|d| d.name()).collect();
+    let missing: Vec<&str> = DType::ALL
+        .iter()
+        .filter(|d| !dtypes.contains(d))
+        .map(|d| d.name())
+        .collect();
     match missing[..] {
         [] => return "any".to_owned(),
         [one] => return format!("any but {one}"),
         _ => {}
     }
-    dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ")
+    dtypes
+        .iter()
+        .map(|d| d.name())
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Shapes that are tried, in order.
-const SHAPES: [&[u32]; 8] = [&[], &[8], &[4, 4], &[2, 2], &[1, 2, 4, 4], &[2], &[512], &[257]];
+const SHAPES: [&[u32]; 8] = [
+    &[],
+    &[8],
+    &[4, 4],
+    &[2, 2],
+    &[1, 2, 4, 4],
+    &[2],
+    &[512],
+    &[257],
+];
 
 /// The actor of an op's example with inputs of one dtype, if it can be.
 fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
     let probes = PROBES.iter().filter(|(name, ..)| *name == op.name());
-    let mut probes: Vec<(&str, &str)> =
-        probes.map(|(_, inputs, params)| (*inputs, *params)).collect();
+    let mut probes: Vec<(&str, &str)> = probes
+        .map(|(_, inputs, params)| (*inputs, *params))
+        .collect();
     if probes.is_empty() {
         probes.push(("", ""));
     }
@@ -277,9 +327,15 @@ fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
             more => format!("{}({more})", op.name()),
         };
         let params = params_of(&text, op.positional())?;
-        let fixed: BTreeMap<String, TokenType> =
-            inputs.split_whitespace().filter_map(|text| fixed(text, dtype)).collect();
-        let shapes = if inputs.is_empty() { &SHAPES[..] } else { &SHAPES[..1] };
+        let fixed: BTreeMap<String, TokenType> = inputs
+            .split_whitespace()
+            .filter_map(|text| fixed(text, dtype))
+            .collect();
+        let shapes = if inputs.is_empty() {
+            &SHAPES[..]
+        } else {
+            &SHAPES[..1]
+        };
         for shape in shapes {
             let token = TokenType::new(dtype, shape.to_vec());
             let actor = resolve(registry, op, &params, fixed.clone(), &token);
@@ -296,9 +352,16 @@ fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
 fn fixed(text: &str, dtype: DType) -> Option<(String, TokenType)> {
     let (name, token) = text.split_once(':')?;
     let (word, dims) = token.split_once('[').unwrap_or((token, ""));
-    let dims = dims.trim_end_matches(']').split(',').filter(|d| !d.is_empty());
+    let dims = dims
+        .trim_end_matches(']')
+        .split(',')
+        .filter(|d| !d.is_empty());
     let shape = dims.map(|d| d.parse().ok()).collect::<Option<Vec<u32>>>()?;
-    let dtype = if word == "T" { dtype } else { DType::from_name(word)? };
+    let dtype = if word == "T" {
+        dtype
+    } else {
+        DType::from_name(word)?
+    };
     Some((name.to_owned(), TokenType::new(dtype, shape)))
 }
 
@@ -306,12 +369,21 @@ fn fixed(text: &str, dtype: DType) -> Option<(String, TokenType)> {
 fn params_of(text: &str, positional: &[&str]) -> Option<Params> {
     let (mut sources, mut sink) = (SourceMap::default(), Sink::default());
     let file = sources.add("example", text);
-    let Kind::Call(_, args) = parse::parse(file, text, &mut sink)?.kind else { return None };
+    let Kind::Call(_, args) = parse::parse(file, text, &mut sink)?.kind else {
+        return None;
+    };
     let (mut files, mut next) = (Files::default(), positional.iter());
     let mut params = Params::new();
     for arg in &args {
-        let name = arg.name.as_ref().map(|n| n.value.as_str()).or_else(|| next.next().copied())?;
-        params.insert(name.to_owned(), files.value(&arg.value, "".as_ref(), &mut sink)?);
+        let name = arg
+            .name
+            .as_ref()
+            .map(|n| n.value.as_str())
+            .or_else(|| next.next().copied())?;
+        params.insert(
+            name.to_owned(),
+            files.value(&arg.value, "".as_ref(), &mut sink)?,
+        );
     }
     (sink.errors() == 0).then_some(params)
 }
@@ -335,7 +407,12 @@ fn resolve(
     let blobs = TiVec::new();
     for _ in 0..limits::MAX_PORTS {
         let connected: Vec<String> = types.keys().cloned().collect();
-        let cx = ResolveCx { params, connected: &connected, types: &types, blobs: &blobs };
+        let cx = ResolveCx {
+            params,
+            connected: &connected,
+            types: &types,
+            blobs: &blobs,
+        };
         match registry.resolve(op.name(), &cx) {
             Ok(signature) => return Some(actor(op.name(), params, signature)),
             Err(OpError::NeedInput { port }) if !types.contains_key(&port) => {
@@ -348,13 +425,29 @@ fn resolve(
 }
 
 fn actor(op: &str, params: &Params, signature: Signature) -> Actor {
-    let Signature { mut inputs, mut outputs, states } = signature;
+    let Signature {
+        mut inputs,
+        mut outputs,
+        states,
+    } = signature;
     let mut state = Vec::new();
     for spec in states {
-        state.push(StatePort { input: inputs.len() as u32, output: outputs.len() as u32 });
+        state.push(StatePort {
+            input: inputs.len() as u32,
+            output: outputs.len() as u32,
+        });
         let (name, token) = (spec.name, spec.token);
-        inputs.push(InPort { name: name.clone(), token: token.clone(), rate: 1, window: 1 });
-        outputs.push(OutPort { name, token, rate: 1 });
+        inputs.push(InPort {
+            name: name.clone(),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        });
+        outputs.push(OutPort {
+            name,
+            token,
+            rate: 1,
+        });
     }
     let (name, op) = ("example".to_owned(), op.to_owned());
     Actor {
@@ -375,18 +468,26 @@ fn ports(actor: &Actor) -> String {
         false => format!("{}: {} {}/{}", p.name, p.token, p.rate, p.window),
     };
     let states = actor.state.len();
-    let inputs: Vec<String> =
-        actor.inputs[..actor.inputs.len() - states].iter().map(input).collect();
+    let inputs: Vec<String> = actor.inputs[..actor.inputs.len() - states]
+        .iter()
+        .map(input)
+        .collect();
     let outputs = actor.outputs[..actor.outputs.len() - states].iter();
-    let outputs: Vec<String> =
-        outputs.map(|p| format!("{}: {} {}", p.name, p.token, p.rate)).collect();
+    let outputs: Vec<String> = outputs
+        .map(|p| format!("{}: {} {}", p.name, p.token, p.rate))
+        .collect();
     let states: Vec<String> = actor.outputs[actor.outputs.len() - states..]
         .iter()
         .map(|p| format!("{}: {}", p.name, p.token))
         .collect();
-    let states =
-        if states.is_empty() { String::new() } else { format!("; state {}", states.join(", ")) };
-    format!("{} -> {}{states}", inputs.join(", "), outputs.join(", ")).trim_start().to_owned()
+    let states = if states.is_empty() {
+        String::new()
+    } else {
+        format!("; state {}", states.join(", "))
+    };
+    format!("{} -> {}{states}", inputs.join(", "), outputs.join(", "))
+        .trim_start()
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -23,14 +23,23 @@ pub struct Style {
 impl Style {
     /// Without colours, 120 columns wide: for files and snapshots.
     pub const fn plain() -> Self {
-        Self { colour: false, width: 120 }
+        Self {
+            colour: false,
+            width: 120,
+        }
     }
 }
 
 /// All diagnostics as people read them, each followed by an empty line, and the counts at the end.
 pub fn text(diagnostics: &Diagnostics, style: &Style) -> String {
-    let renderer = if style.colour { Renderer::styled() } else { Renderer::plain() };
-    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(style.width);
+    let renderer = if style.colour {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
+    let renderer = renderer
+        .decor_style(DecorStyle::Ascii)
+        .term_width(style.width);
     let mut out = String::new();
     for diagnostic in &diagnostics.list {
         out.push_str(&renderer.render(&[group(diagnostic, &diagnostics.sources)]));
@@ -55,21 +64,30 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap) -> Group<'a> {
         }
     }
     for file in files {
-        let labels: Vec<&Label> =
-            diagnostic.labels.iter().filter(|l| l.span.file() == Some(file)).collect();
+        let labels: Vec<&Label> = diagnostic
+            .labels
+            .iter()
+            .filter(|l| l.span.file() == Some(file))
+            .collect();
         if window(&labels, sources, file).len() <= MAX_DRAWN_BYTES {
             group = group.element(snippet(&labels, sources, file));
             continue;
         }
         for label in labels {
             let at = sources.position(file, label.span.start);
-            let place = Origin::path(&sources.get(file).name).line(at.line).char_column(at.column);
+            let place = Origin::path(&sources.get(file).name)
+                .line(at.line)
+                .char_column(at.column);
             group = group
                 .element(place)
                 .element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
         }
     }
-    for label in diagnostic.labels.iter().filter(|l| !l.span.is_some() && !l.text.is_empty()) {
+    for label in diagnostic
+        .labels
+        .iter()
+        .filter(|l| !l.span.is_some() && !l.text.is_empty())
+    {
         group = group.element(Level::NOTE.message(normalize_untrusted_str(&label.text)));
     }
     if let Some(help) = &diagnostic.help {
@@ -84,8 +102,18 @@ const MAX_DRAWN_BYTES: usize = 1 << 16;
 /// The bytes of the lines from the first label to the last; the renderer folds what lies between.
 fn window(labels: &[&Label], sources: &SourceMap, file: FileId) -> Range<usize> {
     let text: &str = &sources.get(file).text;
-    let first = labels.iter().map(|l| l.span.start as usize).min().unwrap_or(0).min(text.len());
-    let last = labels.iter().map(|l| l.span.end as usize).max().unwrap_or(0).min(text.len());
+    let first = labels
+        .iter()
+        .map(|l| l.span.start as usize)
+        .min()
+        .unwrap_or(0)
+        .min(text.len());
+    let last = labels
+        .iter()
+        .map(|l| l.span.end as usize)
+        .max()
+        .unwrap_or(0)
+        .min(text.len());
     let start = text[..first].rfind('\n').map_or(0, |i| i + 1);
     start..text[last..].find('\n').map_or(text.len(), |i| last + i)
 }
@@ -99,8 +127,15 @@ fn snippet<'a>(
     let text: &str = &source.text;
     let Range { start, end } = window(labels, sources, file);
     let annotations = labels.iter().map(|label| {
-        let kind = if label.primary { AnnotationKind::Primary } else { AnnotationKind::Context };
-        let (from, to) = (label.span.start as usize, (label.span.end as usize).min(text.len()));
+        let kind = if label.primary {
+            AnnotationKind::Primary
+        } else {
+            AnnotationKind::Context
+        };
+        let (from, to) = (
+            label.span.start as usize,
+            (label.span.end as usize).min(text.len()),
+        );
         // A long value is marked by its first line: a frame around a whole model hides the model.
         let line_end = text[from.min(to)..to].find('\n').map_or(to, |i| from + i);
         kind.span(from - start..line_end.max(from) - start)
@@ -141,8 +176,10 @@ pub fn json(diagnostics: &Diagnostics) -> String {
     let sources = &diagnostics.sources;
     let mut out = String::new();
     for d in &diagnostics.list {
-        let place =
-            d.span().file().map(|f| (&*sources.get(f).name, sources.position(f, d.span().start)));
+        let place = d
+            .span()
+            .file()
+            .map(|f| (&*sources.get(f).name, sources.position(f, d.span().start)));
         let object = JsonDiagnostic {
             code: d.code.name(),
             severity: d.severity.name(),
@@ -150,7 +187,11 @@ pub fn json(diagnostics: &Diagnostics) -> String {
             file: place.map(|p| p.0),
             line: place.map(|p| p.1.line),
             column: place.map(|p| p.1.column),
-            labels: d.labels.iter().filter_map(|l| json_label(l, sources)).collect(),
+            labels: d
+                .labels
+                .iter()
+                .filter_map(|l| json_label(l, sources))
+                .collect(),
             help: d.help.as_deref(),
         };
         // Strings and numbers always serialise.

@@ -58,12 +58,22 @@ pub enum Replication {
 impl fmt::Display for Replication {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Replication::Done { actors, period_ns, without_ns, iterations } => {
-                let names: Vec<String> =
-                    actors.iter().map(|(name, replicas)| format!("{name} x{replicas}")).collect();
+            Replication::Done {
+                actors,
+                period_ns,
+                without_ns,
+                iterations,
+            } => {
+                let names: Vec<String> = actors
+                    .iter()
+                    .map(|(name, replicas)| format!("{name} x{replicas}"))
+                    .collect();
                 let (period, without) = (time(*period_ns), time(*without_ns));
                 let names = names.join(", ");
-                write!(f, "replicated: {names}; an iteration in {period}, {without} without")?;
+                write!(
+                    f,
+                    "replicated: {names}; an iteration in {period}, {without} without"
+                )?;
                 if *iterations > 1 {
                     write!(
                         f,
@@ -83,7 +93,11 @@ impl fmt::Display for Replication {
 
 /// Nanoseconds as people read them, also below one.
 fn time(ns: f64) -> String {
-    if ns < 100.0 { format!("{ns:.2} ns") } else { zbmd_ir::text::duration(ns.round() as u64) }
+    if ns < 100.0 {
+        format!("{ns:.2} ns")
+    } else {
+        zbmd_ir::text::duration(ns.round() as u64)
+    }
 }
 
 /// What scheduling starts from.
@@ -133,23 +147,45 @@ pub(crate) fn schedule(
     let costs = (given.costs)(&graph);
     let options = given.options.clone();
     let scheduled = schedule_with(&graph, given.machine, &costs, &options, control)?;
-    let plain = Made { graph, costs, options, scheduled, iterations: 1, factors: Factors::new() };
+    let plain = Made {
+        graph,
+        costs,
+        options,
+        scheduled,
+        iterations: 1,
+        factors: Factors::new(),
+    };
     let wanted = given.options.objective == Objective::PERIOD
         && !matches!(given.options.buffers, Mode::Min(_));
     let attempts: &[Bounds] = match how {
         _ if !wanted => &[],
         Replicate::Off => &[],
-        Replicate::Auto => &[Bounds { most: MOST, same_iteration: true }],
+        Replicate::Auto => &[Bounds {
+            most: MOST,
+            same_iteration: true,
+        }],
         Replicate::UpTo(n) => &[
-            Bounds { most: n.min(MOST), same_iteration: true },
-            Bounds { most: n.min(MOST), same_iteration: false },
+            Bounds {
+                most: n.min(MOST),
+                same_iteration: true,
+            },
+            Bounds {
+                most: n.min(MOST),
+                same_iteration: false,
+            },
         ],
     };
-    let search = Search { given, plain: &plain };
+    let search = Search {
+        given,
+        plain: &plain,
+    };
     let mut best: Option<Made> = None;
     for &bounds in attempts {
         if let Some(found) = search.best(bounds, control)
-            && is_worth(found.iteration_fs(), best.as_ref().unwrap_or(&plain).iteration_fs())
+            && is_worth(
+                found.iteration_fs(),
+                best.as_ref().unwrap_or(&plain).iteration_fs(),
+            )
         {
             best = Some(found);
         }
@@ -188,7 +224,12 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn candidates(&self, bounds: Bounds) -> Vec<Factors> {
-        let Made { graph, costs, options, .. } = self.plain;
+        let Made {
+            graph,
+            costs,
+            options,
+            ..
+        } = self.plain;
         let given = (graph, self.given.machine, costs, options);
         candidates(given, self.plain.main(), bounds).unwrap_or_default()
     }
@@ -198,7 +239,9 @@ impl Search<'_> {
         let without = self.plain.iteration_fs();
         let mut best: Option<Made> = None;
         for (tried, factors) in self.candidates(bounds).into_iter().enumerate() {
-            let gained = best.as_ref().is_some_and(|b| is_worth(b.iteration_fs(), without));
+            let gained = best
+                .as_ref()
+                .is_some_and(|b| is_worth(b.iteration_fs(), without));
             if tried >= PATIENCE && !gained {
                 return None;
             }
@@ -210,7 +253,13 @@ impl Search<'_> {
             }
         }
         let mut best = best?;
-        for actor in best.factors.keys().copied().take(MAX_PRUNED).collect::<Vec<_>>() {
+        for actor in best
+            .factors
+            .keys()
+            .copied()
+            .take(MAX_PRUNED)
+            .collect::<Vec<_>>()
+        {
             let mut fewer = best.factors.clone();
             fewer.remove(&actor);
             if let Some(made) = self.attempt(&fewer, Level::Fast, control)
@@ -246,16 +295,33 @@ impl Search<'_> {
             Block::Fixed(block) => Block::Fixed(block / iterations),
             Block::Auto => Block::Auto,
         };
-        let asked = Options { block, level, ..plain.options.clone() };
+        let asked = Options {
+            block,
+            level,
+            ..plain.options.clone()
+        };
         let costs = (given.costs)(&graph);
         let scheduled = schedule_with(&graph, given.machine, &costs, &asked, control).ok()?;
-        let options = Options { level: plain.options.level, ..asked };
-        Some(Made { graph, costs, options, scheduled, iterations, factors: factors.clone() })
+        let options = Options {
+            level: plain.options.level,
+            ..asked
+        };
+        Some(Made {
+            graph,
+            costs,
+            options,
+            scheduled,
+            iterations,
+            factors: factors.clone(),
+        })
     }
 
     /// What longer iterations would make possible, by one attempt.
     fn possible(&self, control: &mut Control<'_>) -> Option<Replication> {
-        let candidates = self.candidates(Bounds { most: MOST, same_iteration: false });
+        let candidates = self.candidates(Bounds {
+            most: MOST,
+            same_iteration: false,
+        });
         let factors = candidates.first()?;
         let made = self.attempt(factors, Level::Fast, control)?;
         if made.iterations == 1 || !is_worth(made.iteration_fs(), self.plain.iteration_fs()) {

@@ -44,12 +44,20 @@ impl fmt::Display for Rounding {
 
 /// What an actor is asked for.
 fn asked(actor: &Actor) -> Option<Math> {
-    actor.params.get(Math::PARAM)?.as_str()?.parse().ok().filter(|m| *m != Math::F32)
+    actor
+        .params
+        .get(Math::PARAM)?
+        .as_str()?
+        .parse()
+        .ok()
+        .filter(|m| *m != Math::F32)
 }
 
 /// Whether an actor's op has products, and takes the parameter.
 fn multiplies(registry: &Registry, actor: &Actor) -> bool {
-    let op = registry.op(&actor.op).filter(|_| actor.role == Role::Compute);
+    let op = registry
+        .op(&actor.op)
+        .filter(|_| actor.role == Role::Compute);
     op.is_some_and(|op| op.doc().params.iter().any(|(name, _)| *name == Math::PARAM))
 }
 
@@ -66,7 +74,11 @@ pub(crate) fn ask(
     if math == Math::F32 {
         return Ok(());
     }
-    let mut gpus = machine.devices.iter().filter(|d| d.backend == "cuda").peekable();
+    let mut gpus = machine
+        .devices
+        .iter()
+        .filter(|d| d.backend == "cuda")
+        .peekable();
     if gpus.peek().is_none() {
         let what = format!("products in {math} are asked for, and the machine has no CUDA device");
         return Err(Diagnostic::new(Code::E0507, what).help(
@@ -126,7 +138,9 @@ fn rounds_nothing(
 ) -> Option<String> {
     let homes = || plans.iter().map(|p| &machine.devices[p.placement[id]]);
     let Some(gpu) = homes().find(|d| d.backend == "cuda") else {
-        return homes().next().map(|home| format!("it runs on {}", home.name));
+        return homes()
+            .next()
+            .map(|home| format!("it runs on {}", home.name));
     };
     let plan = registry.lower(actor, blobs, registry.caps(gpu));
     let rounds = plan.is_some_and(|p| p.math() != Math::F32);

@@ -36,11 +36,19 @@ fn dtype(dtype: Dtype) -> Option<DType> {
 pub(crate) fn find(file: &Bytes, name: &str) -> Result<(TokenType, Bytes), StoreError> {
     let store = SafeTensors::deserialize(file)?;
     let view = store.tensor(name)?;
-    let shape: Option<Vec<u32>> = view.shape().iter().map(|&d| u32::try_from(d).ok()).collect();
-    let token = dtype(view.dtype()).zip(shape).map(|(d, s)| TokenType::new(d, s));
+    let shape: Option<Vec<u32>> = view
+        .shape()
+        .iter()
+        .map(|&d| u32::try_from(d).ok())
+        .collect();
+    let token = dtype(view.dtype())
+        .zip(shape)
+        .map(|(d, s)| TokenType::new(d, s));
     let fits =
         |t: &TokenType| t.shape.len() <= limits::MAX_RANK && t.bytes() == view.data().len() as u64;
-    let token = token.filter(fits).ok_or_else(|| StoreError::Type(name.to_owned()))?;
+    let token = token
+        .filter(fits)
+        .ok_or_else(|| StoreError::Type(name.to_owned()))?;
     Ok((token, file.slice_ref(view.data())))
 }
 

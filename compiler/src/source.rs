@@ -14,11 +14,19 @@ pub struct Span {
 
 impl Span {
     /// Nowhere: what was built in Rust has no text.
-    pub const NONE: Span = Span { file: u32::MAX, start: 0, end: 0 };
+    pub const NONE: Span = Span {
+        file: u32::MAX,
+        start: 0,
+        end: 0,
+    };
 
     /// A range of bytes of a file.
     pub(crate) fn new(file: FileId, start: usize, end: usize) -> Span {
-        Span { file: file.0, start: start as u32, end: end as u32 }
+        Span {
+            file: file.0,
+            start: start as u32,
+            end: end as u32,
+        }
     }
 
     /// Whether the span lies in a text.
@@ -33,7 +41,11 @@ impl Span {
 
     /// From the start of `self` to the end of `other`, which lies in the same file behind it.
     pub(crate) fn to(self, other: Span) -> Span {
-        Span { file: self.file, start: self.start, end: other.end.max(self.end) }
+        Span {
+            file: self.file,
+            start: self.start,
+            end: other.end.max(self.end),
+        }
     }
 }
 
@@ -88,8 +100,14 @@ impl SourceMap {
     /// Adds a text. The caller has checked it against [`Self::MAX_FILE_BYTES`].
     pub(crate) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>) -> FileId {
         let text = text.into();
-        assert!(text.len() <= u32::MAX as usize, "text sizes are checked when read");
-        self.files.push(Source { name: name.into(), text });
+        assert!(
+            text.len() <= u32::MAX as usize,
+            "text sizes are checked when read"
+        );
+        self.files.push(Source {
+            name: name.into(),
+            text,
+        });
         FileId((self.files.len() - 1) as u32)
     }
 
@@ -107,9 +125,15 @@ impl SourceMap {
     pub fn position(&self, id: FileId, offset: u32) -> Position {
         let text = &self.get(id).text;
         let before = &text.as_bytes()[..(offset as usize).min(text.len())];
-        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
+        let line_start = before
+            .iter()
+            .rposition(|&b| b == b'\n')
+            .map_or(0, |i| i + 1);
         let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
-        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        let column = String::from_utf8_lossy(&before[line_start..])
+            .chars()
+            .count()
+            + 1;
         Position { line, column }
     }
 }

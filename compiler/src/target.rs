@@ -20,8 +20,11 @@ impl CompileOptions {
     pub fn set_target(&mut self, machine: MachineChoice, gpus: bool) -> Result<(), Diagnostics> {
         if let MachineChoice::File(path) = &machine {
             // Drivers are asked only where it matters: that takes a while.
-            let found =
-                if names_gpus(path) { zbmd_backends::devices::gpus() } else { Ok(Vec::new()) };
+            let found = if names_gpus(path) {
+                zbmd_backends::devices::gpus()
+            } else {
+                Ok(Vec::new())
+            };
             // A bundle for another computer's GPUs is made for what is common.
             for gpu in found.unwrap_or_default() {
                 self.registry.set_caps(&gpu.device.name, gpu.caps);
@@ -58,5 +61,9 @@ pub(crate) fn names_gpus(machine: &Path) -> bool {
 fn no_gpus(why: &str) -> Diagnostics {
     let diagnostic = Diagnostic::new(Code::E0507, format!("no GPUs: {why}"))
         .help("leave `--gpus` away, or install a driver: `zbmdc devices` says what is here");
-    Diagnostics { sources: SourceMap::default(), list: vec![diagnostic], more: false }
+    Diagnostics {
+        sources: SourceMap::default(),
+        list: vec![diagnostic],
+        more: false,
+    }
 }

@@ -19,8 +19,14 @@ pub enum UnitError {
     Range(String),
 }
 
-const TIMES: &[(&str, f64)] =
-    &[("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9)];
+const TIMES: &[(&str, f64)] = &[
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("µs", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("min", 60e9),
+];
 const SIZES: &[(&str, f64)] = &[
     ("", 1.0),
     ("B", 1.0),
@@ -33,8 +39,14 @@ const SIZES: &[(&str, f64)] = &[
     ("GiB", 1_073_741_824.0),
     ("TiB", 1_099_511_627_776.0),
 ];
-const COUNTS: &[(&str, f64)] =
-    &[("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)];
+const COUNTS: &[(&str, f64)] = &[
+    ("", 1.0),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+    ("P", 1e15),
+];
 
 /// Nanoseconds of a duration: `250us`, `5ms`, `1.5 s`.
 ///
@@ -77,16 +89,27 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Result<u64, UnitError> {
     // `1e6` and `1e-3`, but not the `E` of an unknown unit.
     let exponent = text[end..].strip_prefix(['e', 'E']).map(|rest| {
         let sign = usize::from(rest.starts_with(['+', '-']));
-        let digits = rest[sign..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - sign);
+        let digits = rest[sign..]
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len() - sign);
         if digits == 0 { 0 } else { 1 + sign + digits }
     });
     let end = end + exponent.unwrap_or(0);
-    let value: f64 =
-        text[..end].replace('_', "").parse().map_err(|_| UnitError::Number(text.to_owned()))?;
+    let value: f64 = text[..end]
+        .replace('_', "")
+        .parse()
+        .map_err(|_| UnitError::Number(text.to_owned()))?;
     let unit = text[end..].trim();
     let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
-        let known: Vec<&str> = units.iter().map(|(n, _)| *n).filter(|n| !n.is_empty()).collect();
-        return Err(UnitError::Unit { unit: unit.to_owned(), known: known.join(", ") });
+        let known: Vec<&str> = units
+            .iter()
+            .map(|(n, _)| *n)
+            .filter(|n| !n.is_empty())
+            .collect();
+        return Err(UnitError::Unit {
+            unit: unit.to_owned(),
+            known: known.join(", "),
+        });
     };
     let scaled = value * factor;
     if !(0.0..1.8e19).contains(&scaled) {
@@ -102,9 +125,15 @@ mod tests {
     #[test]
     fn quantities() {
         let unit = |unit: &str, units: &[(&str, f64)]| {
-            let known: Vec<&str> =
-                units.iter().map(|(n, _)| *n).filter(|n| !n.is_empty()).collect();
-            Err(UnitError::Unit { unit: unit.into(), known: known.join(", ") })
+            let known: Vec<&str> = units
+                .iter()
+                .map(|(n, _)| *n)
+                .filter(|n| !n.is_empty())
+                .collect();
+            Err(UnitError::Unit {
+                unit: unit.into(),
+                known: known.join(", "),
+            })
         };
         assert_eq!(duration_ns("5ms"), Ok(5_000_000));
         assert_eq!(duration_ns(" 1.5 s "), Ok(1_500_000_000));

@@ -33,7 +33,10 @@ pub(crate) struct Files {
 impl Files {
     /// No files yet, and these blobs.
     pub(crate) fn with_blobs(blobs: TiVec<BlobId, Bytes>) -> Self {
-        Self { blobs, ..Self::default() }
+        Self {
+            blobs,
+            ..Self::default()
+        }
     }
 
     /// Reads the file of `Npy("path")`. An error is reported at every use, a file is read once.
@@ -92,10 +95,26 @@ impl Files {
         dir: &Path,
         sink: &mut Sink,
     ) -> Option<(TokenType, Bytes)> {
-        let [Arg { name: None, value: path }, Arg { name: None, value: name }] = args else {
+        let [
+            Arg {
+                name: None,
+                value: path,
+            },
+            Arg {
+                name: None,
+                value: name,
+            },
+        ] = args
+        else {
             sink.push(
-                Diagnostic::new(Code::E0203, "`Safetensors` takes a path and a tensor's name")
-                    .primary(span, "should be `Safetensors(\"file.safetensors\", \"name\")`"),
+                Diagnostic::new(
+                    Code::E0203,
+                    "`Safetensors` takes a path and a tensor's name",
+                )
+                .primary(
+                    span,
+                    "should be `Safetensors(\"file.safetensors\", \"name\")`",
+                ),
             );
             return None;
         };
@@ -134,7 +153,11 @@ impl Files {
 
     /// The blob with these bytes.
     pub(crate) fn blob(&mut self, data: &Bytes) -> BlobId {
-        let known = self.blobs.iter_enumerated().find(|(_, b)| *b == data).map(|(id, _)| id);
+        let known = self
+            .blobs
+            .iter_enumerated()
+            .find(|(_, b)| *b == data)
+            .map(|(id, _)| id);
         known.unwrap_or_else(|| self.blobs.push_and_get_key(data.clone()))
     }
 
@@ -159,7 +182,11 @@ impl Files {
             }
             Kind::Map(_) => {
                 let pairs = read::map(node, "a map", sink);
-                self.pairs(pairs.into_iter().map(|(k, v)| (k.value, v)).collect(), dir, sink)?
+                self.pairs(
+                    pairs.into_iter().map(|(k, v)| (k.value, v)).collect(),
+                    dir,
+                    sink,
+                )?
             }
             Kind::Call(Some(name), args) if name.value == "Npy" => {
                 let array = self.array(args, node.span, dir, sink)?;
@@ -173,12 +200,20 @@ impl Files {
             Kind::Call(name, args) if args.iter().all(|a| a.name.is_some()) => {
                 let what = name.as_ref().map_or("a group", |n| n.value.as_str());
                 let mut fields = read::Fields::new(what, node.span, args, sink);
-                let names = args.iter().filter_map(|a| a.name.as_ref()).map(|n| n.value.clone());
-                let taken: Vec<_> = names.filter_map(|n| fields.take(&n).map(|v| (n, v))).collect();
+                let names = args
+                    .iter()
+                    .filter_map(|a| a.name.as_ref())
+                    .map(|n| n.value.clone());
+                let taken: Vec<_> = names
+                    .filter_map(|n| fields.take(&n).map(|v| (n, v)))
+                    .collect();
                 self.pairs(taken, dir, sink)?
             }
             Kind::Call(None, args) if args.iter().all(|a| a.name.is_none()) => {
-                let values: Vec<_> = args.iter().map(|a| self.value(&a.value, dir, sink)).collect();
+                let values: Vec<_> = args
+                    .iter()
+                    .map(|a| self.value(&a.value, dir, sink))
+                    .collect();
                 Value::List(values.into_iter().collect::<Option<_>>()?)
             }
             Kind::Call(..) => {
@@ -193,8 +228,10 @@ impl Files {
     }
 
     fn pairs(&mut self, pairs: Vec<(String, &Node)>, dir: &Path, sink: &mut Sink) -> Option<Value> {
-        let values: Vec<_> =
-            pairs.into_iter().map(|(k, v)| self.value(v, dir, sink).map(|v| (k, v))).collect();
+        let values: Vec<_> = pairs
+            .into_iter()
+            .map(|(k, v)| self.value(v, dir, sink).map(|v| (k, v)))
+            .collect();
         Some(Value::Map(values.into_iter().collect::<Option<_>>()?))
     }
 
@@ -204,7 +241,11 @@ impl Files {
             let group = if value { &format::FILL } else { &format::ZEROS };
             let mut fields = read::Fields::of(group, "the tokens", node.span, args, sink);
             let n = fields.take_or_positional("count");
-            let v = if value { fields.take_or_positional("value").cloned() } else { None };
+            let v = if value {
+                fields.take_or_positional("value").cloned()
+            } else {
+                None
+            };
             if n.is_none() || (value && v.is_none()) {
                 fields.missing(if n.is_none() { "count" } else { "value" }, "1", sink);
                 return None;
@@ -229,7 +270,10 @@ impl Files {
                     return None;
                 }
             };
-        Some(Tokens { span: node.span, kind })
+        Some(Tokens {
+            span: node.span,
+            kind,
+        })
     }
 }
 
@@ -308,14 +352,23 @@ impl Tokens {
             return Some(array.data.to_vec());
         }
         let dims: Vec<String> = token.shape.iter().map(u32::to_string).collect();
-        let want = std::iter::once("n".to_owned()).chain(dims).collect::<Vec<_>>().join(",");
+        let want = std::iter::once("n".to_owned())
+            .chain(dims)
+            .collect::<Vec<_>>()
+            .join(",");
         sink.push(
             Diagnostic::new(
                 Code::E0703,
-                format!("the file holds {}, the channel carries {token}", array.token),
+                format!(
+                    "the file holds {}, the channel carries {token}",
+                    array.token
+                ),
             )
             .primary(self.span, format!("tokens of {} here", array.token))
-            .help(format!("save an array of {} with the shape [{want}]: n tokens", token.dtype)),
+            .help(format!(
+                "save an array of {} with the shape [{want}]: n tokens",
+                token.dtype
+            )),
         );
         None
     }
@@ -343,13 +396,19 @@ fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sin
     sink.push(
         Diagnostic::new(
             Code::E0307,
-            format!("a token of {token} has {} elements, {found} are given", token.elements()),
+            format!(
+                "a token of {token} has {} elements, {found} are given",
+                token.elements()
+            ),
         )
         .primary(node.span, format!("{found} elements"))
         .help(if token.shape.is_empty() {
             "give one value a token: `initial: [0.0, 0.0]` are two tokens".to_owned()
         } else {
-            format!("give a list of {} values for each token, or `Zeros(n)`", token.elements())
+            format!(
+                "give a list of {} values for each token, or `Zeros(n)`",
+                token.elements()
+            )
         }),
     );
     None
@@ -358,7 +417,9 @@ fn token_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sin
 fn element_bytes(node: &Node, token: &TokenType, out: &mut Vec<u8>, sink: &mut Sink) -> Option<()> {
     let complex = token.dtype == DType::C32;
     match &node.kind {
-        Kind::List(items) => items.iter().try_for_each(|n| element_bytes(n, token, out, sink)),
+        Kind::List(items) => items
+            .iter()
+            .try_for_each(|n| element_bytes(n, token, out, sink)),
         Kind::Call(None, args)
             if complex && args.len() == 2 && args.iter().all(|a| a.name.is_none()) =>
         {
@@ -453,12 +514,19 @@ impl TypeFact {
     /// A type that is stated in full.
     pub(crate) fn of(token: &TokenType, span: Span) -> Self {
         let shape = Some(Spanned::new(token.shape.clone(), span));
-        Self { dtype: Some(Spanned::new(token.dtype, span)), shape, bad: false }
+        Self {
+            dtype: Some(Spanned::new(token.dtype, span)),
+            shape,
+            bad: false,
+        }
     }
 
     /// The whole type, if it is stated.
     pub(crate) fn token(&self) -> Option<TokenType> {
-        Some(TokenType::new(self.dtype.as_ref()?.value, self.shape.as_ref()?.value.clone()))
+        Some(TokenType::new(
+            self.dtype.as_ref()?.value,
+            self.shape.as_ref()?.value.clone(),
+        ))
     }
 }
 
@@ -471,7 +539,11 @@ mod tests {
         let cases: &[(Kind, DType, Option<&[u8]>)] = &[
             (Kind::Int(1), DType::F32, Some(&[0, 0, 128, 63])),
             (Kind::Float(1e39), DType::F32, None),
-            (Kind::Float(f64::INFINITY), DType::F32, Some(&[0, 0, 128, 127])),
+            (
+                Kind::Float(f64::INFINITY),
+                DType::F32,
+                Some(&[0, 0, 128, 127]),
+            ),
             (Kind::Float(7e4), DType::F16, None),
             (Kind::Int(255), DType::U8, Some(&[255])),
             (Kind::Int(256), DType::U8, None),
@@ -484,7 +556,11 @@ mod tests {
             (Kind::Int(1), DType::C32, Some(&[0, 0, 128, 63, 0, 0, 0, 0])),
         ];
         for (kind, dtype, expect) in cases {
-            assert_eq!(scalar(kind, *dtype).as_deref(), *expect, "{kind:?} as {dtype}");
+            assert_eq!(
+                scalar(kind, *dtype).as_deref(),
+                *expect,
+                "{kind:?} as {dtype}"
+            );
         }
     }
 }

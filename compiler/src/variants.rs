@@ -24,7 +24,10 @@ pub(crate) fn best<'m>(
         false => d.name == device.name,
     };
     let all = machine.devices.iter().filter(asked);
-    all.filter_map(|d| measured.get(&d.name, key)).next()?.variant.as_deref()
+    all.filter_map(|d| measured.get(&d.name, key))
+        .next()?
+        .variant
+        .as_deref()
 }
 
 /// The place of a variant among those that an actor's kernels for a GPU can be had in, the default one's being 0.
@@ -35,7 +38,9 @@ fn on_gpu(
     device: &Device,
     name: &str,
 ) -> Option<usize> {
-    let plan = registry.lower_in(actor, blobs, registry.caps(device), Some(name)).ok()?;
+    let plan = registry
+        .lower_in(actor, blobs, registry.caps(device), Some(name))
+        .ok()?;
     plan.variants().iter().position(|known| *known == name)
 }
 
@@ -53,13 +58,19 @@ pub(crate) fn choose(
         return;
     }
     let mut unknown = BTreeSet::new();
-    for (id, actor) in graph.actors.iter_enumerated().filter(|(_, a)| a.role == Role::Compute) {
+    for (id, actor) in graph
+        .actors
+        .iter_enumerated()
+        .filter(|(_, a)| a.role == Role::Compute)
+    {
         let key = CostKey::of(actor, blobs);
         // Asking the op costs as much as resolving the actor: only where somebody wants to know.
         let mut known = None;
         for plan in &mut *plans {
             let device = &machine.devices[plan.placement[id]];
-            let Some(name) = best(machine, measured, device, key) else { continue };
+            let Some(name) = best(machine, measured, device, key) else {
+                continue;
+            };
             let place = if is_gpu(&device.backend) {
                 on_gpu(registry, actor, blobs, device, name)
             } else {

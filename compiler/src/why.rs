@@ -95,7 +95,12 @@ impl Why {
             question.registry,
             &files,
         );
-        let asked = Asked { program, view, costs, question };
+        let asked = Asked {
+            program,
+            view,
+            costs,
+            question,
+        };
         asked.answer()
     }
 }
@@ -131,7 +136,13 @@ impl Asked<'_> {
         let reasons = self.reasons(shown, &choices);
         let mut waits = self.waits(shown);
         waits.sort_by_key(|w| std::cmp::Reverse(w.ready_ns));
-        Why { headline, start_ns: fired.start_ns, waits, choices, reasons }
+        Why {
+            headline,
+            start_ns: fired.start_ns,
+            waits,
+            choices,
+            reasons,
+        }
     }
 
     /// What a period would be with the actor on that device and all else in its place.
@@ -142,7 +153,9 @@ impl Asked<'_> {
         let cost: Option<ActorCost> = self.costs.table[id][device];
         let busy_ns = cost.map(|c| {
             let calls = c.call_ps.saturating_mul(fired.calls);
-            calls.saturating_add(c.firing_ps.saturating_mul(fired.firings)).div_ceil(1000)
+            calls
+                .saturating_add(c.firing_ps.saturating_mul(fired.firings))
+                .div_ceil(1000)
         });
         let outcome = if busy_ns.is_none() {
             let op = &self.program.graph.actors[id].op;
@@ -150,14 +163,26 @@ impl Asked<'_> {
         } else {
             self.again(plan, device)
         };
-        Choice { device, name, busy_ns, outcome }
+        Choice {
+            device,
+            name,
+            busy_ns,
+            outcome,
+        }
     }
 
     fn again(&self, plan: &Plan, device: DeviceId) -> Elsewhere {
-        let mut pins: std::collections::BTreeMap<_, _> =
-            plan.placement.iter_enumerated().map(|(a, &d)| (a, d)).collect();
+        let mut pins: std::collections::BTreeMap<_, _> = plan
+            .placement
+            .iter_enumerated()
+            .map(|(a, &d)| (a, d))
+            .collect();
         pins.insert(self.question.actor, device);
-        let options = Options { block: Block::Fixed(plan.block), pins, ..Options::default() };
+        let options = Options {
+            block: Block::Fixed(plan.block),
+            pins,
+            ..Options::default()
+        };
         let (graph, machine) = (&self.program.graph, &self.program.machine);
         match schedule(graph, machine, &self.costs, &options) {
             Ok(plans) => Elsewhere::Plan {
@@ -174,37 +199,60 @@ impl Asked<'_> {
         let id = self.question.actor.0;
         let fired = &shown.actors[id as usize];
         let mut out = Vec::new();
-        let Some(lane) = shown.lanes.get(fired.lane as usize) else { return out };
+        let Some(lane) = shown.lanes.get(fired.lane as usize) else {
+            return out;
+        };
         let at = lane.slots.partition_point(|s| s.start_ns < fired.start_ns);
         if let Some(before) = at.checked_sub(1).and_then(|i| lane.slots.get(i)) {
-            let what = format!("its lane, where {} is before it", self.view.label(shown, before));
-            out.push(Wait { what, ready_ns: before.end_ns() });
+            let what = format!(
+                "its lane, where {} is before it",
+                self.view.label(shown, before)
+            );
+            out.push(Wait {
+                what,
+                ready_ns: before.end_ns(),
+            });
         }
         for port in &self.view.actors[id as usize].inputs {
-            let Some(channel) = self.view.channels.get(port.channel as usize) else { continue };
+            let Some(channel) = self.view.channels.get(port.channel as usize) else {
+                continue;
+            };
             let writer = &shown.actors[channel.from as usize];
-            let (from, name) = (&self.view.devices[writer.device as usize].name, &channel.name);
+            let (from, name) = (
+                &self.view.devices[writer.device as usize].name,
+                &channel.name,
+            );
             let earlier = fired.stage.saturating_sub(writer.stage);
-            let there =
-                shown.rings.iter().position(|r| (r.channel, r.to) == (port.channel, fired.device));
+            let there = shown
+                .rings
+                .iter()
+                .position(|r| (r.channel, r.to) == (port.channel, fired.device));
             let received = there.and_then(|ring| {
                 let recv = |s: &&crate::view::SlotView| s.act == Act::Recv && s.id as usize == ring;
                 let slots = shown.lanes.iter().filter(|l| l.device == fired.device);
-                slots.flat_map(|l| &l.slots).find(recv).map(super::view::SlotView::end_ns)
+                slots
+                    .flat_map(|l| &l.slots)
+                    .find(recv)
+                    .map(super::view::SlotView::end_ns)
             });
             out.push(match received {
-                Some(ready_ns) => {
-                    Wait { what: format!("tokens of {name} from {from}, received"), ready_ns }
-                }
-                None if channel.from == id => Wait { what: format!("its own {name}"), ready_ns: 0 },
+                Some(ready_ns) => Wait {
+                    what: format!("tokens of {name} from {from}, received"),
+                    ready_ns,
+                },
+                None if channel.from == id => Wait {
+                    what: format!("its own {name}"),
+                    ready_ns: 0,
+                },
                 None if earlier > 0 => {
                     let what = format!("tokens of {name}, made {} before", periods(earlier));
                     Wait { what, ready_ns: 0 }
                 }
                 // A reader with enough initial tokens need not wait for the writer.
-                None if writer.start_ns >= fired.start_ns => {
-                    Wait { what: format!("tokens of {name}, there from the start"), ready_ns: 0 }
-                }
+                None if writer.start_ns >= fired.start_ns => Wait {
+                    what: format!("tokens of {name}, there from the start"),
+                    ready_ns: 0,
+                },
                 None => Wait {
                     what: format!("tokens of {name}"),
                     ready_ns: writer.end_ns.min(fired.start_ns),
@@ -228,8 +276,16 @@ impl Asked<'_> {
                 duration(busy)
             ));
         }
-        let Elsewhere::Plan { period_ns: now, moved_bytes: moves, .. } = &here.outcome else {
-            say(format!("the plan cannot be made again: {}", words(&here.outcome)));
+        let Elsewhere::Plan {
+            period_ns: now,
+            moved_bytes: moves,
+            ..
+        } = &here.outcome
+        else {
+            say(format!(
+                "the plan cannot be made again: {}",
+                words(&here.outcome)
+            ));
             return out;
         };
         for other in others {
@@ -247,9 +303,11 @@ fn reason(here: &str, (now, moves): (u64, u64), other: &Choice) -> String {
     let name = &other.name;
     let (period, bound_by, moved) = match &other.outcome {
         Elsewhere::Impossible(why) => return format!("not on {name}: {why}"),
-        Elsewhere::Plan { period_ns, bound_by, moved_bytes } => {
-            (*period_ns, bound_by, *moved_bytes)
-        }
+        Elsewhere::Plan {
+            period_ns,
+            bound_by,
+            moved_bytes,
+        } => (*period_ns, bound_by, *moved_bytes),
     };
     if period == now {
         return format!(
@@ -291,14 +349,22 @@ fn reason(here: &str, (now, moves): (u64, u64), other: &Choice) -> String {
 fn words(outcome: &Elsewhere) -> String {
     match outcome {
         Elsewhere::Impossible(why) => why.clone(),
-        Elsewhere::Plan { period_ns, bound_by, .. } => {
+        Elsewhere::Plan {
+            period_ns,
+            bound_by,
+            ..
+        } => {
             format!("period {}, bound by {bound_by}", duration(*period_ns))
         }
     }
 }
 
 fn periods(n: u32) -> String {
-    if n == 1 { "a period".to_owned() } else { format!("{n} periods") }
+    if n == 1 {
+        "a period".to_owned()
+    } else {
+        format!("{n} periods")
+    }
 }
 
 /// Bytes that go between devices in a block.
@@ -332,11 +398,17 @@ impl std::fmt::Display for Why {
         table.write(&mut out);
         let mut table = Table::default();
         for choice in &self.choices {
-            let busy = choice
-                .busy_ns
-                .map_or("no kernel".to_owned(), |ns| format!("{} of a period", duration(ns)));
-            table
-                .row(1, vec![left(choice.name.clone()), right(busy), left(words(&choice.outcome))]);
+            let busy = choice.busy_ns.map_or("no kernel".to_owned(), |ns| {
+                format!("{} of a period", duration(ns))
+            });
+            table.row(
+                1,
+                vec![
+                    left(choice.name.clone()),
+                    right(busy),
+                    left(words(&choice.outcome)),
+                ],
+            );
         }
         out += "\nby the cost model, all else in its place\n";
         table.write(&mut out);

@@ -31,7 +31,10 @@ const CARGO: [(&str, &str); 8] = [
 ];
 
 fn main() -> ExitCode {
-    let name = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let name = std::env::args_os()
+        .next()
+        .map(PathBuf::from)
+        .unwrap_or_default();
     #[cfg(target_os = "linux")]
     zbmd_executor::serve_if_worker(&zbmd_backends::op::Registry::standard());
     if name.file_name().is_some_and(|n| n == "zbmd-run") {
@@ -40,7 +43,10 @@ fn main() -> ExitCode {
     let only = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     let mut wrong = Vec::new();
     for page in pages() {
-        if only.as_ref().is_none_or(|o| page.to_string_lossy().contains(o.as_str())) {
+        if only
+            .as_ref()
+            .is_none_or(|o| page.to_string_lossy().contains(o.as_str()))
+        {
             println!("{}", page.display());
             wrong.extend(check(&page));
         }
@@ -50,7 +56,10 @@ fn main() -> ExitCode {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("a folder")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .expect("a folder")
 }
 
 /// The README and what was written by hand of the book.
@@ -66,13 +75,19 @@ fn pages() -> Vec<PathBuf> {
 
 /// Tests that a page names as `file.rs::test` and that are not there.
 fn missing_tests(path: &Path, page: &str) -> Vec<String> {
-    let code = page.split('`').skip(1).step_by(2).filter_map(|word| word.split_once(".rs::"));
+    let code = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter_map(|word| word.split_once(".rs::"));
     let there = |(file, test): &(&str, &str)| {
         std::fs::read_to_string(root().join(format!("{file}.rs")))
             .is_ok_and(|text| text.contains(&format!("fn {test}(")))
     };
     let missing = code.filter(|named| !named.0.contains('\n') && !there(named));
-    missing.map(|(file, test)| format!("{}: no test {file}.rs::{test}", path.display())).collect()
+    missing
+        .map(|(file, test)| format!("{}: no test {file}.rs::{test}", path.display()))
+        .collect()
 }
 
 /// A fenced block: the line it begins in, its language, the mark before it and its text.
@@ -91,8 +106,16 @@ fn blocks(page: &str) -> Vec<Block> {
             let body = lines.by_ref().map(|(_, l)| l).take_while(|l| *l != "```");
             let text = body.map(|l| format!("{l}\n")).collect();
             let mark = std::mem::take(&mut mark);
-            blocks.push(Block { line: i + 1, language: language.to_owned(), mark, text });
-        } else if let Some(text) = line.strip_prefix("<!-- ").and_then(|l| l.strip_suffix(" -->")) {
+            blocks.push(Block {
+                line: i + 1,
+                language: language.to_owned(),
+                mark,
+                text,
+            });
+        } else if let Some(text) = line
+            .strip_prefix("<!-- ")
+            .and_then(|l| l.strip_suffix(" -->"))
+        {
             mark = text.to_owned();
         } else if !line.is_empty() {
             mark.clear();
@@ -156,7 +179,11 @@ fn check(path: &Path) -> Vec<String> {
 
 /// Models to work on and programs to call.
 fn lay_out(dir: &Path, bin: &Path) {
-    let graphs = Command::new("cp").arg("-r").arg(root().join("graphs")).arg(dir).status();
+    let graphs = Command::new("cp")
+        .arg("-r")
+        .arg(root().join("graphs"))
+        .arg(dir)
+        .status();
     assert!(graphs.expect("cp").success());
     let link = |from: &Path, name: &str| {
         std::os::unix::fs::symlink(from, bin.join(name)).expect("a link");
@@ -180,7 +207,9 @@ fn needed(path: &str, dir: &Path) -> bool {
         return zbmd_backends::devices::gpus().is_ok_and(|gpus| !gpus.is_empty());
     }
     let (from, to) = path.split_once(" as ").unwrap_or((path, path));
-    let Some(data) = std::env::var_os("ZBMD_DATA") else { return false };
+    let Some(data) = std::env::var_os("ZBMD_DATA") else {
+        return false;
+    };
     std::fs::copy(Path::new(&data).join(from), dir.join(to)).is_ok()
 }
 
@@ -199,7 +228,10 @@ fn run(script: &str, exit: &str, dir: &Path, bin: &Path) -> Result<String, Strin
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     if output.status.code().map(|code| code.to_string()).as_deref() != Some(exit) {
-        return Err(format!("{script}ends with {}, not {exit}:\n{out}{said}", output.status));
+        return Err(format!(
+            "{script}ends with {}, not {exit}:\n{out}{said}",
+            output.status
+        ));
     }
     Ok(if out.is_empty() { said } else { out })
 }

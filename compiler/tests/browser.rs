@@ -17,8 +17,15 @@ fn browser() -> Option<PathBuf> {
     let named = std::env::var_os("ZBMD_BROWSER").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
-    let all = names.iter().flat_map(|name| folders.iter().map(move |f| f.join(name)));
+    let names = [
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+    ];
+    let all = names
+        .iter()
+        .flat_map(|name| folders.iter().map(move |f| f.join(name)));
     named.into_iter().chain(all).find(|p| p.is_file())
 }
 
@@ -38,9 +45,17 @@ impl Page {
     fn open(browser: &Path, profile: &Path, file: &Path, (width, height): (u32, u32)) -> Page {
         // The protocol is on descriptors 3 and 4. A browser that hangs is ended, so that the test does.
         let mut child = Command::new("sh")
-            .args(["-c", "exec timeout 300 \"$0\" \"$@\" 3<&0 4>&1 1>/dev/null 2>/dev/null"])
+            .args([
+                "-c",
+                "exec timeout 300 \"$0\" \"$@\" 3<&0 4>&1 1>/dev/null 2>/dev/null",
+            ])
             .arg(browser)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+            ])
             .args(["--remote-debugging-pipe", "--no-first-run"])
             .arg(format!("--user-data-dir={}", profile.display()))
             .stdin(Stdio::piped())
@@ -50,7 +65,14 @@ impl Page {
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
         let session = String::new();
-        let mut page = Page { child, to, from, last: 0, session, errors: Vec::new() };
+        let mut page = Page {
+            child,
+            to,
+            from,
+            last: 0,
+            session,
+            errors: Vec::new(),
+        };
         let target = page.call("Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         let session = page.call("Target.attachToTarget", attach);
@@ -61,7 +83,10 @@ impl Page {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         page.call("Emulation.setDeviceMetricsOverride", size);
-        page.call("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
+        page.call(
+            "Page.navigate",
+            json!({ "url": format!("file://{}", file.display()) }),
+        );
         page.wait("Page.loadEventFired");
         page.frame();
         page
@@ -69,7 +94,9 @@ impl Page {
 
     fn read(&mut self) -> Value {
         let mut bytes = Vec::new();
-        self.from.read_until(0, &mut bytes).expect("the browser's pipe");
+        self.from
+            .read_until(0, &mut bytes)
+            .expect("the browser's pipe");
         assert_eq!(bytes.pop(), Some(0), "the browser ended");
         let message: Value = serde_json::from_slice(&bytes).expect("JSON");
         let bad = match message["method"].as_str() {
@@ -90,7 +117,9 @@ impl Page {
         if !self.session.is_empty() {
             message["sessionId"] = self.session.clone().into();
         }
-        write!(self.to, "{message}\0").and_then(|()| self.to.flush()).expect("the browser's pipe");
+        write!(self.to, "{message}\0")
+            .and_then(|()| self.to.flush())
+            .expect("the browser's pipe");
         loop {
             let answer = self.read();
             if answer["id"] == self.last {
@@ -117,7 +146,9 @@ impl Page {
     }
 
     fn number(&mut self, expression: &str) -> f64 {
-        self.eval(expression).as_f64().unwrap_or_else(|| panic!("{expression} is no number"))
+        self.eval(expression)
+            .as_f64()
+            .unwrap_or_else(|| panic!("{expression} is no number"))
     }
 
     /// Until what was asked to be drawn is drawn.
@@ -135,8 +166,16 @@ impl Page {
     }
 
     fn click(&mut self, at: (f64, f64)) {
-        self.mouse("mousePressed", at, json!({ "button": "left", "clickCount": 1 }));
-        self.mouse("mouseReleased", at, json!({ "button": "left", "clickCount": 1 }));
+        self.mouse(
+            "mousePressed",
+            at,
+            json!({ "button": "left", "clickCount": 1 }),
+        );
+        self.mouse(
+            "mouseReleased",
+            at,
+            json!({ "button": "left", "clickCount": 1 }),
+        );
     }
 
     fn key(&mut self, key: &str) {
@@ -155,7 +194,10 @@ impl Page {
         let at = self.eval(&format!(
             "(() => {{ const b = {element}.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
         ));
-        (at[0].as_f64().expect("a number"), at[1].as_f64().expect("a number"))
+        (
+            at[0].as_f64().expect("a number"),
+            at[1].as_f64().expect("a number"),
+        )
     }
 
     /// Middle of the first slot on a lane of a calendar.
@@ -164,7 +206,10 @@ impl Page {
             "(() => {{ const g = zbmd.{calendar}, s = g.lanes[{lane}].slots[{slot}], b = g.plot.canvas.getBoundingClientRect(); \
              return [b.x + 1 + g.px(s.start_ns + s.duration_ns / 2), b.y + 1 + 24 + {lane} * 26 + 13]; }})()"
         ));
-        (at[0].as_f64().expect("a number"), at[1].as_f64().expect("a number"))
+        (
+            at[0].as_f64().expect("a number"),
+            at[1].as_f64().expect("a number"),
+        )
     }
 
     fn tip(&mut self) -> String {
@@ -206,9 +251,16 @@ fn a_page_is_zoomed_hovered_searched_and_clicked() {
         let profile = dir.path().join(format!("profile{}", size.0));
         let mut page = Page::open(&browser, &profile, &file, size);
         assert_eq!(page.eval("document.body.dataset.ready"), "1");
-        assert_eq!(page.eval("document.getElementById('title').textContent"), "spare");
+        assert_eq!(
+            page.eval("document.getElementById('title').textContent"),
+            "spare"
+        );
         let wide = page.number("document.documentElement.scrollWidth");
-        assert!(wide <= f64::from(size.0), "{wide} pixels in a window of {}", size.0);
+        assert!(
+            wide <= f64::from(size.0),
+            "{wide} pixels in a window of {}",
+            size.0
+        );
 
         // Hover: what lies under the pointer is told.
         page.middle("document.getElementById('calendar')");
@@ -223,17 +275,32 @@ fn a_page_is_zoomed_hovered_searched_and_clicked() {
         let after = page.number("zbmd.calendar.plot.scale");
         assert!(after > 5.0 * before, "{before} to {after}");
         page.mouse("mouseMoved", at, json!({}));
-        assert!(page.tip().starts_with("fir[0..2]"), "the same slot is under the pointer");
+        assert!(
+            page.tip().starts_with("fir[0..2]"),
+            "the same slot is under the pointer"
+        );
         let left = page.number("zbmd.calendar.plot.x");
-        page.mouse("mousePressed", at, json!({ "button": "left", "clickCount": 1 }));
-        page.mouse("mouseMoved", (at.0 - 30.0, at.1), json!({ "button": "left", "buttons": 1 }));
+        page.mouse(
+            "mousePressed",
+            at,
+            json!({ "button": "left", "clickCount": 1 }),
+        );
+        page.mouse(
+            "mouseMoved",
+            (at.0 - 30.0, at.1),
+            json!({ "button": "left", "buttons": 1 }),
+        );
         page.mouse(
             "mouseReleased",
             (at.0 - 30.0, at.1),
             json!({ "button": "left", "clickCount": 1 }),
         );
         assert!(page.number("zbmd.calendar.plot.x") > left, "dragging moves");
-        assert_eq!(page.eval("zbmd.state.actor"), Value::Null, "and selects nothing");
+        assert_eq!(
+            page.eval("zbmd.state.actor"),
+            Value::Null,
+            "and selects nothing"
+        );
         let whole = page.middle("document.getElementById('whole')");
         page.click(whole);
         assert!((page.number("zbmd.calendar.plot.scale") / before - 1.0).abs() < 1e-6);
@@ -244,7 +311,10 @@ fn a_page_is_zoomed_hovered_searched_and_clicked() {
         page.click(at);
         assert_eq!(page.eval("zbmd.view.actors[zbmd.state.actor].name"), "fir");
         let details = page.eval("document.getElementById('details').textContent");
-        assert!(details.as_str().is_some_and(|d| d.starts_with("fir: ")), "{details}");
+        assert!(
+            details.as_str().is_some_and(|d| d.starts_with("fir: ")),
+            "{details}"
+        );
         page.key("Escape");
         assert_eq!(page.eval("zbmd.state.actor"), Value::Null);
 
@@ -252,11 +322,17 @@ fn a_page_is_zoomed_hovered_searched_and_clicked() {
         let field = page.middle("document.getElementById('search')");
         page.click(field);
         page.call("Input.insertText", json!({ "text": "FIR" }));
-        assert_eq!(page.eval("document.getElementById('found').textContent"), "1 actor");
+        assert_eq!(
+            page.eval("document.getElementById('found').textContent"),
+            "1 actor"
+        );
         page.key("Enter");
         assert!(page.number("zbmd.calendar.plot.scale") > before);
         page.key("Escape");
-        assert_eq!(page.eval("document.getElementById('found').textContent"), "");
+        assert_eq!(
+            page.eval("document.getElementById('found').textContent"),
+            ""
+        );
 
         // Losses: a click on a device shows its calendar, under the names of who is left.
         assert_eq!(page.eval("document.getElementById('other').hidden"), true);

@@ -18,14 +18,20 @@ const FINE: &str = r#"Model(
 /// Codes in JSON messages, errors and warnings.
 fn codes(output: &Output) -> Vec<String> {
     let lines = text(&output.stderr);
-    let objects = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).expect(l));
-    objects.map(|o| o["code"].as_str().unwrap_or_default().to_owned()).collect()
+    let objects = lines
+        .lines()
+        .map(|l| serde_json::from_str::<serde_json::Value>(l).expect(l));
+    objects
+        .map(|o| o["code"].as_str().unwrap_or_default().to_owned())
+        .collect()
 }
 
 #[test]
 fn every_page_fails_with_exactly_its_code() {
     for &code in Code::ALL {
-        let Example::Command { files, command } = page(code).example else { continue };
+        let Example::Command { files, command } = page(code).example else {
+            continue;
+        };
         let dir = tempfile::tempdir().expect("a folder");
         for (name, bytes) in files {
             std::fs::write(dir.path().join(name), bytes).expect("a file");
@@ -33,7 +39,12 @@ fn every_page_fails_with_exactly_its_code() {
         let mut args: Vec<&str> = command.split(' ').collect();
         args.extend(["--message-format", "json"]);
         let output = zbmdc(dir.path(), &args);
-        assert_eq!(codes(&output), [code.name()], "{code}: {}", text(&output.stderr));
+        assert_eq!(
+            codes(&output),
+            [code.name()],
+            "{code}: {}",
+            text(&output.stderr)
+        );
         let exit = match code.name() {
             "E0601" => 5,
             name if name.starts_with('W') => 0,
@@ -50,7 +61,10 @@ fn explain_prints_every_page() {
     for &code in Code::ALL {
         let output = zbmdc(dir.path(), &["explain", &code.name().to_lowercase()]);
         let out = text(&output.stdout);
-        assert!(out.starts_with(code.name()) && out.contains("The mend: "), "{out}");
+        assert!(
+            out.starts_with(code.name()) && out.contains("The mend: "),
+            "{out}"
+        );
     }
     let list = zbmdc(dir.path(), &["explain"]);
     assert_eq!(text(&list.stdout).lines().count(), Code::ALL.len());
@@ -65,12 +79,42 @@ fn exit_codes() {
         (&["check", "fine.ron"], 0),
         (&["compile", "fine.ron"], 0),
         (&["inspect", "fine.zbmd"], 0),
-        (&["calibrate", "fine.ron", "--budget", "1ms", "--cache", "cache"], 0),
-        (&["calibrate", "fine.ron", "--budget", "0.001", "--cache", "cache"], 0),
+        (
+            &[
+                "calibrate",
+                "fine.ron",
+                "--budget",
+                "1ms",
+                "--cache",
+                "cache",
+            ],
+            0,
+        ),
+        (
+            &[
+                "calibrate",
+                "fine.ron",
+                "--budget",
+                "0.001",
+                "--cache",
+                "cache",
+            ],
+            0,
+        ),
         (&["calibrate", "fine.ron", "--budget", "soon"], 2),
         (&["calibrate", "wrong.ron"], 3),
         (&["calibrate", "missing.ron"], 4),
-        (&["calibrate", "fine.ron", "--cache", "cache", "-o", "no/such/m.ron"], 4),
+        (
+            &[
+                "calibrate",
+                "fine.ron",
+                "--cache",
+                "cache",
+                "-o",
+                "no/such/m.ron",
+            ],
+            4,
+        ),
         (&["devices"], 0),
         (&["devices", "--ron"], 0),
         (&["ops"], 0),
@@ -82,7 +126,17 @@ fn exit_codes() {
         (&["compile", "fine.ron", "--max-latency", "5"], 2),
         (&["compile", "fine.ron", "--max-memory", "1 parsec"], 2),
         (&["compile", "fine.ron", "--block", "0"], 2),
-        (&["compile", "fine.ron", "--devices", "2", "--machine", "m.ron"], 2),
+        (
+            &[
+                "compile",
+                "fine.ron",
+                "--devices",
+                "2",
+                "--machine",
+                "m.ron",
+            ],
+            2,
+        ),
         (&["ops", "Nonsense"], 2),
         (&["explain", "E9999"], 2),
         (&["check", "wrong.ron"], 3),
@@ -97,8 +151,18 @@ fn exit_codes() {
     for (args, exit) in cases {
         let output = zbmdc(dir.path(), args);
         let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(*exit), "zbmdc {}: {said}", args.join(" "));
-        assert_eq!(*exit >= 3, said.contains("error["), "zbmdc {}: {said}", args.join(" "));
+        assert_eq!(
+            output.status.code(),
+            Some(*exit),
+            "zbmdc {}: {said}",
+            args.join(" ")
+        );
+        assert_eq!(
+            *exit >= 3,
+            said.contains("error["),
+            "zbmdc {}: {said}",
+            args.join(" ")
+        );
     }
 }
 
@@ -106,11 +170,30 @@ fn exit_codes() {
 fn data_and_talk_are_apart() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
-    let output = zbmdc(dir.path(), &["compile", "fine.ron", "--devices", "1", "--emit", "graph"]);
-    assert!(text(&output.stdout).starts_with("graph model"), "{}", text(&output.stdout));
+    let output = zbmdc(
+        dir.path(),
+        &["compile", "fine.ron", "--devices", "1", "--emit", "graph"],
+    );
+    assert!(
+        text(&output.stdout).starts_with("graph model"),
+        "{}",
+        text(&output.stdout)
+    );
     assert_eq!(text(&output.stderr), "");
-    assert!(!dir.path().join("fine.zbmd").exists(), "--emit alone writes no bundle");
-    let args = ["compile", "fine.ron", "--devices", "1", "--emit", "layout", "-o", "a.zbmd"];
+    assert!(
+        !dir.path().join("fine.zbmd").exists(),
+        "--emit alone writes no bundle"
+    );
+    let args = [
+        "compile",
+        "fine.ron",
+        "--devices",
+        "1",
+        "--emit",
+        "layout",
+        "-o",
+        "a.zbmd",
+    ];
     let output = zbmdc(dir.path(), &args);
     assert!(text(&output.stderr).starts_with("wrote a.zbmd: 3 actors, 2 channels"));
 }
@@ -121,21 +204,36 @@ fn bundles_are_reproducible_and_inspected_as_they_were_emitted() {
     std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
     let read = |name: &str| std::fs::read(dir.path().join(name)).expect("a bundle");
     let args = |name: &'static str| {
-        ["compile", "fine.ron", "--devices", "2", "--emit", "layout", "-o", name]
+        [
+            "compile",
+            "fine.ron",
+            "--devices",
+            "2",
+            "--emit",
+            "layout",
+            "-o",
+            name,
+        ]
     };
     let first = zbmdc(dir.path(), &args("a.zbmd"));
     zbmdc(dir.path(), &args("b.zbmd"));
     assert_eq!(read("a.zbmd"), read("b.zbmd"));
     let inspected = zbmdc(dir.path(), &["inspect", "a.zbmd", "--emit", "layout"]);
     assert_eq!(text(&first.stdout), text(&inspected.stdout));
-    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("a folder").flatten().collect();
+    let left: Vec<_> = std::fs::read_dir(dir.path())
+        .expect("a folder")
+        .flatten()
+        .collect();
     assert_eq!(left.len(), 3, "no temporary files are left: {left:?}");
 }
 
 /// The last column of the table on stderr, by actor.
 fn origins(output: &Output) -> Vec<(String, String)> {
     let said = text(&output.stderr);
-    let rows = said.lines().skip_while(|l| !l.starts_with("actor ")).skip(1);
+    let rows = said
+        .lines()
+        .skip_while(|l| !l.starts_with("actor "))
+        .skip(1);
     let rows =
         rows.take_while(|l| !l.starts_with("wrote ") && !l.contains(" is left to the model"));
     let ends = |line: &str| {
@@ -149,7 +247,16 @@ fn origins(output: &Output) -> Vec<(String, String)> {
 fn calibrated_machines_are_compiled_for() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../graphs/agc/model.ron");
-    let args = ["calibrate", model, "-o", "machine.ron", "--cache", "cache", "--budget", "1ms"];
+    let args = [
+        "calibrate",
+        model,
+        "-o",
+        "machine.ron",
+        "--cache",
+        "cache",
+        "--budget",
+        "1ms",
+    ];
     let from = |source: &str| {
         ["scale", "level", "loop"].map(|actor| (actor.to_owned(), source.to_owned()))
     };
@@ -170,40 +277,86 @@ fn calibrated_machines_are_compiled_for() {
 
     let second = zbmdc(dir.path(), &args);
     assert_eq!(sorted(&second), from("cache"), "{}", text(&second.stderr));
-    assert!(!text(&second.stderr).contains("measuring"), "{}", text(&second.stderr));
+    assert!(
+        !text(&second.stderr).contains("measuring"),
+        "{}",
+        text(&second.stderr)
+    );
     assert_eq!(machine, read("machine.ron"));
-    let mut files: Vec<_> = std::fs::read_dir(dir.path()).expect("a folder").flatten().collect();
+    let mut files: Vec<_> = std::fs::read_dir(dir.path())
+        .expect("a folder")
+        .flatten()
+        .collect();
     files.sort_by_key(std::fs::DirEntry::file_name);
     assert_eq!(files.len(), 2, "no temporary files are left: {files:?}");
 
     for bundle in ["a.zbmd", "b.zbmd"] {
-        let compiled =
-            zbmdc(dir.path(), &["compile", model, "--machine", "machine.ron", "-o", bundle]);
-        assert_eq!(compiled.status.code(), Some(0), "{}", text(&compiled.stderr));
+        let compiled = zbmdc(
+            dir.path(),
+            &["compile", model, "--machine", "machine.ron", "-o", bundle],
+        );
+        assert_eq!(
+            compiled.status.code(),
+            Some(0),
+            "{}",
+            text(&compiled.stderr)
+        );
     }
     assert_eq!(read("a.zbmd"), read("b.zbmd"));
 
     // Costs that were there stay, and without -o the machine is data.
     std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
-    let args = ["calibrate", "fine.ron", "--machine", "machine.ron", "--cache", "cache"];
+    let args = [
+        "calibrate",
+        "fine.ron",
+        "--machine",
+        "machine.ron",
+        "--cache",
+        "cache",
+    ];
     let added = zbmdc(dir.path(), &args);
-    assert_eq!(origins(&added), [("half".to_owned(), "measured".to_owned())]);
+    assert_eq!(
+        origins(&added),
+        [("half".to_owned(), "measured".to_owned())]
+    );
     let out = text(&added.stdout);
-    assert!(out.contains("op: \"Magnitude\"") && out.contains("op: \"Gain\""), "{out}");
+    assert!(
+        out.contains("op: \"Magnitude\"") && out.contains("op: \"Gain\""),
+        "{out}"
+    );
 }
 
 #[test]
 fn a_damaged_cache_is_said_and_replaced() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
-    let args = ["calibrate", "fine.ron", "-o", "m.ron", "--cache", "cache", "--budget", "1ms"];
+    let args = [
+        "calibrate",
+        "fine.ron",
+        "-o",
+        "m.ron",
+        "--cache",
+        "cache",
+        "--budget",
+        "1ms",
+    ];
     let json = [&args[..], &["--message-format", "json"]].concat();
-    assert_eq!(codes(&zbmdc(dir.path(), &json)), [""; 0], "only messages are said as JSON");
-    for file in std::fs::read_dir(dir.path().join("cache")).expect("a folder").flatten() {
+    assert_eq!(
+        codes(&zbmdc(dir.path(), &json)),
+        [""; 0],
+        "only messages are said as JSON"
+    );
+    for file in std::fs::read_dir(dir.path().join("cache"))
+        .expect("a folder")
+        .flatten()
+    {
         std::fs::write(file.path(), "not RON at all").expect("a file");
     }
     let damaged = zbmdc(dir.path(), &json);
-    assert_eq!((damaged.status.code(), codes(&damaged)), (Some(0), vec!["W0701".to_owned()]));
+    assert_eq!(
+        (damaged.status.code(), codes(&damaged)),
+        (Some(0), vec!["W0701".to_owned()])
+    );
     let mended = zbmdc(dir.path(), &args);
     assert_eq!(origins(&mended), [("half".to_owned(), "cache".to_owned())]);
 }
@@ -213,16 +366,28 @@ fn colours_heed_the_environment() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("wrong.ron"), FINE.replace("Gain", "Gian")).expect("a file");
     let escape = |output: &Output| text(&output.stderr).contains('\x1b');
-    assert!(!escape(&zbmdc(dir.path(), &["check", "wrong.ron"])), "no terminal, no colours");
-    assert!(escape(&zbmdc(dir.path(), &["check", "wrong.ron", "--color", "always"])));
-    assert!(!escape(&zbmdc(dir.path(), &["check", "wrong.ron", "--color", "never"])));
+    assert!(
+        !escape(&zbmdc(dir.path(), &["check", "wrong.ron"])),
+        "no terminal, no colours"
+    );
+    assert!(escape(&zbmdc(
+        dir.path(),
+        &["check", "wrong.ron", "--color", "always"]
+    )));
+    assert!(!escape(&zbmdc(
+        dir.path(),
+        &["check", "wrong.ron", "--color", "never"]
+    )));
 }
 
 #[test]
 fn json_names_the_place() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("wrong.ron"), FINE.replace("Gain", "Gian")).expect("a file");
-    let output = zbmdc(dir.path(), &["check", "wrong.ron", "--message-format", "json"]);
+    let output = zbmdc(
+        dir.path(),
+        &["check", "wrong.ron", "--message-format", "json"],
+    );
     let object: serde_json::Value =
         serde_json::from_str(text(&output.stderr).trim()).expect("one object");
     assert_eq!(object["code"], "E0210");
@@ -231,7 +396,11 @@ fn json_names_the_place() {
         (&"wrong.ron".into(), &3.into(), &23.into())
     );
     assert_eq!(object["labels"][0]["primary"], true);
-    assert!(object["help"].as_str().is_some_and(|h| h.contains("`Gain`")));
+    assert!(
+        object["help"]
+            .as_str()
+            .is_some_and(|h| h.contains("`Gain`"))
+    );
 }
 
 #[test]
@@ -251,10 +420,21 @@ fn models_come_from_stdin() {
         child.wait_with_output().expect("it ends")
     };
     assert_eq!(run(FINE, &["check", "-"]).status.code(), Some(0));
-    assert_eq!(run(FINE, &["compile", "-", "-o", "a.zbmd"]).status.code(), Some(0));
-    assert_eq!(run("", &["compile", "-"]).status.code(), Some(2), "nowhere to write to");
+    assert_eq!(
+        run(FINE, &["compile", "-", "-o", "a.zbmd"]).status.code(),
+        Some(0)
+    );
+    assert_eq!(
+        run("", &["compile", "-"]).status.code(),
+        Some(2),
+        "nowhere to write to"
+    );
     let wrong = run("Model(", &["check", "-"]);
-    assert!(text(&wrong.stderr).contains("--> <stdin>:1:6"), "{}", text(&wrong.stderr));
+    assert!(
+        text(&wrong.stderr).contains("--> <stdin>:1:6"),
+        "{}",
+        text(&wrong.stderr)
+    );
 }
 
 #[test]
@@ -269,7 +449,10 @@ fn a_closed_pipe_is_no_error() {
         .expect("zbmdc starts");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    assert_eq!(
+        (output.status.code(), text(&output.stderr).as_str()),
+        (Some(0), "")
+    );
 }
 
 #[test]
@@ -295,19 +478,38 @@ fn every_subcommand_shows_an_example() {
 fn losses_are_listed() {
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::write(dir.path().join("fine.ron"), FINE).expect("a file");
-    let args = ["compile", "fine.ron", "--devices", "2", "--contingencies", "pairs"];
+    let args = [
+        "compile",
+        "fine.ron",
+        "--devices",
+        "2",
+        "--contingencies",
+        "pairs",
+    ];
     let said = text(&zbmdc(dir.path(), &args).stderr);
     let expected = "contingencies: 1 of 2 losses\n  not without 2 like cpu:0: no device is left\n";
     assert!(said.ends_with(expected), "{said}");
-    let args = ["inspect", "fine.zbmd", "--no-times", "--emit", "contingencies"];
+    let args = [
+        "inspect",
+        "fine.zbmd",
+        "--no-times",
+        "--emit",
+        "contingencies",
+    ];
     let expected =
         "contingencies   1 loss\n  kind0  cpu:0, cpu:1\n  without 1 like cpu:0  plan2 on 1 device";
     let printed = text(&zbmdc(dir.path(), &args).stdout);
     assert!(printed.starts_with(expected), "{printed}");
     let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd", "--emit", "all"]).stdout);
-    assert!(printed.contains(expected) && printed.contains(" %\n"), "{printed}");
+    assert!(
+        printed.contains(expected) && printed.contains(" %\n"),
+        "{printed}"
+    );
     let printed = text(&zbmdc(dir.path(), &["inspect", "fine.zbmd"]).stdout);
-    assert!(printed.contains("without 1 like cpu:0  plan 2  period "), "{printed}");
+    assert!(
+        printed.contains("without 1 like cpu:0  plan 2  period "),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -328,17 +530,26 @@ fn replicas_are_told_and_can_be_switched_off() {
     };
     let inspect = || text(&zbmdc(dir.path(), &["inspect", "heavy.zbmd"]).stdout);
     let (code, said) = compile("auto");
-    assert!(code == Some(0) && said.contains("replicated: heavy x3; an iteration in "), "{said}");
+    assert!(
+        code == Some(0) && said.contains("replicated: heavy x3; an iteration in "),
+        "{said}"
+    );
     assert!(inspect().contains("\nreplicated: heavy x3\n"));
     let (code, said) = compile("off");
     assert!(code == Some(0) && !said.contains("replicated"), "{said}");
     assert!(!inspect().contains("replicated"));
     for wrong in ["0", "4.5", "some"] {
         let (code, said) = compile(wrong);
-        assert!(code == Some(2) && said.contains("a number of replicas"), "{said}");
+        assert!(
+            code == Some(2) && said.contains("a number of replicas"),
+            "{said}"
+        );
     }
     let said = text(&zbmdc(dir.path(), &["analyse", "heavy.ron"]).stdout);
-    assert!(said.contains("replicas     of `heavy` on several devices would shorten it"), "{said}");
+    assert!(
+        said.contains("replicas     of `heavy` on several devices would shorten it"),
+        "{said}"
+    );
 }
 
 /// A CPU and a CUDA device.
@@ -384,7 +595,10 @@ fn rounded_factors_are_told_and_need_a_device_that_can() {
         );
         assert!(code == Some(0) && said.contains(&told), "{said}");
         let shown = inspect();
-        assert!(shown.contains(&format!("rounded: to {math} in 1 actor\n")), "{shown}");
+        assert!(
+            shown.contains(&format!("rounded: to {math} in 1 actor\n")),
+            "{shown}"
+        );
     }
     let (code, said) = compile(&["--devices", "1", "--math", "bf16"]);
     let expected =
@@ -395,9 +609,15 @@ fn rounded_factors_are_told_and_need_a_device_that_can() {
     assert!(code == Some(2) && said.contains(unknown), "{said}");
     // Calibration knows the same words.
     for (math, exit, told) in [("bf16", 3, expected), ("f8", 2, unknown)] {
-        let output = zbmdc(dir.path(), &["calibrate", "net.ron", "--cache", "c", "--math", math]);
+        let output = zbmdc(
+            dir.path(),
+            &["calibrate", "net.ron", "--cache", "c", "--math", math],
+        );
         let said = text(&output.stderr);
-        assert!(output.status.code() == Some(exit) && said.contains(told), "{said}");
+        assert!(
+            output.status.code() == Some(exit) && said.contains(told),
+            "{said}"
+        );
     }
 }
 
@@ -429,8 +649,14 @@ fn kernels_are_assembled_by_request() {
     std::fs::set_permissions(file("ptxas"), executable).expect("its owner may");
     let compile_model = |model: &str, ptxas: &str, more: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zbmdc"));
-        command.args(["compile", model]).args(more).current_dir(dir.path());
-        let output = command.env("ZBMD_PTXAS", file(ptxas)).output().expect("zbmdc runs");
+        command
+            .args(["compile", model])
+            .args(more)
+            .current_dir(dir.path());
+        let output = command
+            .env("ZBMD_PTXAS", file(ptxas))
+            .output()
+            .expect("zbmdc runs");
         (output.status.code(), text(&output.stderr))
     };
     let compile = |ptxas: &str, more: &[&str]| compile_model("net.ron", ptxas, more);
@@ -445,7 +671,10 @@ fn kernels_are_assembled_by_request() {
     let object = b"assembled for sm_90\n.version";
     assert!(holds(&bundle(), object) && !holds(&plain, object));
     let whole = bundle();
-    assert_eq!((compile("ptxas", &asked("sm_90")).0, bundle()), (Some(0), whole));
+    assert_eq!(
+        (compile("ptxas", &asked("sm_90")).0, bundle()),
+        (Some(0), whole)
+    );
     // Kernels that are launched early wait themselves.
     let waits = b"griddepcontrol.wait";
     assert!(!holds(&bundle(), waits));
@@ -461,14 +690,25 @@ fn kernels_are_assembled_by_request() {
             3,
             "error[E0507]: `ptxas` refuses a kernel for sm_11: no such thing as sm_11",
         ),
-        ("ptxas", asked("h100"), 3, "error[E0507]: `h100` is no architecture of a CUDA device"),
+        (
+            "ptxas",
+            asked("h100"),
+            3,
+            "error[E0507]: `h100` is no architecture of a CUDA device",
+        ),
         ("none", asked("sm_90"), 4, "none` cannot be run: "),
     ] {
         let (code, said) = compile(ptxas, &args);
-        assert!(code == Some(exit) && said.contains(expected), "{code:?}: {said}");
+        assert!(
+            code == Some(exit) && said.contains(expected),
+            "{code:?}: {said}"
+        );
     }
     let (code, said) = compile_model("free.ron", "ptxas", &["--devices", "1", "--cubin", "sm_90"]);
     let expected =
         "error[E0507]: objects of CUDA kernels are asked for, and the machine has no CUDA device";
-    assert!(code == Some(3) && said.contains(expected), "{code:?}: {said}");
+    assert!(
+        code == Some(3) && said.contains(expected),
+        "{code:?}: {said}"
+    );
 }

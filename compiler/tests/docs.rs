@@ -37,8 +37,13 @@ fn machine() -> Machine {
 
 fn quickstart() -> Verified<Program> {
     let machine = MachineChoice::Given(machine());
-    let options = CompileOptions { machine, ..CompileOptions::default() };
-    compile_file(root("graphs/quickstart/model.ron"), &options).expect("it compiles").program
+    let options = CompileOptions {
+        machine,
+        ..CompileOptions::default()
+    };
+    compile_file(root("graphs/quickstart/model.ron"), &options)
+        .expect("it compiles")
+        .program
 }
 
 /// `ZBMD_BLESS=1 cargo test -p zbmd-compiler --test docs` draws it again.
@@ -53,5 +58,8 @@ fn the_picture_is_up_to_date() {
         std::fs::write(&path, &drawn).expect("the picture");
     }
     let kept = std::fs::read_to_string(&path).expect("the picture");
-    assert!(drawn == kept, "compiler/docs/quickstart.svg is out of date: see this test's comment");
+    assert!(
+        drawn == kept,
+        "compiler/docs/quickstart.svg is out of date: see this test's comment"
+    );
 }

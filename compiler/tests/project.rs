@@ -13,7 +13,10 @@ fn a_new_project_builds_and_passes_its_tests() {
         eprintln!("SKIPPED: compiles for minutes; set ZBMD_REQUIRE=project to run it");
         return;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .expect("a folder");
     // Always in one place, so that what was compiled is found again.
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new");
     if dir.exists() {
@@ -39,9 +42,15 @@ fn a_new_project_builds_and_passes_its_tests() {
             .env_remove("INSTA_FORCE_PASS")
             .output()
             .expect("cargo starts");
-        let (out, said) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
+        let (out, said) = (
+            output.stdout,
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        );
         let out = String::from_utf8_lossy(&out).into_owned();
-        (output.status.success(), format!("cargo {}: {said}\n{out}", args.join(" ")))
+        (
+            output.status.success(),
+            format!("cargo {}: {said}\n{out}", args.join(" ")),
+        )
     };
     // As a user would: the first calendar is accepted, and from then on it is pinned.
     let (passed, told) = cargo(&["test"], "always");

@@ -40,14 +40,28 @@ fn folder() -> tempfile::TempDir {
     write("a.ron", MODEL);
     write("b.ron", &MODEL.replace("Gain(0.5)", "Gain(0.25)"));
     write("m.ron", MACHINE);
-    let one = MACHINE.lines().filter(|l| !l.contains("cpu:1")).collect::<Vec<_>>().join("\n");
+    let one = MACHINE
+        .lines()
+        .filter(|l| !l.contains("cpu:1"))
+        .collect::<Vec<_>>()
+        .join("\n");
     write("one.ron", &one);
-    for (model, machine, bundle) in
-        [("a.ron", "m.ron", "a.zbmd"), ("b.ron", "m.ron", "b.zbmd"), ("a.ron", "one.ron", "c.zbmd")]
-    {
+    for (model, machine, bundle) in [
+        ("a.ron", "m.ron", "a.zbmd"),
+        ("b.ron", "m.ron", "b.zbmd"),
+        ("a.ron", "one.ron", "c.zbmd"),
+    ] {
         let losses = if machine == "m.ron" { "single" } else { "none" };
-        let args =
-            ["compile", model, "--machine", machine, "--contingencies", losses, "-o", bundle];
+        let args = [
+            "compile",
+            model,
+            "--machine",
+            machine,
+            "--contingencies",
+            losses,
+            "-o",
+            bundle,
+        ];
         let output = zbmdc(dir.path(), &args);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     }
@@ -75,9 +89,17 @@ fn every_format_is_written() {
     ];
     for (format, start) in starts {
         let to_stdout = zbmdc(dir.path(), &["inspect", "a.zbmd", "--format", format]);
-        assert_eq!(to_stdout.status.code(), Some(0), "{format}: {}", text(&to_stdout.stderr));
+        assert_eq!(
+            to_stdout.status.code(),
+            Some(0),
+            "{format}: {}",
+            text(&to_stdout.stderr)
+        );
         assert!(to_stdout.stdout.starts_with(start), "{format}");
-        zbmdc(dir.path(), &["inspect", "a.zbmd", "--format", format, "-o", "out"]);
+        zbmdc(
+            dir.path(),
+            &["inspect", "a.zbmd", "--format", format, "-o", "out"],
+        );
         let file = std::fs::read(dir.path().join("out")).expect("the file");
         assert_eq!(to_stdout.stdout, file, "{format}");
     }
@@ -85,13 +107,22 @@ fn every_format_is_written() {
     assert!(narrow.lines().all(|l| l.chars().count() <= 72), "{narrow}");
     pin("inspect", &narrow);
     let all = text(&zbmdc(dir.path(), &["inspect", "a.zbmd", "--no-times"]).stdout);
-    for part in ["graph chain", "contingencies ", "schedule main", "layout cpu:0", "calendar cpu:0"]
-    {
+    for part in [
+        "graph chain",
+        "contingencies ",
+        "schedule main",
+        "layout cpu:0",
+        "calendar cpu:0",
+    ] {
         assert!(all.contains(part), "no `{part}` in {all}");
     }
     let other = zbmdc(dir.path(), &["inspect", "a.zbmd", "--plan", "nonsense"]);
     assert_eq!(other.status.code(), Some(2));
-    assert!(text(&other.stderr).contains("0: main, 1: "), "{}", text(&other.stderr));
+    assert!(
+        text(&other.stderr).contains("0: main, 1: "),
+        "{}",
+        text(&other.stderr)
+    );
 }
 
 #[test]
@@ -100,7 +131,10 @@ fn differences_and_their_exit_codes() {
     let diff = |a: &str, b: &str, more: &[&str]| {
         let args = [&["diff", a, b], more].concat();
         let output = zbmdc(dir.path(), &args);
-        (output.status.code().expect("an exit code"), text(&output.stdout))
+        (
+            output.status.code().expect("an exit code"),
+            text(&output.stdout),
+        )
     };
     assert_eq!(diff("a.zbmd", "a.zbmd", &[]), (0, String::new()));
     let (code, gain) = diff("a.zbmd", "b.zbmd", &[]);
@@ -111,7 +145,10 @@ fn differences_and_their_exit_codes() {
     pin("diff_of_a_machine", &devices);
     let (code, json) = diff("a.zbmd", "b.zbmd", &["--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!((code, &json["equal"], &json["version"]), (1, &false.into(), &1.into()));
+    assert_eq!(
+        (code, &json["equal"], &json["version"]),
+        (1, &false.into(), &1.into())
+    );
     assert_eq!(json["changes"][0]["kind"], "actor");
     let (_, page) = diff("a.zbmd", "c.zbmd", &["--format", "html"]);
     assert!(page.contains("a.zbmd and c.zbmd: ") && page.matches("<svg ").count() == 2);
@@ -124,7 +161,11 @@ fn reasons() {
     let dir = folder();
     let why = |args: &[&str]| {
         let output = zbmdc(dir.path(), &[&["why"], args].concat());
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
     };
     let (code, told, _) = why(&["wide", "a.zbmd"]);
     assert_eq!(code, Some(0));
@@ -132,9 +173,17 @@ fn reasons() {
     let (_, told, _) = why(&["wide", "c.zbmd"]);
     assert!(told.contains("there is no other device"), "{told}");
     let (code, _, said) = why(&["wid", "a.zbmd"]);
-    assert_eq!((code, said.contains("do you mean `wide`?")), (Some(2), true), "{said}");
+    assert_eq!(
+        (code, said.contains("do you mean `wide`?")),
+        (Some(2), true),
+        "{said}"
+    );
     let (code, _, said) = why(&["wide", "a.zbmd", "--not", "gpu:7"]);
-    assert_eq!((code, said.contains("no device `gpu:7`")), (Some(2), true), "{said}");
+    assert_eq!(
+        (code, said.contains("no device `gpu:7`")),
+        (Some(2), true),
+        "{said}"
+    );
 }
 
 /// What is saved is compiled, and what changed is said; a mistake is said, too, and ends nothing.
@@ -154,7 +203,10 @@ fn watching() {
     let mut line = || out.next().expect("a line").expect("UTF-8");
     // The pipe of errors is read so that it never fills up.
     let mut until = |words: &str| {
-        let found = said.by_ref().map_while(Result::ok).any(|line| line.contains(words));
+        let found = said
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| line.contains(words));
         assert!(found, "stderr ends without `{words}`");
     };
     assert!(line().starts_with("5 actors, 4 channels"));
@@ -173,7 +225,10 @@ fn watching() {
 fn manual_pages() {
     let dir = tempfile::tempdir().expect("a folder");
     let main = text(&zbmdc(dir.path(), &["man"]).stdout);
-    assert!(main.contains(".TH zbmdc 1") && main.contains("Exit codes"), "{main}");
+    assert!(
+        main.contains(".TH zbmdc 1") && main.contains("Exit codes"),
+        "{main}"
+    );
     let output = zbmdc(dir.path(), &["man", "-o", "pages/man1"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     for command in subcommands(dir.path()) {
@@ -191,29 +246,55 @@ fn a_new_project_is_a_valid_model() {
     let output = zbmdc(dir.path(), &["new", "my-meter", "--zbmd", root]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let project = dir.path().join("my-meter");
-    let compiled = zbmdc(&project, &["compile", "model.ron", "--machine", "machine.ron"]);
-    assert_eq!(compiled.status.code(), Some(0), "{}", text(&compiled.stderr));
+    let compiled = zbmdc(
+        &project,
+        &["compile", "model.ron", "--machine", "machine.ron"],
+    );
+    assert_eq!(
+        compiled.status.code(),
+        Some(0),
+        "{}",
+        text(&compiled.stderr)
+    );
     let mut paths = vec![project];
     while let Some(path) = paths.pop() {
         if path.is_dir() {
-            paths.extend(std::fs::read_dir(&path).expect("a folder").flatten().map(|e| e.path()));
+            paths.extend(
+                std::fs::read_dir(&path)
+                    .expect("a folder")
+                    .flatten()
+                    .map(|e| e.path()),
+            );
         } else if path.extension().is_none_or(|e| e != "zbmd") {
             let text = std::fs::read_to_string(&path).expect("text");
-            assert!(!text.contains("{{name") && !text.contains("{{zbmd"), "{}", path.display());
+            assert!(
+                !text.contains("{{name") && !text.contains("{{zbmd"),
+                "{}",
+                path.display()
+            );
         }
     }
     let again = zbmdc(dir.path(), &["new", "my-meter"]);
     assert_eq!(again.status.code(), Some(4), "nothing is written over");
     for wrong in ["Meter", "../meter", "1st", "", "test"] {
-        assert_eq!(zbmdc(dir.path(), &["new", wrong]).status.code(), Some(2), "{wrong}");
+        assert_eq!(
+            zbmdc(dir.path(), &["new", wrong]).status.code(),
+            Some(2),
+            "{wrong}"
+        );
     }
 }
 
 fn subcommands(dir: &Path) -> Vec<String> {
     let help = text(&zbmdc(dir, &["--help"]).stdout);
-    let list = help.split("Commands:\n").nth(1).expect("a list of commands");
+    let list = help
+        .split("Commands:\n")
+        .nth(1)
+        .expect("a list of commands");
     let names = list.lines().take_while(|l| l.starts_with("  "));
-    let names = names.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    let names = names
+        .filter(|l| !l.starts_with("   "))
+        .filter_map(|l| l.split_whitespace().next());
     names.filter(|n| *n != "help").map(str::to_owned).collect()
 }
 
@@ -221,7 +302,9 @@ fn subcommands(dir: &Path) -> Vec<String> {
 fn examples(help: &str) -> Vec<String> {
     let commands = help.lines().filter_map(|l| l.strip_prefix("  zbmdc "));
     // Remarks stand two blanks behind.
-    commands.map(|c| format!("zbmdc {}", c.split("  ").next().unwrap_or(c))).collect()
+    commands
+        .map(|c| format!("zbmdc {}", c.split("  ").next().unwrap_or(c)))
+        .collect()
 }
 
 /// The trace of a run of a bundle that ended before its first epoch.
@@ -229,7 +312,12 @@ fn empty_trace(bundle: &Path, to: &Path) {
     let program = zbmd_ir::bundle::open(bundle).expect("a bundle");
     let begin = Chunk::Begin(Begin {
         model: program.graph.name.clone(),
-        devices: program.machine.devices.iter().map(|d| d.name.clone()).collect(),
+        devices: program
+            .machine
+            .devices
+            .iter()
+            .map(|d| d.name.clone())
+            .collect(),
         fingerprint: trace::fingerprint(&program),
     });
     let bytes = [&trace::head()[..], &begin.bytes(), &Chunk::End.bytes()].concat();
@@ -243,22 +331,36 @@ fn traces_are_of_the_bundle_or_refused() {
     for (model, bundle) in [("agc", "a.zbmd"), ("cd2dat", "b.zbmd")] {
         let from = root.join(format!("../graphs/{model}/model.ron"));
         let from = from.display().to_string();
-        assert_eq!(zbmdc(dir.path(), &["compile", &from, "-o", bundle]).status.code(), Some(0));
+        assert_eq!(
+            zbmdc(dir.path(), &["compile", &from, "-o", bundle])
+                .status
+                .code(),
+            Some(0)
+        );
     }
     empty_trace(&dir.path().join("a.zbmd"), &dir.path().join("a.trace"));
     let run = |args: &[&str]| {
         let output = zbmdc(dir.path(), &[&["inspect"], args].concat());
-        (output.status.code(), text(&output.stderr) + &text(&output.stdout))
+        (
+            output.status.code(),
+            text(&output.stderr) + &text(&output.stdout),
+        )
     };
     let (code, said) = run(&["a.zbmd", "--measured", "a.trace"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("this plan was not run"), "{said}");
     let (code, said) = run(&["b.zbmd", "--measured", "a.trace"]);
-    assert!(code == Some(5) && said.contains("is of a run of `agc`"), "{said}");
+    assert!(
+        code == Some(5) && said.contains("is of a run of `agc`"),
+        "{said}"
+    );
     let (code, said) = run(&["a.zbmd", "--measured", "a.zbmd"]);
     assert!(code == Some(5) && said.contains("a trace with"), "{said}");
     let (code, said) = run(&["a.zbmd", "--measured", "nothing"]);
-    assert!(code == Some(4) && said.contains("cannot read `nothing`"), "{said}");
+    assert!(
+        code == Some(4) && said.contains("cannot read `nothing`"),
+        "{said}"
+    );
     let (code, said) = run(&["a.zbmd", "--measured", "a.trace", "--format", "dot"]);
     assert!(code == Some(2) && said.contains("no times"), "{said}");
 }
@@ -285,8 +387,14 @@ fn examples_of_help_texts_run() {
         let from = onnx.join("models/mnist.onnx");
         std::fs::copy(from, dir.path().join("detector.onnx")).is_ok()
     };
-    let bin = Path::new(env!("CARGO_BIN_EXE_zbmdc")).parent().expect("a folder");
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let bin = Path::new(env!("CARGO_BIN_EXE_zbmdc"))
+        .parent()
+        .expect("a folder");
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
     let mut run = 0;
     for command in subcommands(dir.path()) {
         let help = text(&zbmdc(dir.path(), &[&command, "--help"]).stdout);
@@ -305,9 +413,10 @@ fn examples_of_help_texts_run() {
                 empty_trace(&dir.path().join("agc.zbmd"), &dir.path().join("agc.trace"));
             }
             // What goes into the reader of pages, or the user's folders, goes nowhere here.
-            let here = example
-                .replace("| man -l -", "> /dev/null")
-                .replace("> ~/.local/share/bash-completion/completions/zbmdc", "> /dev/null");
+            let here = example.replace("| man -l -", "> /dev/null").replace(
+                "> ~/.local/share/bash-completion/completions/zbmdc",
+                "> /dev/null",
+            );
             let output = Command::new("sh")
                 .args(["-c", &here])
                 .current_dir(dir.path())
@@ -320,7 +429,10 @@ fn examples_of_help_texts_run() {
             let said = text(&output.stderr);
             // Without a GPU that can, it says so.
             let refused = example.contains("--math") && said.contains("error[E0507]");
-            assert!(output.status.code() == Some(expected) || refused, "`{example}`: {said}");
+            assert!(
+                output.status.code() == Some(expected) || refused,
+                "`{example}`: {said}"
+            );
             run += 1;
         }
     }

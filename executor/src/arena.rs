@@ -61,7 +61,12 @@ impl Arena {
         let layout = Layout::from_size_align(size, align).map_err(|_| refused)?;
         // SAFETY: the layout's size is at least 1.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
-        let mut arena = Self { base, bytes: size, locked: false, backing: Backing::Heap(align) };
+        let mut arena = Self {
+            base,
+            bytes: size,
+            locked: false,
+            backing: Backing::Heap(align),
+        };
         arena.advise_huge();
         arena.touch();
         arena.locked = lock && arena.lock();
@@ -109,7 +114,9 @@ impl Arena {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
         let seals = fcntl_get_seals(&fd)?;
         if !seals.contains(SealFlags::SHRINK) {
-            return Err(io::Error::other("the shared memory is not sealed against shrinking"));
+            return Err(io::Error::other(
+                "the shared memory is not sealed against shrinking",
+            ));
         }
         let bytes = usize::try_from(fstat(&fd)?.st_size).map_err(io::Error::other)?;
         Self::mapped(fd, bytes)
@@ -132,7 +139,12 @@ impl Arena {
         // SAFETY: a fresh mapping at an address of the system's choice; the file is as long as that, and sealed.
         let base = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, &fd, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, bytes, locked: false, backing: Backing::Mapped(fd) })
+        Ok(Self {
+            base,
+            bytes,
+            locked: false,
+            backing: Backing::Mapped(fd),
+        })
     }
 
     /// The file behind a [`Self::shared`] arena.
@@ -236,7 +248,11 @@ fn size_of_arena(bytes: u64) -> Result<(usize, usize, OutOfMemory), OutOfMemory>
     if bytes > limit {
         return Err(refused);
     }
-    let align = if size >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { PAGE_BYTES };
+    let align = if size >= HUGE_PAGE_BYTES {
+        HUGE_PAGE_BYTES
+    } else {
+        PAGE_BYTES
+    };
     let size = size.checked_next_multiple_of(align).ok_or(refused)?;
     Ok((size, align, refused))
 }
@@ -265,7 +281,11 @@ impl<T> In<[T]> {
             // SAFETY: `row` checked that the values lie in the arena, aligned; nobody else uses them yet.
             unsafe { row.cast::<T>().add(i).write(fresh()) };
         }
-        Self { at: row, arena: Arc::clone(arena), shared: PhantomData }
+        Self {
+            at: row,
+            arena: Arc::clone(arena),
+            shared: PhantomData,
+        }
     }
 
     /// The `count` values that somebody else has created at `offset`.
@@ -277,28 +297,46 @@ impl<T> In<[T]> {
     /// If they would not fit, or lie askew.
     pub(crate) unsafe fn find(arena: &Arc<Arena>, offset: u64, count: usize) -> Self {
         let at = Self::row(arena, offset, count);
-        Self { at, arena: Arc::clone(arena), shared: PhantomData }
+        Self {
+            at,
+            arena: Arc::clone(arena),
+            shared: PhantomData,
+        }
     }
 
     fn row(arena: &Arc<Arena>, offset: u64, count: usize) -> NonNull<[T]> {
         let end = (offset as usize).checked_add(count * size_of::<T>());
-        assert!(end.is_some_and(|end| end <= arena.bytes()), "{offset} + {count} values too many");
+        assert!(
+            end.is_some_and(|end| end <= arena.bytes()),
+            "{offset} + {count} values too many"
+        );
         // SAFETY: just checked to lie in the arena.
         let first = unsafe { arena.base.add(offset as usize) };
-        assert!(first.as_ptr().addr().is_multiple_of(align_of::<T>()), "values at {offset} askew");
+        assert!(
+            first.as_ptr().addr().is_multiple_of(align_of::<T>()),
+            "values at {offset} askew"
+        );
         NonNull::slice_from_raw_parts(first.cast(), count)
     }
 
     /// One of the row.
     pub(crate) fn one(&self, index: usize) -> In<T> {
         let at = NonNull::from(&self[index]);
-        In { at, arena: Arc::clone(&self.arena), shared: PhantomData }
+        In {
+            at,
+            arena: Arc::clone(&self.arena),
+            shared: PhantomData,
+        }
     }
 }
 
 impl<T: ?Sized> Clone for In<T> {
     fn clone(&self) -> Self {
-        Self { at: self.at, arena: Arc::clone(&self.arena), shared: PhantomData }
+        Self {
+            at: self.at,
+            arena: Arc::clone(&self.arena),
+            shared: PhantomData,
+        }
     }
 }
 
@@ -335,9 +373,12 @@ mod tests {
 
     #[test]
     fn memory_is_zeroed_and_aligned() {
-        for (bytes, align) in
-            [(0, PAGE_BYTES), (1, PAGE_BYTES), (5000, PAGE_BYTES), (3 << 20, HUGE_PAGE_BYTES)]
-        {
+        for (bytes, align) in [
+            (0, PAGE_BYTES),
+            (1, PAGE_BYTES),
+            (5000, PAGE_BYTES),
+            (3 << 20, HUGE_PAGE_BYTES),
+        ] {
             let arena = Arena::new(bytes, true).expect("small");
             assert_eq!(arena.base() as usize % align, 0);
             assert!(arena.bytes() as u64 >= bytes);

@@ -1,6 +1,9 @@
 //! The tokens lying on channels at a block border: into the memory of a plan before its first period, out of it after
 //! its last. Must not run while its device's worker does.
-#![expect(unsafe_code, reason = "reads and writes arenas at the offsets of a verified plan")]
+#![expect(
+    unsafe_code,
+    reason = "reads and writes arenas at the offsets of a verified plan"
+)]
 
 use zbmd_ir::{Buffer, BufferId, ChannelId, Graph, Plan, TiVec};
 

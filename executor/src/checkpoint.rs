@@ -32,7 +32,10 @@ impl Origin {
     /// The border that a state lies at.
     pub fn of(state: &State) -> Self {
         let consumed = state.consumed.iter().map(|(_, tokens)| *tokens).collect();
-        Self { iterations: state.iterations, consumed }
+        Self {
+            iterations: state.iterations,
+            consumed,
+        }
     }
 }
 
@@ -95,11 +98,20 @@ impl Checkpoint {
         let found = bytes.len() as u64;
         let (head, body) = bytes
             .split_at_checked(HEADER_BYTES)
-            .ok_or(CheckpointError::Length { expected: HEADER_BYTES as u64, found })?;
-        let word =
-            |at: usize| head[at..at + 8].iter().rev().fold(0u64, |n, &b| (n << 8) | u64::from(b));
+            .ok_or(CheckpointError::Length {
+                expected: HEADER_BYTES as u64,
+                found,
+            })?;
+        let word = |at: usize| {
+            head[at..at + 8]
+                .iter()
+                .rev()
+                .fold(0u64, |n, &b| (n << 8) | u64::from(b))
+        };
         if !head.starts_with(&MAGIC) {
-            return Err(CheckpointError::Magic { found: head[..4].to_vec() });
+            return Err(CheckpointError::Magic {
+                found: head[..4].to_vec(),
+            });
         }
         let version = (word(0) >> 32) as u32;
         if version != VERSION {
@@ -142,7 +154,10 @@ impl Folder {
     /// What the file system says.
     pub fn open(path: &Path, keep: usize) -> io::Result<Self> {
         fs::create_dir_all(path)?;
-        Ok(Self { path: path.to_owned(), keep: keep.max(1) })
+        Ok(Self {
+            path: path.to_owned(),
+            keep: keep.max(1),
+        })
     }
 
     /// The checkpoints' files, the newest first.
@@ -169,7 +184,9 @@ impl Folder {
     /// What the file system says; then the older checkpoints are all still there.
     pub fn write(&self, checkpoint: &Checkpoint, graph: &Graph) -> io::Result<()> {
         let name = format!("{:020}.{EXTENSION}", checkpoint.state.iterations);
-        let mut file = tempfile::Builder::new().prefix(".zbmd-").tempfile_in(&self.path)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(".zbmd-")
+            .tempfile_in(&self.path)?;
         file.write_all(&checkpoint.encode(graph))?;
         file.as_file().sync_all()?;
         file.persist(self.path.join(name)).map_err(|e| e.error)?;
@@ -209,7 +226,10 @@ mod tests {
         let mut state = State::initial(&graph);
         let origin = Origin::of(&state);
         state.iterations = iterations;
-        state.consumed.iter_mut().for_each(|(_, tokens)| *tokens = 3 * iterations);
+        state
+            .consumed
+            .iter_mut()
+            .for_each(|(_, tokens)| *tokens = 3 * iterations);
         (graph, Checkpoint { origin, state })
     }
 
@@ -217,7 +237,10 @@ mod tests {
     fn every_damage_is_noticed() {
         let (graph, checkpoint) = checkpoint(7);
         let bytes = checkpoint.encode(&graph);
-        assert_eq!(Checkpoint::decode(&bytes, &graph).expect("whole"), checkpoint);
+        assert_eq!(
+            Checkpoint::decode(&bytes, &graph).expect("whole"),
+            checkpoint
+        );
         for length in 0..bytes.len() {
             Checkpoint::decode(&bytes[..length], &graph).expect_err("cut off");
         }
@@ -235,7 +258,9 @@ mod tests {
         let (graph, _) = checkpoint(0);
         assert!(folder.newest(&graph).expect("empty").0.is_none());
         for iterations in [5, 40, 300, 2000] {
-            folder.write(&checkpoint(iterations).1, &graph).expect("written");
+            folder
+                .write(&checkpoint(iterations).1, &graph)
+                .expect("written");
         }
         let files = folder.files().expect("there");
         assert_eq!(files.len(), 3);
@@ -246,7 +271,10 @@ mod tests {
         let mut other = graph.clone();
         other.actors.raw[0].name.push('x');
         let (none, damaged) = folder.newest(&other).expect("there");
-        assert!(none.is_none() && damaged.len() == 3, "they are of another graph");
+        assert!(
+            none.is_none() && damaged.len() == 3,
+            "they are of another graph"
+        );
     }
 
     #[test]
@@ -255,8 +283,12 @@ mod tests {
         let folder = Folder::open(place.path(), 2).expect("made");
         let (graph, first) = checkpoint(5);
         folder.write(&first, &graph).expect("written");
-        let gone = Folder { path: place.path().join("not there"), keep: 2 };
-        gone.write(&checkpoint(6).1, &graph).expect_err("no folder to write to");
+        let gone = Folder {
+            path: place.path().join("not there"),
+            keep: 2,
+        };
+        gone.write(&checkpoint(6).1, &graph)
+            .expect_err("no folder to write to");
         assert_eq!(folder.newest(&graph).expect("there").0, Some(first));
     }
 }

@@ -22,7 +22,10 @@ pub(crate) fn sends(plan: &Plan, ring: RingId) -> Vec<(u64, u64)> {
 fn walk(entries: &[Entry], ring: RingId, sent: &mut u64, ends: &mut Vec<(u64, u64)>) {
     for entry in entries {
         match entry {
-            Entry::Slot(Slot { action: Action::Send { ring: r, count, .. }, .. }) if *r == ring => {
+            Entry::Slot(Slot {
+                action: Action::Send { ring: r, count, .. },
+                ..
+            }) if *r == ring => {
                 ends.push((*sent, *sent + count));
                 *sent += count;
             }

@@ -70,9 +70,15 @@ enum CliError {
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{}: {source}", path.display())]
-    Bundle { path: PathBuf, source: Box<OpenError> },
+    Bundle {
+        path: PathBuf,
+        source: Box<OpenError>,
+    },
     #[error("{}: {source}", path.display())]
-    State { path: PathBuf, source: state::StateError },
+    State {
+        path: PathBuf,
+        source: state::StateError,
+    },
     #[error("{}: {text}", path.display())]
     Declaration { path: PathBuf, text: String },
     #[error(transparent)]
@@ -102,7 +108,11 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Err(error) => {
             // Help goes to standard output, mistakes to standard error; a closed one is no concern of ours.
             drop(error.print());
-            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::OK });
+            return ExitCode::from(if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::OK
+            });
         }
     };
     let outcome =
@@ -133,15 +143,20 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (None, Some(path)) => path,
         (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
     };
-    let program = bundle::open(path)
-        .map_err(|e| CliError::Bundle { path: path.clone(), source: Box::new(e) })?;
+    let program = bundle::open(path).map_err(|e| CliError::Bundle {
+        path: path.clone(),
+        source: Box::new(e),
+    })?;
     let files = Files::of(args, &program)?;
     if args.trace.as_deref().is_some_and(is_standard) {
         let text = "a trace is no text: give --trace a file of its own".to_owned();
         return Err(CliError::Usage(text));
     }
-    let mut state =
-        args.load_state.as_deref().map(|path| load_state(path, &program)).transpose()?;
+    let mut state = args
+        .load_state
+        .as_deref()
+        .map(|path| load_state(path, &program))
+        .transpose()?;
     let engine = Engine::new(program, registry)?;
     let program = engine.program();
     let safe = checkpoints::of(args, &files, program)?;
@@ -160,7 +175,11 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let keeper = match (safe, &mut supervised) {
         (Some(safe), Some(supervised)) => {
             let (keeper, listener) = safe.keep(&engine, &sinks, origin, supervised);
-            let every_ns = args.checkpoint_every.as_nanos().try_into().unwrap_or(u64::MAX);
+            let every_ns = args
+                .checkpoint_every
+                .as_nanos()
+                .try_into()
+                .unwrap_or(u64::MAX);
             supervised.states = Some((every_ns, listener));
             Some(keeper)
         }
@@ -202,22 +221,39 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     }
     if let Some(path) = &args.save_state {
         let bytes = state::encode(&outcome.state, &engine.program().graph);
-        let failed = |source| FileError::Io { path: path.clone(), source };
+        let failed = |source| FileError::Io {
+            path: path.clone(),
+            source,
+        };
         std::fs::write(path, bytes).map_err(failed)?;
     }
     let mut report = outcome.report;
     report.notes.extend(watched.notes);
     print_report(args, &report)?;
-    if let Some(TraceReport { file, error: Some(error), .. }) = report.trace {
+    if let Some(TraceReport {
+        file,
+        error: Some(error),
+        ..
+    }) = report.trace
+    {
         let (path, source) = (file.into(), io::Error::other(error));
         return Err(FileError::Io { path, source }.into());
     }
-    Ok(if interrupted.load(Ordering::Relaxed) { exit::INTERRUPTED } else { exit::OK })
+    Ok(if interrupted.load(Ordering::Relaxed) {
+        exit::INTERRUPTED
+    } else {
+        exit::OK
+    })
 }
 
 /// Names of the machine's devices, in order.
 fn program_names(program: &Program) -> Vec<&str> {
-    program.machine.devices.iter().map(|d| d.name.as_str()).collect()
+    program
+        .machine
+        .devices
+        .iter()
+        .map(|d| d.name.as_str())
+        .collect()
 }
 
 fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
@@ -226,7 +262,10 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
             Some(ReportFormat::Text) => report.to_string(),
             Some(ReportFormat::Json) | None => report.to_json(),
         };
-        let failed = |source| FileError::Io { path: path.clone(), source };
+        let failed = |source| FileError::Io {
+            path: path.clone(),
+            source,
+        };
         return Ok(std::fs::write(path, text).map_err(failed)?);
     }
     match args.report {
@@ -239,10 +278,15 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
 }
 
 fn load_state(path: &Path, program: &Program) -> Result<State, CliError> {
-    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    let failed = |source| FileError::Io {
+        path: path.to_owned(),
+        source,
+    };
     let bytes = std::fs::read(path).map_err(failed)?;
-    state::decode(&bytes, &program.graph)
-        .map_err(|source| CliError::State { path: path.to_owned(), source })
+    state::decode(&bytes, &program.graph).map_err(|source| CliError::State {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Ends the run at a border on an interrupt or termination signal; the second one ends the process.

@@ -114,7 +114,10 @@ impl Conductor {
         if outcome.is_err() {
             self.control.abort();
         }
-        self.session.sources.iter().for_each(|source| source.close());
+        self.session
+            .sources
+            .iter()
+            .for_each(|source| source.close());
         for queue in self.queues.iter().flatten() {
             queue.close();
             queue.is_last();
@@ -126,7 +129,10 @@ impl Conductor {
             (report.trace, report.profile) = (traced.trace, traced.profile);
         }
         outcome?;
-        Ok(Outcome { report, state: self.state })
+        Ok(Outcome {
+            report,
+            state: self.state,
+        })
     }
 
     /// Epoch after epoch, without supervision: whatever goes wrong ends the run.
@@ -150,10 +156,17 @@ impl Conductor {
     fn wait(&mut self, active: &mut Active) -> Result<u64, RunError> {
         let mut wrong: Option<RunError> = None;
         while active.ends.iter().any(Option::is_none) {
-            let Some(news) = self.crew.next(None, &mut []) else { break };
+            let Some(news) = self.crew.next(None, &mut []) else {
+                break;
+            };
             match news {
                 News::Ready { .. } => {}
-                News::Ended { epoch, calendar, end, .. } => {
+                News::Ended {
+                    epoch,
+                    calendar,
+                    end,
+                    ..
+                } => {
                     debug_assert_eq!(epoch, active.spec.epoch, "one epoch at a time");
                     if let Some(error) = error_of(&end.how) {
                         active.memory.stop();
@@ -161,13 +174,18 @@ impl Conductor {
                     }
                     active.ends[calendar] = Some(*end);
                 }
-                News::Gone { device, farewell, .. } => {
+                News::Gone {
+                    device, farewell, ..
+                } => {
                     active.memory.stop();
                     let device = self.engine.program.machine.devices[device].name.clone();
                     return Err(match farewell {
                         Farewell::NoDevice(fault) => device_error(&fault, 0),
                         Farewell::Failed(fault) => device_error(&fault, 0),
-                        farewell => RunError::Lost { device, why: farewell.to_string() },
+                        farewell => RunError::Lost {
+                            device,
+                            why: farewell.to_string(),
+                        },
                     });
                 }
                 News::Bug(bug) => {
@@ -191,7 +209,9 @@ impl Conductor {
     pub(crate) fn make(&mut self, epoch: u64, lost: &[DeviceId]) -> Result<Active, EngineError> {
         let engine = Arc::clone(&self.engine);
         let Some(id) = engine.plan_of(self.phase, lost) else {
-            return Err(EngineError::NoPlan { lost: engine.names(lost) });
+            return Err(EngineError::NoPlan {
+                lost: engine.names(lost),
+            });
         };
         let program = &engine.program;
         let (graph, plan) = (&program.graph, &program.plans[id]);
@@ -218,7 +238,14 @@ impl Conductor {
         });
         let ends = plan.calendars.iter().map(|_| None).collect();
         let released = self.released.clone();
-        Ok(Active { spec, memory, block: plan.block, ends, parts, released })
+        Ok(Active {
+            spec,
+            memory,
+            block: plan.block,
+            ends,
+            parts,
+            released,
+        })
     }
 
     fn spec(&mut self, epoch: u64, id: PlanId, plan: &Plan, lost: &[DeviceId]) -> Spec {
@@ -240,7 +267,11 @@ impl Conductor {
             plan: id,
             spin_long: threads <= cores,
             devices,
-            limit: if self.phase == Phase::Pad { 1 } else { self.left / plan.block },
+            limit: if self.phase == Phase::Pad {
+                1
+            } else {
+                self.left / plan.block
+            },
             pad: self.phase == Phase::Pad,
             saves: self.saves(plan),
             bases: self.bases(),
@@ -255,7 +286,10 @@ impl Conductor {
     fn bases(&self) -> Vec<u64> {
         let consumed = self.state.consumed.iter().zip(&self.consumed_before);
         let consumed = consumed.map(|((_, tokens), before)| tokens - before);
-        consumed.zip(&self.source_offsets).map(|(tokens, offset)| offset + tokens).collect()
+        consumed
+            .zip(&self.source_offsets)
+            .map(|(tokens, offset)| offset + tokens)
+            .collect()
     }
 
     fn saves(&self, plan: &Plan) -> Option<Saves> {
@@ -275,7 +309,9 @@ impl Conductor {
         if let Some(tracer) = &self.tracer {
             tracer.begin(&self.engine, &active.spec, &active.memory);
         }
-        Ok(self.crew.begin(&active.spec, &active.memory, parts, watch)?)
+        Ok(self
+            .crew
+            .begin(&active.spec, &active.memory, parts, watch)?)
     }
 
     /// Takes over the state of an epoch that all workers have finished after `blocks` blocks.
@@ -298,7 +334,11 @@ impl Conductor {
         self.fenced += 1;
         // A worker that died between a publication and its news left somebody asleep.
         self.session.sources.iter().for_each(|source| source.wake());
-        let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
+        let area = if blocks == 0 {
+            Area::Start
+        } else {
+            Area::Border(blocks)
+        };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         self.take_over(active, blocks, channels);
         if let Some(tracer) = &self.tracer {
@@ -321,8 +361,15 @@ impl Conductor {
             self.state.channels = State::initial(graph).channels;
         }
         let consumed = graph.sources().zip(&self.state.consumed);
-        self.state.consumed = consumed.map(|((id, _), (_, tokens))| (id, *tokens)).collect();
-        self.consumed_before = self.state.consumed.iter().map(|(_, tokens)| *tokens).collect();
+        self.state.consumed = consumed
+            .map(|((id, _), (_, tokens))| (id, *tokens))
+            .collect();
+        self.consumed_before = self
+            .state
+            .consumed
+            .iter()
+            .map(|(_, tokens)| *tokens)
+            .collect();
         self.iterations_before = self.state.iterations;
         self.released.fill(0);
         self.sink_capacities = to.sink_capacities(self.options.queue_bytes);
@@ -335,14 +382,20 @@ impl Conductor {
     pub(crate) fn committed_state(&self, active: &Active) -> State {
         let memory = &active.memory;
         let blocks = memory.hold();
-        let area = if blocks == 0 { Area::Start } else { Area::Border(blocks) };
+        let area = if blocks == 0 {
+            Area::Start
+        } else {
+            Area::Border(blocks)
+        };
         let channels = border::read_area(memory, &self.engine.program.graph, area);
         memory.let_go();
         let iterations = blocks * active.block;
-        let consumed =
-            self.state.consumed.iter().map(|(id, tokens)| {
-                (*id, tokens + iterations * self.engine.tokens_per_iteration(*id))
-            });
+        let consumed = self.state.consumed.iter().map(|(id, tokens)| {
+            (
+                *id,
+                tokens + iterations * self.engine.tokens_per_iteration(*id),
+            )
+        });
         State {
             iterations: self.state.iterations + iterations,
             channels,
@@ -377,8 +430,11 @@ impl Conductor {
             let needed = done * engine.tokens_per_iteration(id);
             let given_out = active.released[at] + queue.written().0;
             // A queue without a reader counts nothing: all that is done is given out.
-            self.released[at] =
-                if queue.is_detached() { needed } else { given_out.max(active.released[at]) };
+            self.released[at] = if queue.is_detached() {
+                needed
+            } else {
+                given_out.max(active.released[at])
+            };
         }
     }
 
@@ -408,7 +464,10 @@ impl Conductor {
         let can_pad = engine.tail.is_some() || main_block == 1;
         if self.phase != Phase::Pad && self.options.pad && can_pad && may_go_on {
             let missing = self.missing();
-            if missing.iter().any(|(there, missing)| *there > 0 && *missing > 0) {
+            if missing
+                .iter()
+                .any(|(there, missing)| *there > 0 && *missing > 0)
+            {
                 self.padded = missing.iter().map(|(_, missing)| *missing).collect();
                 self.phase = Phase::Pad;
                 return true;
@@ -466,18 +525,30 @@ impl Conductor {
         let first_ns = ends().map(|e| e.first_ns).min().unwrap_or(0);
         let last_ns = ends().map(|e| e.last_ns).max().unwrap_or(0);
         let id = active.spec.plan;
-        let at = self.segments.iter().position(|s| s.plan == id).unwrap_or_else(|| {
-            let report = summary::plan_report(&self.engine.program.plans[id]);
-            self.segments.push(Segment { plan: id, busy_ns: 0, report });
-            self.segments.len() - 1
-        });
+        let at = self
+            .segments
+            .iter()
+            .position(|s| s.plan == id)
+            .unwrap_or_else(|| {
+                let report = summary::plan_report(&self.engine.program.plans[id]);
+                self.segments.push(Segment {
+                    plan: id,
+                    busy_ns: 0,
+                    report,
+                });
+                self.segments.len() - 1
+            });
         let shared = active.memory.arena();
         let segment = &mut self.segments[at];
         segment.busy_ns += last_ns.saturating_sub(first_ns);
         let report = &mut segment.report;
         report.blocks += blocks;
         report.period_measured_ns = segment.busy_ns as f64 / report.blocks as f64;
-        let shared_locked = if shared.is_locked() { shared.bytes() as u64 } else { 0 };
+        let shared_locked = if shared.is_locked() {
+            shared.bytes() as u64
+        } else {
+            0
+        };
         report.arena_bytes = shared.bytes() as u64 + ends().map(|e| e.arena_bytes).sum::<u64>();
         report.locked_bytes = shared_locked + ends().map(|e| e.locked_bytes).sum::<u64>();
         report.workers = ends().map(|e| e.report.clone()).collect();
@@ -526,10 +597,17 @@ impl Active {
 }
 
 fn device_error(fault: &DeviceFault, block: u64) -> RunError {
-    let DeviceFault { device, fault: Fault { kind, text } } = fault.clone();
+    let DeviceFault {
+        device,
+        fault: Fault { kind, text },
+    } = fault.clone();
     match kind {
         FaultKind::Unfit => EngineError::Device { device, why: text }.into(),
-        _ => RunError::Device { device, block, fault: text },
+        _ => RunError::Device {
+            device,
+            block,
+            fault: text,
+        },
     }
 }
 
@@ -538,7 +616,10 @@ fn error_of(how: &How) -> Option<RunError> {
         How::Finished { .. } | How::Stopped => None,
         How::Wrong(wrong) => Some(wrong.clone().into()),
         How::NoMemory { bytes, limit } => {
-            let error = OutOfMemory { bytes: *bytes, limit: *limit };
+            let error = OutOfMemory {
+                bytes: *bytes,
+                limit: *limit,
+            };
             Some(EngineError::Memory(error).into())
         }
         How::Device { fault, block } => Some(device_error(fault, *block)),

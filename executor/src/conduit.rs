@@ -68,7 +68,9 @@ unsafe impl Sync for Conduit {}
 
 impl std::fmt::Debug for Conduit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Conduit").field("ends", &*self.ends).finish_non_exhaustive()
+        f.debug_struct("Conduit")
+            .field("ends", &*self.ends)
+            .finish_non_exhaustive()
     }
 }
 
@@ -131,8 +133,13 @@ impl Conduit {
         token_bytes: u64,
         doors: Option<In<Doors>>,
     ) -> Self {
-        let end = capacity.checked_mul(token_bytes).and_then(|bytes| bytes.checked_add(offset));
-        assert!(end.is_some_and(|end| end <= arena.bytes() as u64), "the queue lies in its arena");
+        let end = capacity
+            .checked_mul(token_bytes)
+            .and_then(|bytes| bytes.checked_add(offset));
+        assert!(
+            end.is_some_and(|end| end <= arena.bytes() as u64),
+            "the queue lies in its arena"
+        );
         Self {
             ends,
             doors,
@@ -155,7 +162,13 @@ impl Conduit {
         let data = Self::ENDS_BYTES.next_multiple_of(128);
         let bytes = data.saturating_add(capacity.saturating_mul(token_bytes));
         let arena = Arc::new(Arena::shared(bytes, false)?);
-        let shared = Arc::new(Self::create(&arena, (0, data), capacity, token_bytes, doors));
+        let shared = Arc::new(Self::create(
+            &arena,
+            (0, data),
+            capacity,
+            token_bytes,
+            doors,
+        ));
         Ok((Producer::new(&shared), Consumer::new(&shared, 0, false)))
     }
 
@@ -244,7 +257,12 @@ impl Conduit {
 impl Producer {
     pub(crate) fn new(shared: &Arc<Conduit>) -> Self {
         let head = shared.written().0;
-        Self { shared: Arc::clone(shared), head, tail_seen: shared.taken(), discarded: 0 }
+        Self {
+            shared: Arc::clone(shared),
+            head,
+            tail_seen: shared.taken(),
+            discarded: 0,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Conduit> {
@@ -281,7 +299,10 @@ impl Producer {
         stop: &Stop,
         deadline: Deadline,
     ) -> Result<(), Stopped> {
-        debug_assert!(tokens <= self.shared.capacity, "a queue is made for its longest slot");
+        debug_assert!(
+            tokens <= self.shared.capacity,
+            "a queue is made for its longest slot"
+        );
         if self.space() >= tokens {
             return Ok(());
         }
@@ -295,7 +316,11 @@ impl Producer {
             stopped = stop.is_set();
             self.space() >= tokens || stopped || shared.is_closed() || shared.is_detached()
         });
-        if stopped && self.space() < tokens { Err(Stopped) } else { Ok(()) }
+        if stopped && self.space() < tokens {
+            Err(Stopped)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes as many whole tokens of `bytes` as there is space for; the number of tokens. Without a consumer it
@@ -316,14 +341,18 @@ impl Producer {
             // SAFETY: the two ranges lie in the memory (`split`), hold no published unread token (`space`), and only
             // this one producer writes; the consumer reads nothing beyond `head`, which moves on below.
             unsafe {
-                base.add(place).copy_from_nonoverlapping(bytes.as_ptr(), first);
+                base.add(place)
+                    .copy_from_nonoverlapping(bytes.as_ptr(), first);
                 base.copy_from_nonoverlapping(bytes.as_ptr().add(first), rest);
             }
         }
         let (old, new) = (self.head << 1, (self.head + tokens) << 1);
         // Partner: the acquire in `written`. Fails only if the queue has been closed.
         let moved =
-            self.shared.ends.head.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
+            self.shared
+                .ends
+                .head
+                .compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
         moved.map_err(|_| Closed)?;
         self.head += tokens;
         if tokens > 0 {
@@ -336,7 +365,12 @@ impl Producer {
 impl Consumer {
     /// Reads from token `at` on.
     pub(crate) fn new(shared: &Arc<Conduit>, at: u64, retain: bool) -> Self {
-        Self { shared: Arc::clone(shared), tail: at, head_seen: at, retain }
+        Self {
+            shared: Arc::clone(shared),
+            tail: at,
+            head_seen: at,
+            retain,
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Conduit> {
@@ -356,7 +390,9 @@ impl Consumer {
 
     /// Goes over to the queue that follows this one, which is closed and read out; whether there is one.
     fn follow(&mut self) -> bool {
-        let Some(next) = self.shared.next.get() else { return false };
+        let Some(next) = self.shared.next.get() else {
+            return false;
+        };
         *self = Self::new(&Arc::clone(next), 0, self.retain);
         true
     }
@@ -379,8 +415,11 @@ impl Consumer {
         // SAFETY: both ranges lie in the memory and were published by the producer before `head_seen` was loaded
         // (acquire); it does not write them again before `tail` moves on below.
         unsafe {
-            to.as_mut_ptr().copy_from_nonoverlapping(base.add(place), first);
-            to.as_mut_ptr().add(first).copy_from_nonoverlapping(base, rest);
+            to.as_mut_ptr()
+                .copy_from_nonoverlapping(base.add(place), first);
+            to.as_mut_ptr()
+                .add(first)
+                .copy_from_nonoverlapping(base, rest);
         }
         to[first + rest..].fill(0);
         self.tail += tokens;
@@ -466,8 +505,9 @@ mod tests {
             let mut next = 0u8;
             let mut expect = 0u8;
             for _ in 0..50 {
-                let sent: Vec<u8> =
-                    (0..chunk * token).map(|i| next.wrapping_add(i as u8)).collect();
+                let sent: Vec<u8> = (0..chunk * token)
+                    .map(|i| next.wrapping_add(i as u8))
+                    .collect();
                 let tokens = producer.write(&sent).expect("open");
                 assert_eq!(tokens, chunk);
                 next = next.wrapping_add((tokens * token) as u8);
@@ -521,8 +561,15 @@ mod tests {
         assert!(!consumer.is_finished(), "something may follow");
         second.write(&[3]).expect("open");
         first.shared().goes_on_in(second.shared());
-        assert_eq!(first.write(&[9]), Err(Closed), "whoever is late writes nothing that counts");
-        assert_eq!(consumer.wait_data(1, Spin(0), &Stop::new(), Deadline::NEVER), Ok(true));
+        assert_eq!(
+            first.write(&[9]),
+            Err(Closed),
+            "whoever is late writes nothing that counts"
+        );
+        assert_eq!(
+            consumer.wait_data(1, Spin(0), &Stop::new(), Deadline::NEVER),
+            Ok(true)
+        );
         let mut got = [0];
         assert_eq!((consumer.read(&mut got), got), (1, [3]));
         consumer.detach();
@@ -538,7 +585,9 @@ mod tests {
         let (mut producer, consumer) = queue(2, 1);
         consumer.detach();
         for _ in 0..5 {
-            producer.wait_space(2, Spin(0), &Stop::new()).expect("not stopped");
+            producer
+                .wait_space(2, Spin(0), &Stop::new())
+                .expect("not stopped");
             assert_eq!(producer.write(&[0; 2]), Ok(2));
         }
         assert_eq!(producer.discarded(), 10);
@@ -552,14 +601,19 @@ mod tests {
         let total = if cfg!(miri) { 50 } else { 20_000 };
         let writer = std::thread::spawn(move || {
             for i in 0..total {
-                producer.wait_space(1, Spin(2), &there).expect("not stopped");
+                producer
+                    .wait_space(1, Spin(2), &there)
+                    .expect("not stopped");
                 assert_eq!(producer.write(&[i as u8]), Ok(1));
             }
             producer.shared().close();
             producer.shared().is_last();
         });
         let mut count = 0;
-        while consumer.wait_data(1, Spin(2), &stop, Deadline::NEVER).expect("not stopped") {
+        while consumer
+            .wait_data(1, Spin(2), &stop, Deadline::NEVER)
+            .expect("not stopped")
+        {
             let mut byte = [0];
             assert_eq!(consumer.read(&mut byte), 1);
             assert_eq!(byte[0], count as u8);

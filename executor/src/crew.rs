@@ -176,7 +176,11 @@ impl Crew {
     /// Starts the worker of a device. News of it follow: that it is ready, or gone.
     pub(crate) fn spawn(&mut self, device: DeviceId, incarnation: u32) {
         if let Err(farewell) = self.try_spawn(device, incarnation) {
-            self.tell(News::Gone { device, incarnation, farewell });
+            self.tell(News::Gone {
+                device,
+                incarnation,
+                farewell,
+            });
         }
     }
 
@@ -197,10 +201,21 @@ impl Crew {
         if self.is_thread(device) {
             if self.engine.is_gpu(device) {
                 let which = &self.engine.program.machine.devices[device];
-                self.gpus.probe(&self.engine, which).map_err(Farewell::NoDevice)?;
+                self.gpus
+                    .probe(&self.engine, which)
+                    .map_err(Farewell::NoDevice)?;
             }
-            self.members.insert(device, Member { incarnation, hand: Hand::Thread });
-            self.tell(News::Ready { device, incarnation });
+            self.members.insert(
+                device,
+                Member {
+                    incarnation,
+                    hand: Hand::Thread,
+                },
+            );
+            self.tell(News::Ready {
+                device,
+                incarnation,
+            });
             return Ok(());
         }
         #[cfg(target_os = "linux")]
@@ -220,16 +235,34 @@ impl Crew {
             if !its.is_gone {
                 its.incarnation = Some(incarnation);
                 if its.is_ready {
-                    self.tell(News::Ready { device, incarnation });
+                    self.tell(News::Ready {
+                        device,
+                        incarnation,
+                    });
                 }
                 drop(its);
-                self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
+                self.members.insert(
+                    device,
+                    Member {
+                        incarnation,
+                        hand: Hand::Process(process),
+                    },
+                );
                 return Ok(());
             }
         }
-        let role = Role { incarnation: Some(incarnation), ..Role::default() };
+        let role = Role {
+            incarnation: Some(incarnation),
+            ..Role::default()
+        };
         let process = self.start_process(device, &Arc::new(Mutex::new(role)))?;
-        self.members.insert(device, Member { incarnation, hand: Hand::Process(process) });
+        self.members.insert(
+            device,
+            Member {
+                incarnation,
+                hand: Hand::Process(process),
+            },
+        );
         Ok(())
     }
 
@@ -239,7 +272,8 @@ impl Crew {
         if !self.stands_by {
             return;
         }
-        self.standbys.retain(|_, standby| !lock(&standby.role).is_gone);
+        self.standbys
+            .retain(|_, standby| !lock(&standby.role).is_gone);
         let is_process = |member: &Member| matches!(member.hand, Hand::Process(_));
         let workers = self.members.iter().filter(|(_, member)| is_process(member));
         let devices: Vec<DeviceId> = workers.map(|(device, _)| *device).collect();
@@ -276,7 +310,9 @@ impl Crew {
         if self.bundle.is_none() {
             self.bundle = Some(bundle_file(&self.engine)?);
         }
-        let Some(bundle) = &self.bundle else { return Err(io::ErrorKind::NotFound.into()) };
+        let Some(bundle) = &self.bundle else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         let ship = Ship {
             bundle: bundle.as_fd(),
             session: &self.session,
@@ -292,12 +328,29 @@ impl Crew {
                     Answer::Ready => {
                         let mut role = lock(&role);
                         role.is_ready = true;
-                        let Some(incarnation) = role.incarnation else { return };
-                        News::Ready { device, incarnation }
+                        let Some(incarnation) = role.incarnation else {
+                            return;
+                        };
+                        News::Ready {
+                            device,
+                            incarnation,
+                        }
                     }
-                    Answer::Ended { epoch, calendar, end } => {
-                        let Some(incarnation) = lock(&role).incarnation else { return };
-                        News::Ended { device, incarnation, epoch, calendar, end }
+                    Answer::Ended {
+                        epoch,
+                        calendar,
+                        end,
+                    } => {
+                        let Some(incarnation) = lock(&role).incarnation else {
+                            return;
+                        };
+                        News::Ended {
+                            device,
+                            incarnation,
+                            epoch,
+                            calendar,
+                            end,
+                        }
                     }
                     Answer::Unfit { why } => {
                         last_word = Some(Farewell::Unfit(why));
@@ -323,11 +376,18 @@ impl Crew {
             let mut role = lock(&role);
             role.is_gone = true;
             if let Some(incarnation) = role.incarnation {
-                told.tell(News::Gone { device, incarnation, farewell });
+                told.tell(News::Gone {
+                    device,
+                    incarnation,
+                    farewell,
+                });
             }
         };
         let name = format!("zbmd listener {}", device.0);
-        self.threads.push((device, std::thread::Builder::new().name(name).spawn(listen)?));
+        self.threads.push((
+            device,
+            std::thread::Builder::new().name(name).spawn(listen)?,
+        ));
         Ok(process)
     }
 
@@ -372,14 +432,20 @@ impl Crew {
             Some(member) if member.incarnation == incarnation => {}
             _ => return,
         }
-        let Some(member) = self.members.remove(&device) else { return };
+        let Some(member) = self.members.remove(&device) else {
+            return;
+        };
         match member.hand {
             Hand::Thread => {
                 // What it is in the middle of cannot count any more, and its memory lives as long as it.
                 let its = self.threads.extract_if(.., |(of, _)| *of == device);
                 self.left.extend(its.map(|(_, thread)| thread));
                 let farewell = Farewell::Unfit("a thread that was left to itself".to_owned());
-                self.tell(News::Gone { device, incarnation, farewell });
+                self.tell(News::Gone {
+                    device,
+                    incarnation,
+                    farewell,
+                });
             }
             #[cfg(target_os = "linux")]
             Hand::Process(process) => process.signal(rustix::process::Signal::KILL),
@@ -418,7 +484,10 @@ impl Crew {
     /// Sends a signal after a while, if the worker is still there then.
     #[cfg(target_os = "linux")]
     pub(crate) fn later(&self, device: DeviceId, signal: rustix::process::Signal, after: Duration) {
-        if let Some(Member { hand: Hand::Process(process), .. }) = self.members.get(&device)
+        if let Some(Member {
+            hand: Hand::Process(process),
+            ..
+        }) = self.members.get(&device)
             && let Ok(messenger) = process.messenger()
         {
             // A thread that cannot be started delays nothing else.
@@ -446,7 +515,11 @@ impl Crew {
                 options: self.options,
                 gpus: Arc::clone(&self.gpus),
             };
-            parts.push(is_thread.then(|| host::prepare(&self.engine, job())).transpose()?);
+            parts.push(
+                is_thread
+                    .then(|| host::prepare(&self.engine, job()))
+                    .transpose()?,
+            );
         }
         Ok(parts)
     }
@@ -477,9 +550,13 @@ impl Crew {
                     let work = move || {
                         let run = AssertUnwindSafe(|| Box::new(prepared.run(&engine, winder)));
                         let news = match catch_unwind(run) {
-                            Ok(end) => {
-                                News::Ended { device, incarnation, epoch: number, calendar, end }
-                            }
+                            Ok(end) => News::Ended {
+                                device,
+                                incarnation,
+                                epoch: number,
+                                calendar,
+                                end,
+                            },
                             Err(bug) => News::Bug(bug),
                         };
                         told.tell(news);
@@ -512,7 +589,11 @@ impl Crew {
         (device, calendar): (DeviceId, usize),
         watch: (Option<&Dog>, u64),
     ) {
-        if let Some(Member { hand: Hand::Process(process), .. }) = self.members.get_mut(&device) {
+        if let Some(Member {
+            hand: Hand::Process(process),
+            ..
+        }) = self.members.get_mut(&device)
+        {
             process.begin(spec, calendar, epoch, watch);
         }
     }
@@ -545,9 +626,14 @@ impl Crew {
     pub(crate) fn dismiss(mut self) {
         #[cfg(target_os = "linux")]
         self.stand_down();
-        let processes = self.members.iter().filter(|(_, m)| !matches!(m.hand, Hand::Thread));
+        let processes = self
+            .members
+            .iter()
+            .filter(|(_, m)| !matches!(m.hand, Hand::Thread));
         let processes: Vec<(DeviceId, u32)> = processes.map(|(d, m)| (*d, m.incarnation)).collect();
-        processes.into_iter().for_each(|(device, incarnation)| self.kill(device, incarnation));
+        processes
+            .into_iter()
+            .for_each(|(device, incarnation)| self.kill(device, incarnation));
         for (_, thread) in self.threads.drain(..) {
             // A panic has been told as news.
             let _ = thread.join();

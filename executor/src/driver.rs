@@ -86,7 +86,9 @@ impl Supervised {
 
 impl std::fmt::Debug for Supervised {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Supervised").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Supervised")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,7 +115,9 @@ impl Plans for Book {
     }
 
     fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
-        let Some(plan) = self.plan(lost) else { return Vec::new() };
+        let Some(plan) = self.plan(lost) else {
+            return Vec::new();
+        };
         let mut devices = self.engine.physical(plan, lost);
         devices.sort_unstable();
         devices
@@ -128,7 +132,9 @@ impl Plans for Book {
             return false;
         };
         let physical = self.engine.physical(plan, from);
-        let Some(at) = physical.iter().position(|d| *d == slow) else { return false };
+        let Some(at) = physical.iter().position(|d| *d == slow) else {
+            return false;
+        };
         let lanes = plan.calendars[at].lanes.iter().flat_map(|l| &l.entries);
         let slowed_ns = lanes.map(planned_ns).sum::<u64>() as f64 * times;
         // Going over costs a drained pipeline, and coming back another.
@@ -180,7 +186,10 @@ struct Times {
 
 impl<'c> Driver<'c> {
     pub(crate) fn new(conductor: &'c mut Conductor, first: Active, how: Supervised) -> Self {
-        let book = Book { engine: Arc::clone(&conductor.engine), phase: conductor.phase };
+        let book = Book {
+            engine: Arc::clone(&conductor.engine),
+            phase: conductor.phase,
+        };
         Self {
             supervisor: Supervisor::new(how.settings, how.tree, book),
             conductor,
@@ -281,16 +290,27 @@ impl<'c> Driver<'c> {
     }
 
     fn tell(&mut self, input: Input) {
-        self.supervisor.handle(self.clock.now_ns(), input, &mut self.actions);
+        self.supervisor
+            .handle(self.clock.now_ns(), input, &mut self.actions);
     }
 
     fn hear(&mut self, news: News) {
         let input = match news {
-            News::Ready { device, incarnation } => {
+            News::Ready {
+                device,
+                incarnation,
+            } => {
                 self.starting.remove(&device);
-                Input::Ready { device, incarnation: Incarnation(incarnation) }
+                Input::Ready {
+                    device,
+                    incarnation: Incarnation(incarnation),
+                }
             }
-            News::Gone { device, incarnation, farewell } => {
+            News::Gone {
+                device,
+                incarnation,
+                farewell,
+            } => {
                 if self.incarnations.get(&device) == Some(&Incarnation(incarnation)) {
                     self.starting.remove(&device);
                 }
@@ -298,15 +318,31 @@ impl<'c> Driver<'c> {
                     Farewell::Exited(code) => Cause::Exited { code },
                     Farewell::Killed(signal) => Cause::Killed { signal },
                     Farewell::Unfit(why) => Cause::NotStarted { why },
-                    Farewell::NoDevice(fault) => Cause::NotStarted { why: fault.to_string() },
+                    Farewell::NoDevice(fault) => Cause::NotStarted {
+                        why: fault.to_string(),
+                    },
                     Farewell::Failed(fault) if fault.fault.kind == FaultKind::Broken => {
-                        Cause::Broken { text: fault.to_string() }
+                        Cause::Broken {
+                            text: fault.to_string(),
+                        }
                     }
-                    Farewell::Failed(fault) => Cause::Fault { text: fault.to_string() },
+                    Farewell::Failed(fault) => Cause::Fault {
+                        text: fault.to_string(),
+                    },
                 };
-                Input::Gone { device, incarnation: Incarnation(incarnation), cause }
+                Input::Gone {
+                    device,
+                    incarnation: Incarnation(incarnation),
+                    cause,
+                }
             }
-            News::Ended { device, incarnation, epoch, calendar, end } => {
+            News::Ended {
+                device,
+                incarnation,
+                epoch,
+                calendar,
+                end,
+            } => {
                 let (epoch, incarnation) = (Epoch(epoch), Incarnation(incarnation));
                 let how = end.how.clone();
                 if let Some(active) = self.active.as_mut().filter(|a| a.spec.epoch == epoch.0) {
@@ -319,7 +355,9 @@ impl<'c> Driver<'c> {
                     How::Device { fault, .. } if fault.fault.kind == FaultKind::Memory => {
                         End::OutOfMemory
                     }
-                    How::Device { fault, .. } => End::Fault { text: fault.to_string() },
+                    How::Device { fault, .. } => End::Fault {
+                        text: fault.to_string(),
+                    },
                     How::Wrong(wrong) => {
                         let text = RunError::from(wrong.clone()).to_string();
                         match wrong.kind {
@@ -331,7 +369,12 @@ impl<'c> Driver<'c> {
                         }
                     }
                 };
-                Input::Ended { epoch, device, incarnation, end }
+                Input::Ended {
+                    epoch,
+                    device,
+                    incarnation,
+                    end,
+                }
             }
             News::Bug(bug) => {
                 self.conductor.control.abort();
@@ -343,10 +386,13 @@ impl<'c> Driver<'c> {
 
     /// The device that has a role in the epoch at work.
     fn physical(&self, role: DeviceId) -> DeviceId {
-        let Some(active) = &self.active else { return role };
+        let Some(active) = &self.active else {
+            return role;
+        };
         let plan = &self.conductor.engine.program.plans[active.spec.plan];
         let at = plan.calendars.iter().position(|c| c.device == role);
-        at.and_then(|at| active.spec.devices.get(at).copied()).unwrap_or(role)
+        at.and_then(|at| active.spec.devices.get(at).copied())
+            .unwrap_or(role)
     }
 
     /// Does all that the supervisor asked for, and all that follows from it.
@@ -360,26 +406,40 @@ impl<'c> Driver<'c> {
 
     fn one(&mut self, action: Action) {
         match action {
-            Action::Spawn { device, incarnation } => {
+            Action::Spawn {
+                device,
+                incarnation,
+            } => {
                 self.incarnations.insert(device, incarnation);
                 self.starting.insert(device);
                 self.conductor.crew.spawn(device, incarnation.0);
             }
-            Action::Kill { device, incarnation } => {
+            Action::Kill {
+                device,
+                incarnation,
+            } => {
                 self.conductor.crew.kill(device, incarnation.0);
             }
             Action::Begin { epoch, lost } => {
                 if let Err(why) = self.begin(epoch, &lost) {
-                    self.tell(Input::Refused { epoch, why: why.to_string() });
+                    self.tell(Input::Refused {
+                        epoch,
+                        why: why.to_string(),
+                    });
                 }
             }
             Action::Fence { epoch } => {
-                let Some(active) = self.active.take() else { return };
+                let Some(active) = self.active.take() else {
+                    return;
+                };
                 debug_assert_eq!(active.spec.epoch, epoch.0, "the epoch at work is fenced");
                 self.times.lost_ns = self.clock.now_ns();
                 let committed_blocks = self.conductor.fence(&active);
                 self.times.fenced_ns = self.clock.now_ns();
-                self.tell(Input::Fenced { epoch, committed_blocks });
+                self.tell(Input::Fenced {
+                    epoch,
+                    committed_blocks,
+                });
                 if let Some(injector) = &mut self.injector {
                     injector.fenced(self.clock.now_ns());
                 }
@@ -390,8 +450,14 @@ impl<'c> Driver<'c> {
                     self.conductor.session.doors.notify();
                 }
             }
-            Action::Complete { epoch, blocks, swap } => {
-                let Some(active) = self.active.take() else { return };
+            Action::Complete {
+                epoch,
+                blocks,
+                swap,
+            } => {
+                let Some(active) = self.active.take() else {
+                    return;
+                };
                 self.conductor.complete(&active, blocks);
                 let wanted = self.conductor.control.wanted().take().filter(|_| swap);
                 if let Some(engine) = wanted {
@@ -431,7 +497,10 @@ impl<'c> Driver<'c> {
             }
         };
         let lease_ns = self.lease_ns();
-        self.dogs = self.conductor.crew.dogs(active.spec.devices.len(), lease_ns);
+        self.dogs = self
+            .conductor
+            .crew
+            .dogs(active.spec.devices.len(), lease_ns);
         (self.barking, self.alert) = (0, ALERT);
         self.conductor.launch(&mut active, (&self.dogs, lease_ns))?;
         self.times.begun_ns = self.clock.now_ns();
@@ -454,7 +523,11 @@ impl<'c> Driver<'c> {
         self.next_look_ns = now_ns
             + match leases {
                 Some(leases) if self.alert == 0 && !self.dogs.is_empty() => {
-                    let barking = self.dogs.iter_mut().zip(leases).filter(|(d, _)| d.has_barked);
+                    let barking = self
+                        .dogs
+                        .iter_mut()
+                        .zip(leases)
+                        .filter(|(d, _)| d.has_barked);
                     barking.for_each(|(dog, lease_ns)| dog.calm(lease_ns));
                     self.barking = 0;
                     PACE_NS
@@ -481,7 +554,9 @@ impl<'c> Driver<'c> {
         let mut first_output_ns = u64::MAX;
         for (calendar, post) in memory.posts.iter().enumerate() {
             let device = spec.devices[calendar];
-            let Some(&incarnation) = self.incarnations.get(&device) else { continue };
+            let Some(&incarnation) = self.incarnations.get(&device) else {
+                continue;
+            };
             let output_ns = post.first_output_ns.load(Ordering::Relaxed);
             if output_ns != 0 {
                 first_output_ns = first_output_ns.min(output_ns);
@@ -506,21 +581,39 @@ impl<'c> Driver<'c> {
             if !waiting {
                 leases[calendar] = lease_ns.max(planned_ns);
             }
-            let sample = Sample { step, periods, planned_ns, waiting, thread };
-            seen.push(Input::Seen { epoch: Epoch(spec.epoch), device, incarnation, sample });
+            let sample = Sample {
+                step,
+                periods,
+                planned_ns,
+                waiting,
+                thread,
+            };
+            seen.push(Input::Seen {
+                epoch: Epoch(spec.epoch),
+                device,
+                incarnation,
+                sample,
+            });
         }
         for input in seen {
             self.tell(input);
         }
         if self.times.lost_ns != 0 && first_output_ns != u64::MAX {
-            let Times { lost_ns, fenced_ns, begun_ns } = std::mem::take(&mut self.times);
+            let Times {
+                lost_ns,
+                fenced_ns,
+                begun_ns,
+            } = std::mem::take(&mut self.times);
             let what = What::Recovered {
                 epoch: Epoch(spec.epoch),
                 fence_ns: fenced_ns - lost_ns,
                 restore_ns: begun_ns.saturating_sub(fenced_ns),
                 replay_ns: first_output_ns.saturating_sub(begun_ns),
             };
-            self.announce(&Event { at_ns: first_output_ns, what });
+            self.announce(&Event {
+                at_ns: first_output_ns,
+                what,
+            });
         }
         all_well.then_some(leases)
     }
@@ -528,7 +621,9 @@ impl<'c> Driver<'c> {
     /// A process that was stopped by a signal before it was ready would be waited for as long as a start may take.
     fn look_at_starting(&self) {
         for &device in &self.starting {
-            let Some(process) = self.conductor.crew.process_of(device) else { continue };
+            let Some(process) = self.conductor.crew.process_of(device) else {
+                continue;
+            };
             let state = system::thread_state(process, process);
             if process != std::process::id() && state.is_some_and(|s| s.os == Os::Stopped) {
                 self.conductor.crew.put_down(device);
@@ -538,7 +633,9 @@ impl<'c> Driver<'c> {
 
     /// Gives the state at the last committed border away, if it is time and there is a new one.
     fn give_state(&mut self, now_ns: u64) {
-        let Some((every_ns, listener)) = &self.states else { return };
+        let Some((every_ns, listener)) = &self.states else {
+            return;
+        };
         if self.next_state_ns > now_ns {
             return;
         }
@@ -556,12 +653,17 @@ impl<'c> Driver<'c> {
             Some(active) => active.spec.devices.clone(),
             None => self.incarnations.keys().copied().collect(),
         };
-        let Some(what) = fault.on(&devices) else { return };
+        let Some(what) = fault.on(&devices) else {
+            return;
+        };
         let at_ns = self.clock.now_ns();
         let (kind, targets) = (what.kind, what.devices.clone());
         self.announce(&Event {
             at_ns,
-            what: What::Injected { kind: kind.to_string(), devices: targets },
+            what: What::Injected {
+                kind: kind.to_string(),
+                devices: targets,
+            },
         });
         crate::inject::bring_about(&what, &self.conductor.crew, self.active.as_ref());
     }

@@ -102,5 +102,9 @@ impl RunError {
 
 /// The class of what keeps a bundle from being opened: one of [`exit`].
 pub fn open_error_class(error: &OpenError) -> u8 {
-    if matches!(error, OpenError::Io(_)) { exit::FILE } else { exit::REFUSED }
+    if matches!(error, OpenError::Io(_)) {
+        exit::FILE
+    } else {
+        exit::REFUSED
+    }
 }

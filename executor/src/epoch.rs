@@ -95,29 +95,46 @@ impl SessionMemory {
         let (doors, places, cursor) = Self::places(queues);
         let arena = Arc::new(Arena::shared(cursor.0, false)?);
         let doors = In::create(&arena, doors, 1, Doors::new).one(0);
-        let sources = places.iter().zip(queues).map(|(&place, &(capacity, token_bytes))| {
-            let doors = Some(doors.clone());
-            Arc::new(Conduit::create(&arena, place, capacity, token_bytes, doors))
-        });
-        Ok(Self { sources: sources.collect(), doors, arena })
+        let sources = places
+            .iter()
+            .zip(queues)
+            .map(|(&place, &(capacity, token_bytes))| {
+                let doors = Some(doors.clone());
+                Arc::new(Conduit::create(&arena, place, capacity, token_bytes, doors))
+            });
+        Ok(Self {
+            sources: sources.collect(),
+            doors,
+            arena,
+        })
     }
 
     /// The session's memory as another process has created it.
     ///
     /// # Safety
     /// The file holds the memory that [`Self::create`] of this very program made for the same `queues`.
-    #[expect(unsafe_code, reason = "believes what another process says lies in shared memory")]
+    #[expect(
+        unsafe_code,
+        reason = "believes what another process says lies in shared memory"
+    )]
     pub(crate) unsafe fn find(fd: OwnedFd, queues: &Queues) -> std::io::Result<Self> {
         let (doors, places, cursor) = Self::places(queues);
         let arena = map(fd, cursor)?;
         // SAFETY: the caller's promise.
         let doors = unsafe { In::<[Doors]>::find(&arena, doors, 1) }.one(0);
-        let sources = places.iter().zip(queues).map(|(&place, &(capacity, token_bytes))| {
-            let doors = Some(doors.clone());
-            // SAFETY: the caller's promise.
-            Arc::new(unsafe { Conduit::find(&arena, place, capacity, token_bytes, doors) })
-        });
-        Ok(Self { sources: sources.collect(), doors, arena })
+        let sources = places
+            .iter()
+            .zip(queues)
+            .map(|(&place, &(capacity, token_bytes))| {
+                let doors = Some(doors.clone());
+                // SAFETY: the caller's promise.
+                Arc::new(unsafe { Conduit::find(&arena, place, capacity, token_bytes, doors) })
+            });
+        Ok(Self {
+            sources: sources.collect(),
+            doors,
+            arena,
+        })
     }
 }
 
@@ -201,7 +218,10 @@ impl Committed {
         let mut word = self.0.load(Ordering::Acquire);
         while word & 1 == 0 && word >> 1 < border {
             let next = border << 1;
-            match self.0.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self
+                .0
+                .compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return true,
                 Err(now) => word = now,
             }
@@ -277,7 +297,10 @@ struct Cursor(u64);
 impl Cursor {
     fn take(&mut self, bytes: u64) -> u64 {
         let at = self.0;
-        self.0 = at.saturating_add(bytes).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
+        self.0 = at
+            .saturating_add(bytes)
+            .checked_next_multiple_of(ALIGN)
+            .unwrap_or(u64::MAX);
         at
     }
 }
@@ -312,22 +335,39 @@ impl Layout {
         let mut row = |size: usize, count: usize| cursor.take(size as u64 * count as u64);
         let common = row(size_of::<Common>(), 1);
         let posts = row(size_of::<CachePadded<Post>>(), plan.calendars.len());
-        let sums = if spec.checksums { row(8, sums_of(plan).total) } else { 0 };
+        let sums = if spec.checksums {
+            row(8, sums_of(plan).total)
+        } else {
+            0
+        };
         let stamps = row(size_of::<Stamp>(), plan.calendars.len() * REMEMBERED);
         let rings = row(size_of::<RingSync>(), plan.rings.len());
         // Beside the rings: drivers are told of both at once.
-        let exchange = plan.calendars.iter().map(|c| (c.device, cursor.take(c.exchange_bytes)));
+        let exchange = plan
+            .calendars
+            .iter()
+            .map(|c| (c.device, cursor.take(c.exchange_bytes)));
         let exchange = exchange.collect();
         let exchange_end = cursor.0;
         let sinks = spec.sinks.iter().map(|sink| {
             let ends = cursor.take(Conduit::ENDS_BYTES);
-            (ends, cursor.take(sink.capacity.saturating_mul(sink.token_bytes)))
+            (
+                ends,
+                cursor.take(sink.capacity.saturating_mul(sink.token_bytes)),
+            )
         });
         let sinks = sinks.collect();
-        let traced = if spec.trace.is_some() { plan.calendars.len() } else { 0 };
+        let traced = if spec.trace.is_some() {
+            plan.calendars.len()
+        } else {
+            0
+        };
         let traces = (0..traced).map(|calendar| {
             let words = trace::ring_words(plan, calendar);
-            ((cursor.take(trace::Ring::ENDS_BYTES), cursor.take(8 * words)), words)
+            (
+                (cursor.take(trace::Ring::ENDS_BYTES), cursor.take(8 * words)),
+                words,
+            )
         });
         let traces = traces.collect();
         let mut area = Cursor::default();
@@ -366,7 +406,10 @@ pub(crate) struct Sums {
 
 /// Counts the `Send`s of each ring.
 pub(crate) fn sums_of(plan: &Plan) -> Sums {
-    let mut sums = Sums { firsts: Vec::with_capacity(plan.rings.len()), total: 0 };
+    let mut sums = Sums {
+        firsts: Vec::with_capacity(plan.rings.len()),
+        total: 0,
+    };
     for (id, ring) in plan.rings.iter_enumerated() {
         let sends = crate::checksum::sends(plan, id).len();
         sums.firsts.push(sums.total);
@@ -410,28 +453,52 @@ impl EpochMemory {
         let layout = Layout::new(graph, plan, spec);
         let arena = Arc::new(Arena::shared(layout.bytes, lock)?);
         let workers = plan.calendars.len();
-        let sums = if spec.checksums { sums_of(plan).total } else { 0 };
+        let sums = if spec.checksums {
+            sums_of(plan).total
+        } else {
+            0
+        };
         let common = In::create(&arena, layout.common, 1, Common::new).one(0);
         let posts = In::create(&arena, layout.posts, workers, Post::new);
         let rings = In::create(&arena, layout.rings, plan.rings.len(), RingSync::new);
         let sums = In::create(&arena, layout.sums, sums, || AtomicU64::new(0));
         let stamps = In::create(&arena, layout.stamps, workers * REMEMBERED, Stamp::new);
         let sinks = layout.sinks.iter().zip(&spec.sinks).map(|(&place, sink)| {
-            Arc::new(Conduit::create(&arena, place, sink.capacity, sink.token_bytes, None))
+            Arc::new(Conduit::create(
+                &arena,
+                place,
+                sink.capacity,
+                sink.token_bytes,
+                None,
+            ))
         });
         let sinks = sinks.collect();
         let traces = layout.traces.iter();
         let traces = traces.map(|&(place, words)| trace::Ring::create(&arena, place, words));
         let traces = traces.collect();
         let borders = spec.borders(plan);
-        Ok(Self { arena, layout, borders, common, posts, rings, sums, stamps, sinks, traces })
+        Ok(Self {
+            arena,
+            layout,
+            borders,
+            common,
+            posts,
+            rings,
+            sums,
+            stamps,
+            sinks,
+            traces,
+        })
     }
 
     /// An epoch's memory as another process has created it.
     ///
     /// # Safety
     /// The file holds the memory that [`Self::create`] of this very program made for the same graph, plan and spec.
-    #[expect(unsafe_code, reason = "believes what another process says lies in shared memory")]
+    #[expect(
+        unsafe_code,
+        reason = "believes what another process says lies in shared memory"
+    )]
     pub(crate) unsafe fn find(
         fd: OwnedFd,
         graph: &Graph,
@@ -441,7 +508,11 @@ impl EpochMemory {
         let layout = Layout::new(graph, plan, spec);
         let arena = map(fd, Cursor(layout.bytes))?;
         let workers = plan.calendars.len();
-        let sums = if spec.checksums { sums_of(plan).total } else { 0 };
+        let sums = if spec.checksums {
+            sums_of(plan).total
+        } else {
+            0
+        };
         // SAFETY: the caller's promise, for all of these.
         let (common, posts, rings, sums, stamps) = unsafe {
             (
@@ -463,7 +534,18 @@ impl EpochMemory {
         });
         let traces = traces.collect();
         let borders = spec.borders(plan);
-        Ok(Self { arena, layout, borders, common, posts, rings, sums, stamps, sinks, traces })
+        Ok(Self {
+            arena,
+            layout,
+            borders,
+            common,
+            posts,
+            rings,
+            sums,
+            stamps,
+            sinks,
+            traces,
+        })
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
@@ -508,7 +590,11 @@ impl EpochMemory {
     /// The whole pages in which the rings' counters and all exchange regions lie, and not much else.
     pub(crate) fn exchange_pages(&self) -> (*mut u8, u64) {
         let first = self.layout.rings / PAGE * PAGE;
-        let end = self.layout.exchange_end.next_multiple_of(PAGE).min(self.arena.bytes() as u64);
+        let end = self
+            .layout
+            .exchange_end
+            .next_multiple_of(PAGE)
+            .min(self.arena.bytes() as u64);
         (self.arena.base().wrapping_add(first as usize), end - first)
     }
 
@@ -521,7 +607,10 @@ impl EpochMemory {
         };
         let (offset, bytes) = self.layout.channels[channel];
         let offset = self.layout.areas + index * self.layout.area_bytes + offset;
-        (self.arena.base().wrapping_add(offset as usize), bytes as usize)
+        (
+            self.arena.base().wrapping_add(offset as usize),
+            bytes as usize,
+        )
     }
 
     /// The last border that all workers have passed, from what they tell.

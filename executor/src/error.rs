@@ -83,9 +83,10 @@ impl From<Unprepared> for EngineError {
     fn from(why: Unprepared) -> Self {
         match why {
             Unprepared::Memory(error) => Self::Memory(error),
-            Unprepared::Device(fault) => {
-                Self::Device { device: fault.device, why: fault.fault.text }
-            }
+            Unprepared::Device(fault) => Self::Device {
+                device: fault.device,
+                why: fault.fault.text,
+            },
         }
     }
 }

@@ -122,7 +122,14 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
     if engine.is_gpu(job.spec.devices[job.calendar]) {
         return prepare_gpu(engine, job);
     }
-    let Job { spec, calendar, session, epoch, options, .. } = job;
+    let Job {
+        spec,
+        calendar,
+        session,
+        epoch,
+        options,
+        ..
+    } = job;
     let program = &engine.program;
     let plan = &program.plans[spec.plan];
     let graph = &program.graph;
@@ -130,11 +137,24 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
         let bytes = plan.calendars[calendar].arena_bytes;
         return Err(OutOfMemory { bytes, limit: 0 }.into());
     }
-    let memory = Memory::new(&plan.calendars[calendar], Arc::clone(&epoch), options.lock_memory)?;
+    let memory = Memory::new(
+        &plan.calendars[calendar],
+        Arc::clone(&epoch),
+        options.lock_memory,
+    )?;
     border::import(graph, plan, &memory);
-    let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
-    let Lowered { replay, slots, sources, sinks, rings } =
-        lower(&known, plan, &plan.calendars[calendar], &memory);
+    let known = Known {
+        graph,
+        joined: &engine.joined,
+        kernels: &engine.kernels,
+    };
+    let Lowered {
+        replay,
+        slots,
+        sources,
+        sinks,
+        rings,
+    } = lower(&known, plan, &plan.calendars[calendar], &memory);
 
     let retain = spec.saves.is_some();
     let ids: Vec<ActorId> = graph.sources().map(|(id, _)| id).collect();
@@ -159,7 +179,11 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
         stamps,
         cores,
         pin: options.pin,
-        spin: if spec.spin_long { Spin::LONG } else { Spin::SHORT },
+        spin: if spec.spin_long {
+            Spin::LONG
+        } else {
+            Spin::SHORT
+        },
         stages: u64::from(plan.stages),
         sample_every: options.sample_every,
         periods: Periods::default(),
@@ -168,12 +192,24 @@ pub(crate) fn prepare(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> 
         epoch,
     };
     let slots = Slots { slots, rings };
-    Ok(Prepared { plan: spec.plan, memory: Some(memory), slots, worker })
+    Ok(Prepared {
+        plan: spec.plan,
+        memory: Some(memory),
+        slots,
+        worker,
+    })
 }
 
 /// The same for a GPU, which has neither sources nor sinks, and whose memory is the driver's.
 fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
-    let Job { spec, calendar, session, epoch, options, gpus } = job;
+    let Job {
+        spec,
+        calendar,
+        session,
+        epoch,
+        options,
+        gpus,
+    } = job;
     let program = &engine.program;
     let plan = &program.plans[spec.plan];
     if spec.deny_memory && calendar == 0 {
@@ -200,8 +236,16 @@ fn prepare_gpu(engine: &Inner, job: Job) -> Result<Prepared, Unprepared> {
         recorder: epoch.recorder(&spec, calendar, None),
         epoch,
     };
-    let slots = Slots { slots: Vec::new(), rings: plan.rings.keys().collect() };
-    Ok(Prepared { plan: spec.plan, memory: None, slots, worker })
+    let slots = Slots {
+        slots: Vec::new(),
+        rings: plan.rings.keys().collect(),
+    };
+    Ok(Prepared {
+        plan: spec.plan,
+        memory: None,
+        slots,
+        worker,
+    })
 }
 
 fn sink_ends(engine: &Inner, spec: &Spec, epoch: &EpochMemory, sinks: &[ActorId]) -> Vec<SinkEnd> {
@@ -233,12 +277,19 @@ fn sink_ends(engine: &Inner, spec: &Spec, epoch: &EpochMemory, sinks: &[ActorId]
 }
 
 fn calendar_of(plan: &Plan, device: DeviceId) -> usize {
-    plan.calendars.iter().position(|c| c.device == device).unwrap_or_default()
+    plan.calendars
+        .iter()
+        .position(|c| c.device == device)
+        .unwrap_or_default()
 }
 
 fn gate(engine: &Inner, spec: &Spec, session: &SessionMemory) -> Gate {
     let plan = &engine.program.plans[spec.plan];
-    let feeds = session.sources.iter().zip(engine.program.graph.sources()).zip(&spec.bases);
+    let feeds = session
+        .sources
+        .iter()
+        .zip(engine.program.graph.sources())
+        .zip(&spec.bases);
     Gate {
         feeds: feeds
             .map(|((conduit, (id, _)), &base)| Feed {
@@ -283,8 +334,14 @@ impl Prepared {
         End {
             how,
             report,
-            latencies: sinks.iter().flat_map(|s| summary::latencies(program, s)).collect(),
-            discarded: sinks.iter().map(|s| (s.index, s.producer.discarded())).collect(),
+            latencies: sinks
+                .iter()
+                .flat_map(|s| summary::latencies(program, s))
+                .collect(),
+            discarded: sinks
+                .iter()
+                .map(|s| (s.index, s.producer.discarded()))
+                .collect(),
             arena_bytes,
             locked_bytes,
             first_ns: self.worker.periods.first_ns,
@@ -296,7 +353,10 @@ impl Prepared {
         let plan = &engine.program.plans[self.plan];
         match failure {
             Failure::Stopped => How::Stopped,
-            Failure::Device(fault) => How::Device { fault, block: self.worker.period },
+            Failure::Device(fault) => How::Device {
+                fault,
+                block: self.worker.period,
+            },
             failure => How::Wrong(summary::wrong(
                 &engine.program,
                 plan,

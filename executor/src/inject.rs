@@ -122,7 +122,11 @@ impl Injector {
 
     /// The run begins now.
     pub(crate) fn start(&mut self, now_ns: u64) {
-        let at = self.declaration.at.iter().map(|(time, kind)| (now_ns + time.0, *kind));
+        let at = self
+            .declaration
+            .at
+            .iter()
+            .map(|(time, kind)| (now_ns + time.0, *kind));
         self.at = at.collect();
         self.at.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
         self.plan_next(now_ns);
@@ -151,7 +155,9 @@ impl Injector {
         })?;
         let (least, most) = declaration.every;
         if least > most {
-            return Err(format!("`every` is from {least} to {most}: the first is the shorter one"));
+            return Err(format!(
+                "`every` is from {least} to {most}: the first is the shorter one"
+            ));
         }
         Ok(declaration)
     }
@@ -174,14 +180,20 @@ impl Injector {
 
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let fixed = self.at.last().map(|(ns, _)| *ns);
-        [self.next_ns, fixed, self.again_ns].into_iter().flatten().min()
+        [self.next_ns, fixed, self.again_ns]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(crate) fn due(&mut self, now_ns: u64) -> Option<Fault> {
         let is_due = |ns: &u64| *ns <= now_ns;
         if self.again_ns.as_ref().is_some_and(is_due) {
             self.again_ns = None;
-            return Some(Fault { kind: Kind::Kill, random: self.random() });
+            return Some(Fault {
+                kind: Kind::Kill,
+                random: self.random(),
+            });
         }
         let kind = if let Some((_, kind)) = self.at.pop_if(|(ns, _)| *ns <= now_ns) {
             kind
@@ -195,7 +207,10 @@ impl Injector {
         };
         self.again = kind == Kind::KillTwice;
         self.deny = kind == Kind::NoMemory;
-        Some(Fault { kind, random: self.random() })
+        Some(Fault {
+            kind,
+            random: self.random(),
+        })
     }
 
     /// Whether the epoch that is being made is to find no memory.
@@ -221,7 +236,10 @@ impl Fault {
             let step = 1 + (self.random >> 32) % (count - 1);
             hit.push(devices[((self.random % count + step) % count) as usize]);
         }
-        Some(Hit { kind: self.kind, devices: hit })
+        Some(Hit {
+            kind: self.kind,
+            devices: hit,
+        })
     }
 }
 
@@ -246,7 +264,11 @@ pub(crate) fn bring_about(hit: &Hit, crew: &Crew, active: Option<&Active>) {
             Kind::FullDisk => {}
             Kind::Corrupt => {
                 if let Some(active) = active {
-                    active.memory.common.corrupt.store(1, crate::primitive::Ordering::Relaxed);
+                    active
+                        .memory
+                        .common
+                        .corrupt
+                        .store(1, crate::primitive::Ordering::Relaxed);
                 }
             }
         }
@@ -270,16 +292,26 @@ mod tests {
             let mut found = Vec::new();
             while found.len() < 50 {
                 let now_ns = injector.next_ns().expect("there is always another");
-                let hit = injector.due(now_ns).and_then(|f| f.on(&devices)).expect("due");
+                let hit = injector
+                    .due(now_ns)
+                    .and_then(|f| f.on(&devices))
+                    .expect("due");
                 assert!(hit.devices.iter().all(|d| devices.contains(d)));
-                assert_eq!(hit.devices.len(), if hit.kind == Kind::KillTwo { 2 } else { 1 });
+                assert_eq!(
+                    hit.devices.len(),
+                    if hit.kind == Kind::KillTwo { 2 } else { 1 }
+                );
                 found.push((now_ns, hit.kind, hit.devices));
             }
             found
         };
         assert_eq!(faults(), faults());
         let times: Vec<u64> = faults().iter().map(|f| f.0).collect();
-        assert!(times.windows(2).all(|w| (50_000_000..500_000_000).contains(&(w[1] - w[0]))));
+        assert!(
+            times
+                .windows(2)
+                .all(|w| (50_000_000..500_000_000).contains(&(w[1] - w[0])))
+        );
     }
 
     #[test]
@@ -289,13 +321,22 @@ mod tests {
         let mut injector = Injector::new(declaration);
         injector.start(5);
         assert_eq!(injector.next_ns(), Some(1_000_000_005));
-        assert_eq!(injector.due(1_000_000_005).expect("due").kind, Kind::KillTwice);
+        assert_eq!(
+            injector.due(1_000_000_005).expect("due").kind,
+            Kind::KillTwice
+        );
         injector.fenced(1_000_000_100);
-        assert_eq!(injector.due(1_000_000_200).expect("the second").kind, Kind::Kill);
+        assert_eq!(
+            injector.due(1_000_000_200).expect("the second").kind,
+            Kind::Kill
+        );
         assert_eq!(injector.next_ns(), None);
         for (text, error) in [
             ("Inject(kinds: [explode])", "line 1, column 16"),
-            ("Inject(every: (\"2s\", \"1s\"))", "the first is the shorter"),
+            (
+                "Inject(every: (\"2s\", \"1s\"))",
+                "the first is the shorter",
+            ),
         ] {
             let found = Injector::parse(text).expect_err(text);
             assert!(found.contains(error), "{found}");

@@ -29,17 +29,28 @@ impl Kernels {
             let mut made: Vec<Made> = Vec::new();
             let on_cpu =
                 |plan: &&Plan| program.machine.devices[plan.placement[id]].backend == "cpu";
-            let wanted = program.plans.iter().filter(on_cpu).map(|plan| plan.variant(id));
+            let wanted = program
+                .plans
+                .iter()
+                .filter(on_cpu)
+                .map(|plan| plan.variant(id));
             // One that runs on GPUs only has a kernel all the same: what has none is refused here.
             let wanted: BTreeSet<Option<&str>> = wanted.collect();
-            let wanted = if wanted.is_empty() { [None].into() } else { wanted };
+            let wanted = if wanted.is_empty() {
+                [None].into()
+            } else {
+                wanted
+            };
             for variant in wanted.into_iter().filter(|_| actor.role == Role::Compute) {
                 let kernel = registry.kernel_in(actor, &program.blobs, variant);
                 let kernel = kernel.map_err(|source| {
                     let actor = actor.name.clone();
                     EngineError::Kernel { actor, source }
                 })?;
-                made.push(Made { variant: variant.map(str::to_owned), kernel });
+                made.push(Made {
+                    variant: variant.map(str::to_owned),
+                    kernel,
+                });
             }
             kernels.push(made);
         }
@@ -49,7 +60,10 @@ impl Kernels {
     /// The kernel that a plan of the program runs an actor by on a CPU; none for sources and sinks, or elsewhere.
     pub(crate) fn of(&self, plan: &Plan, actor: ActorId) -> Option<&Arc<dyn Kernel>> {
         let variant = plan.variant(actor);
-        self.0[actor].iter().find(|m| m.variant.as_deref() == variant).map(|m| &m.kernel)
+        self.0[actor]
+            .iter()
+            .find(|m| m.variant.as_deref() == variant)
+            .map(|m| &m.kernel)
     }
 
     /// All of them.

@@ -23,7 +23,11 @@ impl Borders {
     /// Borders every `every` blocks (or `stages`, where that is more), kept in `areas` areas (at least 2).
     pub fn new(every: u64, stages: u64, areas: u64) -> Self {
         let stages = stages.max(1);
-        Self { every: every.max(stages), stages, areas: areas.max(2) }
+        Self {
+            every: every.max(stages),
+            stages,
+            areas: areas.max(2),
+        }
     }
 
     /// Blocks from one border to the next.
@@ -55,7 +59,11 @@ impl Borders {
     /// The last committed border, given the periods that each worker has done. 0 is always committed: it is the state
     /// that the epoch began with.
     pub fn committed(&self, periods: impl IntoIterator<Item = u64>) -> u64 {
-        periods.into_iter().map(|p| self.passed(p)).min().unwrap_or(0)
+        periods
+            .into_iter()
+            .map(|p| self.passed(p))
+            .min()
+            .unwrap_or(0)
     }
 
     /// The border that must be committed before `border` may be saved.
@@ -76,7 +84,10 @@ impl Borders {
 /// If more tokens lie before the border than were given out: a border is committed only after its tokens are out.
 pub fn given_out_before(released: u64, iterations: u64, tokens_per_iteration: u64) -> u64 {
     let at_border = iterations * tokens_per_iteration;
-    assert!(released >= at_border, "border at token {at_border}, only {released} given out");
+    assert!(
+        released >= at_border,
+        "border at token {at_border}, only {released} given out"
+    );
     released - at_border
 }
 
@@ -99,7 +110,11 @@ mod tests {
             (1, 3, 5, 3),
         ] {
             let borders = Borders::new(every, stages, 2);
-            assert_eq!(borders.passed(periods), passed, "{borders:?} after {periods}");
+            assert_eq!(
+                borders.passed(periods),
+                passed,
+                "{borders:?} after {periods}"
+            );
         }
     }
 

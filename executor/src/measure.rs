@@ -39,7 +39,11 @@ pub(crate) struct Sample {
 
 impl Sample {
     pub(crate) fn record(&mut self, start_ns: u64, duration_ns: u64) {
-        self.min_ns = if self.count == 0 { duration_ns } else { self.min_ns.min(duration_ns) };
+        self.min_ns = if self.count == 0 {
+            duration_ns
+        } else {
+            self.min_ns.min(duration_ns)
+        };
         self.max_ns = self.max_ns.max(duration_ns);
         self.sum_ns = self.sum_ns.saturating_add(duration_ns);
         self.start_sum_ns = self.start_sum_ns.saturating_add(start_ns);
@@ -70,7 +74,10 @@ pub(crate) struct Stamps {
 impl Stamps {
     /// [`REMEMBERED`] of the entries, from `first` on.
     pub(crate) fn new(entries: In<[Stamp]>, first: usize) -> Self {
-        assert!(first + REMEMBERED <= entries.len(), "as many stamps as blocks remembered");
+        assert!(
+            first + REMEMBERED <= entries.len(),
+            "as many stamps as blocks remembered"
+        );
         Self { entries, first }
     }
 
@@ -108,12 +115,17 @@ impl Path {
     pub(crate) fn new(source: u32, stamps: Stamps) -> Self {
         let histogram =
             Histogram::new_with_bounds(1, 1 << 37, 2).expect("bounds and precision are constants");
-        Self { source, stamps, histogram }
+        Self {
+            source,
+            stamps,
+            histogram,
+        }
     }
 
     pub(crate) fn record(&mut self, block: u64, now_ns: u64) {
         if let Some(at) = self.stamps.get(block) {
-            self.histogram.saturating_record(now_ns.saturating_sub(at).max(1));
+            self.histogram
+                .saturating_record(now_ns.saturating_sub(at).max(1));
         }
     }
 }
@@ -149,8 +161,17 @@ mod tests {
         for (start, duration) in [(5, 30), (7, 10), (9, 20)] {
             sample.record(start, duration);
         }
-        let Sample { count, sum_ns, min_ns, max_ns, start_sum_ns } = sample;
-        assert_eq!((count, sum_ns, min_ns, max_ns, start_sum_ns), (3, 60, 10, 30, 21));
+        let Sample {
+            count,
+            sum_ns,
+            min_ns,
+            max_ns,
+            start_sum_ns,
+        } = sample;
+        assert_eq!(
+            (count, sum_ns, min_ns, max_ns, start_sum_ns),
+            (3, 60, 10, 30, 21)
+        );
     }
 
     #[test]

@@ -53,13 +53,21 @@ impl Memory {
         lock: bool,
     ) -> Result<Self, OutOfMemory> {
         let own = Arc::new(Arena::new(calendar.arena_bytes, lock)?);
-        Ok(Self { own, device: calendar.device, epoch })
+        Ok(Self {
+            own,
+            device: calendar.device,
+            epoch,
+        })
     }
 
     /// The same addresses without the arena: to see what a calendar is lowered to, not to run it.
     fn sketch(calendar: &Calendar, epoch: &Arc<EpochMemory>) -> Result<Self, OutOfMemory> {
         let own = Arc::new(Arena::new(1, false)?);
-        Ok(Self { own, device: calendar.device, epoch: Arc::clone(epoch) })
+        Ok(Self {
+            own,
+            device: calendar.device,
+            epoch: Arc::clone(epoch),
+        })
     }
 
     /// First byte of a buffer's first place.
@@ -70,7 +78,10 @@ impl Memory {
         let region = match buffer.region {
             Region::Exchange => self.epoch.exchange(buffer.device),
             Region::Arena => {
-                assert_eq!(buffer.device, self.device, "a private arena of another device");
+                assert_eq!(
+                    buffer.device, self.device,
+                    "a private arena of another device"
+                );
                 self.own.base()
             }
         };
@@ -125,18 +136,26 @@ pub(crate) fn step_tables(
 ) -> Vec<StepTable> {
     let plan = &engine.program.plans[plan];
     let graph = &engine.program.graph;
-    let known = Known { graph, joined: &engine.joined, kernels: &engine.kernels };
+    let known = Known {
+        graph,
+        joined: &engine.joined,
+        kernels: &engine.kernels,
+    };
     let table = |calendar: &Calendar| {
         if engine.is_gpu(calendar.device) {
             return StepTable(steps(calendar));
         }
-        let Ok(memory) = Memory::sketch(calendar, epoch) else { return StepTable(Vec::new()) };
+        let Ok(memory) = Memory::sketch(calendar, epoch) else {
+            return StepTable(Vec::new());
+        };
         let lowered = lower(&known, plan, calendar, &memory);
         let steps = lowered.slots.iter().zip(&lowered.replay.code.instrs);
         let steps = steps.map(|(slot, instr)| {
             let planned_ns = slot.as_ref().map_or(0, |s| s.duration_ns);
-            let works =
-                matches!(instr, Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. });
+            let works = matches!(
+                instr,
+                Instr::Fire { .. } | Instr::LoopFire { .. } | Instr::Carry { .. }
+            );
             (planned_ns, !works)
         });
         StepTable(steps.collect())
@@ -190,15 +209,22 @@ pub(crate) fn lower(
     calendar: &Calendar,
     memory: &Memory,
 ) -> Lowered {
-    let places =
-        plan.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
+    let places = plan
+        .buffers
+        .iter_enumerated()
+        .map(|(id, b)| ((b.channel, b.device), id))
+        .collect();
     let mut lowering = Lowering {
         known,
         plan,
         device: calendar.device,
         memory,
         places,
-        over: plan.over(known.graph).into_iter().map(|o| o.actor).collect(),
+        over: plan
+            .over(known.graph)
+            .into_iter()
+            .map(|o| o.actor)
+            .collect(),
         instrs: Vec::new(),
         slots: Vec::new(),
         stages: Vec::new(),
@@ -233,7 +259,11 @@ pub(crate) fn lower(
 
 impl Lowering<'_> {
     fn finish(self, calendar: &Calendar) -> Lowered {
-        let scratch = self.memory.own.base().wrapping_add(calendar.scratch_offset_bytes as usize);
+        let scratch = self
+            .memory
+            .own
+            .base()
+            .wrapping_add(calendar.scratch_offset_bytes as usize);
         let staging = self.instrs.iter().map(|i| match i {
             Instr::LoopFire { shape, .. } => shape.total(),
             _ => 0,
@@ -255,10 +285,17 @@ impl Lowering<'_> {
             resets: self.resets.into(),
             sends: self.sends.into(),
             stages_total: self.plan.stages,
-            retries: if self.memory.epoch.borders().is_some() { RETRIES } else { 0 },
+            retries: if self.memory.epoch.borders().is_some() {
+                RETRIES
+            } else {
+                0
+            },
             scratch: Scratch(scratch, calendar.scratch_bytes as usize),
             _kernels: self.known.kernels.all().cloned().collect(),
-            _arenas: [Arc::clone(&self.memory.own), Arc::clone(self.memory.epoch.arena())],
+            _arenas: [
+                Arc::clone(&self.memory.own),
+                Arc::clone(self.memory.epoch.arena()),
+            ],
         };
         Lowered {
             replay: Replay::new(code, self.counters.len(), staging),
@@ -284,7 +321,14 @@ impl Lowering<'_> {
             self.loop_resets = self.resets.len();
         }
         self.depth += 1;
-        self.push(Instr::Loop { count, len: 0, resets: (0, 0) }, None);
+        self.push(
+            Instr::Loop {
+                count,
+                len: 0,
+                resets: (0, 0),
+            },
+            None,
+        );
         self.entries(body);
         let body_ns = body.iter().map(planned_ns).sum::<u64>();
         if body_ns >= SHORT_NS && body_ns.saturating_mul(count) >= GOT_ON_NS {
@@ -347,12 +391,19 @@ impl Lowering<'_> {
     /// Saves the head that a buffer has at the end of a block: in the place of the next block, or where states lie.
     fn save(&mut self, id: BufferId, stage: u32, shift: u64) {
         let buffer = &self.plan.buffers[id];
-        let slot =
-            Slot { stage, start_ns: 0, duration_ns: 0, action: Action::Carry { buffer: id } };
+        let slot = Slot {
+            stage,
+            start_ns: 0,
+            duration_ns: 0,
+            action: Action::Carry { buffer: id },
+        };
         let port = self.port(&slot, id, 0, buffer.head_tokens);
         let ports = self.ports.len() as u32;
         self.ports.push(PortSpec { shift, ..port });
-        self.instrs.push(Instr::Save { ports, channel: buffer.channel });
+        self.instrs.push(Instr::Save {
+            ports,
+            channel: buffer.channel,
+        });
         self.stages.push(stage);
         self.slots.push(None);
     }
@@ -364,7 +415,10 @@ impl Lowering<'_> {
         }
         let next = self.counters.len() as u32;
         let counter = *self.counters.entry(counted).or_insert(next);
-        if !self.resets[self.loop_resets..].iter().any(|(c, _)| *c == counter) {
+        if !self.resets[self.loop_resets..]
+            .iter()
+            .any(|(c, _)| *c == counter)
+        {
             self.resets.push((counter, first));
         }
         counter
@@ -372,12 +426,22 @@ impl Lowering<'_> {
 
     fn slot(&mut self, slot: &Slot) {
         let instr = match slot.action {
-            Action::Fire { actor, first, count } => self.fire(slot, actor, first, count),
+            Action::Fire {
+                actor,
+                first,
+                count,
+            } => self.fire(slot, actor, first, count),
             Action::Send { ring, first, count } => {
                 let counter = self.counter(Counted::Send(ring), first);
                 let ports = self.send_ports(slot, ring, first, count);
                 let ring = self.ring(ring);
-                Instr::Send { ring, ports, tokens: count, counter, end: first + count }
+                Instr::Send {
+                    ring,
+                    ports,
+                    tokens: count,
+                    counter,
+                    end: first + count,
+                }
             }
             Action::Recv { ring, first, count } => {
                 let counter = self.counter(Counted::Recv(ring), first);
@@ -387,9 +451,17 @@ impl Lowering<'_> {
                 let block = self.port(slot, buffer, head, 0);
                 self.ports.push(block);
                 let ring = self.ring(ring);
-                Instr::Recv { ring, ports, tokens: count, counter, end: first + count }
+                Instr::Recv {
+                    ring,
+                    ports,
+                    tokens: count,
+                    counter,
+                    end: first + count,
+                }
             }
-            Action::Release { ring } => Instr::Release { ring: self.ring(ring) },
+            Action::Release { ring } => Instr::Release {
+                ring: self.ring(ring),
+            },
             Action::Carry { buffer } => {
                 let (h, t) = {
                     let b = &self.plan.buffers[buffer];
@@ -398,7 +470,10 @@ impl Lowering<'_> {
                 let ports = self.ports.len() as u32;
                 // The last h of the h + t tokens begin at token t.
                 let from = self.port(slot, buffer, t, h);
-                let to = PortSpec { shift: 1, ..self.port(slot, buffer, 0, h) };
+                let to = PortSpec {
+                    shift: 1,
+                    ..self.port(slot, buffer, 0, h)
+                };
                 self.ports.extend([from, to]);
                 Instr::Carry { ports }
             }
@@ -432,7 +507,9 @@ impl Lowering<'_> {
     fn looped(&self, mut port: PortSpec, token_bytes: u64, first: u64, rate: u64) -> PortSpec {
         if self.depth > 0 {
             port.step = (rate * token_bytes) as usize;
-            port.base = port.base.wrapping_sub((first * rate * token_bytes) as usize);
+            port.base = port
+                .base
+                .wrapping_sub((first * rate * token_bytes) as usize);
         }
         port
     }
@@ -465,7 +542,10 @@ impl Lowering<'_> {
             block_tokens: buffer.block_tokens,
             blocks: u64::from(buffer.blocks),
             token_bytes: self.known.graph.channels[buffer.channel].token.bytes(),
-            sums: self.sums.as_ref().map_or(0, |sums| sums.firsts[ring.0 as usize]),
+            sums: self
+                .sums
+                .as_ref()
+                .map_or(0, |sums| sums.firsts[ring.0 as usize]),
             sends: (first, self.sends.len() - first),
         };
         self.rings.push((ring, spec));
@@ -487,18 +567,38 @@ impl Lowering<'_> {
             (Role::Compute, Some(kernel)) => {
                 let (kernel, ports) = (Arc::as_ptr(kernel), at);
                 if counter == NO_COUNTER {
-                    Instr::Fire { kernel, shape, ports }
+                    Instr::Fire {
+                        kernel,
+                        shape,
+                        ports,
+                    }
                 } else {
-                    Instr::LoopFire { kernel, shape, ports, counter }
+                    Instr::LoopFire {
+                        kernel,
+                        shape,
+                        ports,
+                        counter,
+                    }
                 }
             }
             (Role::Source, _) => {
                 let source = index_of(&mut self.sources, id);
-                Instr::Source { source, ports: at, firings: count, counter }
+                Instr::Source {
+                    source,
+                    ports: at,
+                    firings: count,
+                    counter,
+                }
             }
             (Role::Sink, _) => {
                 let sink = index_of(&mut self.sinks, id);
-                Instr::Sink { sink, ports: at, firings: count, counter, end: first + count }
+                Instr::Sink {
+                    sink,
+                    ports: at,
+                    firings: count,
+                    counter,
+                    end: first + count,
+                }
             }
             (Role::Compute, None) => {
                 unreachable!("the engine makes a kernel for every compute actor")
@@ -510,7 +610,9 @@ impl Lowering<'_> {
         let actor = &self.known.graph.actors[id];
         let mut ports = 0;
         for (i, input) in actor.inputs.iter().enumerate() {
-            let Some((channel, reader)) = self.known.joined.inputs[id][i] else { continue };
+            let Some((channel, reader)) = self.known.joined.inputs[id][i] else {
+                continue;
+            };
             if actor.state_of_input(i as u32).is_some() {
                 continue;
             }
@@ -518,7 +620,11 @@ impl Lowering<'_> {
             let buffer = self.places[&(channel, self.device)];
             let start = self.plan.buffers[buffer].head_tokens - delay + first * input.rate;
             // A sink takes its tokens, and never more than them: its stream has no windows.
-            let window = if actor.role == Role::Sink { input.rate } else { input.window };
+            let window = if actor.role == Role::Sink {
+                input.rate
+            } else {
+                input.window
+            };
             let port = self.port(slot, buffer, start, (count - 1) * input.rate + window);
             let port = self.looped(port, input.token.bytes(), first, input.rate);
             self.ports.push(port);
@@ -531,7 +637,9 @@ impl Lowering<'_> {
         let actor = &self.known.graph.actors[id];
         let mut ports = 0;
         for (o, output) in actor.outputs.iter().enumerate() {
-            let Some(channel) = self.known.joined.outputs[id][o] else { continue };
+            let Some(channel) = self.known.joined.outputs[id][o] else {
+                continue;
+            };
             if actor.state_of_output(o as u32).is_some() {
                 continue;
             }
@@ -563,9 +671,11 @@ impl Lowering<'_> {
 pub(crate) fn planned_ns(entry: &Entry) -> u64 {
     match entry {
         Entry::Slot(slot) => slot.duration_ns,
-        Entry::Loop { count, body } => {
-            body.iter().map(planned_ns).sum::<u64>().saturating_mul(*count)
-        }
+        Entry::Loop { count, body } => body
+            .iter()
+            .map(planned_ns)
+            .sum::<u64>()
+            .saturating_mul(*count),
     }
 }
 
@@ -573,7 +683,11 @@ pub(crate) fn planned_ns(entry: &Entry) -> u64 {
 fn fired(entry: &Entry, each: &mut impl FnMut(ActorId, u32)) {
     match entry {
         Entry::Loop { body, .. } => body.iter().for_each(|entry| fired(entry, each)),
-        Entry::Slot(Slot { stage, action: Action::Fire { actor, .. }, .. }) => each(*actor, *stage),
+        Entry::Slot(Slot {
+            stage,
+            action: Action::Fire { actor, .. },
+            ..
+        }) => each(*actor, *stage),
         Entry::Slot(_) => {}
     }
 }

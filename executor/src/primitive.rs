@@ -24,7 +24,9 @@ pub(crate) struct Epoch {
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 impl Epoch {
     pub(crate) fn new() -> Self {
-        Self { number: AtomicU32::new(0) }
+        Self {
+            number: AtomicU32::new(0),
+        }
     }
 
     pub(crate) fn current(&self) -> u32 {
@@ -69,7 +71,11 @@ use std::sync;
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
 impl Epoch {
     pub(crate) fn new() -> Self {
-        Self { number: AtomicU32::new(0), lock: sync::Mutex::new(()), moved: sync::Condvar::new() }
+        Self {
+            number: AtomicU32::new(0),
+            lock: sync::Mutex::new(()),
+            moved: sync::Condvar::new(),
+        }
     }
 
     pub(crate) fn current(&self) -> u32 {

@@ -36,9 +36,17 @@ const MARK: &str = "ZBMD_WORKER";
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Comes first, with the bundle and the session's memory.
-    Open { queues: Queues, options: HostOptions, device: DeviceId },
+    Open {
+        queues: Queues,
+        options: HostOptions,
+        device: DeviceId,
+    },
     /// Run a calendar of an epoch, whose memory comes with it, and a watchdog if there is one.
-    Begin { spec: Spec, calendar: usize, lease_ns: u64 },
+    Begin {
+        spec: Spec,
+        calendar: usize,
+        lease_ns: u64,
+    },
 }
 
 /// From a worker.
@@ -47,7 +55,11 @@ pub(crate) enum Answer {
     /// The program is loaded; epochs can begin.
     Ready,
     /// Its part of an epoch is over.
-    Ended { epoch: u64, calendar: usize, end: Box<End> },
+    Ended {
+        epoch: u64,
+        calendar: usize,
+        end: Box<End>,
+    },
     /// It cannot be a worker, because…
     Unfit { why: String },
     /// It cannot open its GPU.
@@ -100,7 +112,10 @@ impl WorkerProcess {
         command.process_group(0);
         let child = command.spawn()?;
         let pid = child.id();
-        let listener = Listener { socket: socket.try_clone()?, child };
+        let listener = Listener {
+            socket: socket.try_clone()?,
+            child,
+        };
         let raw = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::NotFound)?;
         // The child has not been waited for, so the number is still its own.
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
@@ -111,7 +126,11 @@ impl WorkerProcess {
 
     /// Lets it load a bundle, and open its device; it answers when it is ready. If it is gone, the listener tells.
     pub(crate) fn open(&mut self, ship: &Ship<'_>, device: DeviceId) {
-        let order = Order::Open { queues: ship.queues.clone(), options: ship.options, device };
+        let order = Order::Open {
+            queues: ship.queues.clone(),
+            options: ship.options,
+            device,
+        };
         if let Some(session) = ship.session.arena.fd() {
             let _ = wire::send(&mut self.socket, &order, &[ship.bundle, session]);
         }
@@ -129,7 +148,11 @@ impl WorkerProcess {
         epoch: &EpochMemory,
         (dog, lease_ns): (Option<&Dog>, u64),
     ) {
-        let order = Order::Begin { spec: spec.clone(), calendar, lease_ns };
+        let order = Order::Begin {
+            spec: spec.clone(),
+            calendar,
+            lease_ns,
+        };
         if let Some(memory) = epoch.arena().fd() {
             let files: Vec<_> = [memory].into_iter().chain(dog.and_then(Dog::fd)).collect();
             let _ = wire::send(&mut self.socket, &order, &files);
@@ -178,7 +201,9 @@ pub(crate) fn ending(status: ExitStatus) -> Result<i32, i32> {
 /// A program that embeds the executor and runs workers as processes calls this first of all in `main`, with the
 /// registry that it runs its engines with: a worker's process is the same program, started anew.
 pub fn serve_if_worker(registry: &Registry) {
-    let Some(parent) = std::env::var_os(MARK) else { return };
+    let Some(parent) = std::env::var_os(MARK) else {
+        return;
+    };
     // SIGKILL when the supervising process dies, even if this one is stopped or its kernels never end.
     let armed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let is_alive = rustix::process::getppid()
@@ -186,7 +211,10 @@ pub fn serve_if_worker(registry: &Registry) {
     if armed.is_err() || !is_alive {
         std::process::exit(1);
     }
-    let socket = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
+    let socket = io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(UnixStream::from);
     let served = socket.and_then(|socket| serve(socket, registry));
     // A supervisor that has gone is the ordinary end.
     std::process::exit(i32::from(served.is_err()));
@@ -200,7 +228,11 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
         let mut files = files.into_iter();
         let mut file = || files.next().ok_or(io::ErrorKind::InvalidData);
         match order {
-            Order::Open { queues, options, device } => {
+            Order::Open {
+                queues,
+                options,
+                device,
+            } => {
                 let engine = match load(&file()?, registry) {
                     Ok(engine) => engine,
                     Err(why) => return answer(&answers, &Answer::Unfit { why }),
@@ -217,17 +249,31 @@ fn serve(mut socket: UnixStream, registry: &Registry) -> io::Result<()> {
                 open = Some((engine.inner, Arc::new(session), options));
                 answer(&answers, &Answer::Ready)?;
             }
-            Order::Begin { spec, calendar, lease_ns } => {
+            Order::Begin {
+                spec,
+                calendar,
+                lease_ns,
+            } => {
                 let (engine, session, options) = open.clone().ok_or(io::ErrorKind::InvalidData)?;
                 let program = &engine.program;
-                let plan = program.plans.get(spec.plan).ok_or(io::ErrorKind::InvalidData)?;
+                let plan = program
+                    .plans
+                    .get(spec.plan)
+                    .ok_or(io::ErrorKind::InvalidData)?;
                 // SAFETY: as above, for this graph, plan and spec.
                 #[expect(unsafe_code, reason = "maps what the supervising process laid out")]
                 let epoch = unsafe { EpochMemory::find(file()?, &program.graph, plan, &spec) }?;
                 let epoch = Arc::new(epoch);
                 let winder = files.next().and_then(|fd| Winder::from_fd(fd, lease_ns));
                 let (spec, gpus) = (Arc::new(spec), Arc::clone(&gpus));
-                let job = Job { spec, calendar, session, epoch, options, gpus };
+                let job = Job {
+                    spec,
+                    calendar,
+                    session,
+                    epoch,
+                    options,
+                    gpus,
+                };
                 let answers = Arc::clone(&answers);
                 let name = format!("zbmd calendar {calendar}");
                 std::thread::Builder::new()
@@ -248,16 +294,30 @@ fn run(engine: &Inner, job: Job, winder: Option<Winder>, answers: &Mutex<UnixStr
     if let How::Device { fault, .. } = &end.how
         && fault.fault.kind.is_fatal()
     {
-        let _ = answer(answers, &Answer::Failed { fault: fault.clone() });
+        let _ = answer(
+            answers,
+            &Answer::Failed {
+                fault: fault.clone(),
+            },
+        );
         // At once: what a driver would do at the end of the process may never end.
         let _ = kill_process(getpid(), Signal::KILL);
     }
     // Nobody to tell: the main thread sees the closed socket, and ends the process.
-    let _ = answer(answers, &Answer::Ended { epoch, calendar, end: Box::new(end) });
+    let _ = answer(
+        answers,
+        &Answer::Ended {
+            epoch,
+            calendar,
+            end: Box::new(end),
+        },
+    );
 }
 
 fn answer(socket: &Mutex<UnixStream>, answer: &Answer) -> io::Result<()> {
-    let mut socket = socket.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut socket = socket
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
     wire::send(&mut socket, answer, &[])
 }
 

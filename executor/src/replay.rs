@@ -31,17 +31,49 @@ pub(crate) const NO_COUNTER: u32 = u32::MAX;
 /// One slot, or the head of a loop over the instructions that follow it.
 pub(crate) enum Instr {
     /// One kernel call. Its ports lie in a row from `ports` on.
-    Fire { kernel: *const dyn Kernel, shape: Shape, ports: u32 },
+    Fire {
+        kernel: *const dyn Kernel,
+        shape: Shape,
+        ports: u32,
+    },
     /// The same in a loop: ports move on with the firings that `counter` has counted.
-    LoopFire { kernel: *const dyn Kernel, shape: Shape, ports: u32, counter: u32 },
+    LoopFire {
+        kernel: *const dyn Kernel,
+        shape: Shape,
+        ports: u32,
+        counter: u32,
+    },
     /// Tokens from the embedding program to port `ports`.
-    Source { source: u32, ports: u32, firings: u64, counter: u32 },
+    Source {
+        source: u32,
+        ports: u32,
+        firings: u64,
+        counter: u32,
+    },
     /// Tokens from port `ports` to the embedding program. `end` is one past the slot's last firing of the block.
-    Sink { sink: u32, ports: u32, firings: u64, counter: u32, end: u64 },
+    Sink {
+        sink: u32,
+        ports: u32,
+        firings: u64,
+        counter: u32,
+        end: u64,
+    },
     /// Copies port `ports` to the port after it, and publishes the tokens of the block up to `end`.
-    Send { ring: u32, ports: u32, tokens: u64, counter: u32, end: u64 },
+    Send {
+        ring: u32,
+        ports: u32,
+        tokens: u64,
+        counter: u32,
+        end: u64,
+    },
     /// Waits for the tokens of the block up to `end`. Port `ports` is the block's first new token.
-    Recv { ring: u32, ports: u32, tokens: u64, counter: u32, end: u64 },
+    Recv {
+        ring: u32,
+        ports: u32,
+        tokens: u64,
+        counter: u32,
+        end: u64,
+    },
     /// Gives the block's place back.
     Release { ring: u32 },
     /// Copies port `ports` to the port after it; the two may overlap.
@@ -51,7 +83,11 @@ pub(crate) enum Instr {
     /// Winds the watchdog up, in calendars whose periods are long.
     GotOn,
     /// Runs the next `len` instructions `count` times. `resets` are the counters to set first, in an outermost loop.
-    Loop { count: u64, len: u32, resets: (u32, u32) },
+    Loop {
+        count: u64,
+        len: u32,
+        resets: (u32, u32),
+    },
 }
 
 /// Where a port lies in a period: in the place of block `p - stage + shift`.
@@ -73,9 +109,17 @@ impl PortSpec {
     fn at(&self, period: u64) -> RawPort {
         // Before its first period a slot is skipped; then any place will do.
         let block = period.wrapping_sub(self.stage).wrapping_add(self.shift);
-        let place = if period < self.stage { 0 } else { block % self.blocks };
+        let place = if period < self.stage {
+            0
+        } else {
+            block % self.blocks
+        };
         let ptr = self.base.wrapping_add(place as usize * self.stride);
-        RawPort { ptr, bytes: self.bytes, dtype: self.dtype }
+        RawPort {
+            ptr,
+            bytes: self.bytes,
+            dtype: self.dtype,
+        }
     }
 }
 
@@ -221,8 +265,14 @@ impl Replay {
         // A period at least as late as the last stage, so that every row is the steady state's.
         let first = u64::from(code.stages_total).next_multiple_of(rows);
         let ports = &code.ports;
-        let table = (0..rows).flat_map(|r| ports.iter().map(move |s| s.at(first + r))).collect();
-        let unused = RawPort { ptr: std::ptr::null_mut(), bytes: 0, dtype: DType::U8 };
+        let table = (0..rows)
+            .flat_map(|r| ports.iter().map(move |s| s.at(first + r)))
+            .collect();
+        let unused = RawPort {
+            ptr: std::ptr::null_mut(),
+            bytes: 0,
+            dtype: DType::U8,
+        };
         let live = Live {
             table,
             counters: vec![0; counters].into(),
@@ -304,7 +354,11 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
         env.post.pc.store(i as u32, Ordering::Relaxed);
         let before = if TIMED { env.clock.now_ns() } else { 0 };
         match *instr {
-            Instr::Fire { kernel, ref shape, ports } => {
+            Instr::Fire {
+                kernel,
+                ref shape,
+                ports,
+            } => {
                 // A plain offset: checked slicing costs as much as an empty kernel.
                 debug_assert!(row + ports as usize + shape.total() <= live.table.len());
                 let first = live.table.as_ptr().wrapping_add(row + ports as usize);
@@ -340,19 +394,27 @@ fn run<const CHECK: bool, const TIMED: bool, const TRACED: bool>(
 }
 
 fn is_at_work(stage: u32, now: Now) -> bool {
-    now.period.checked_sub(u64::from(stage)).is_some_and(|block| block < now.blocks)
+    now.period
+        .checked_sub(u64::from(stage))
+        .is_some_and(|block| block < now.blocks)
 }
 
 /// A skipped slot in a loop counts all the same: slots of the same actor share its counter.
 fn skip(instr: &Instr, live: &mut Live) {
     let (counter, by) = match *instr {
         Instr::LoopFire { counter, shape, .. } => (counter, shape.firings as u64),
-        Instr::Source { counter, firings, .. } | Instr::Sink { counter, firings, .. } => {
-            (counter, firings)
+        Instr::Source {
+            counter, firings, ..
         }
-        Instr::Send { counter, tokens, .. } | Instr::Recv { counter, tokens, .. } => {
-            (counter, tokens)
+        | Instr::Sink {
+            counter, firings, ..
+        } => (counter, firings),
+        Instr::Send {
+            counter, tokens, ..
         }
+        | Instr::Recv {
+            counter, tokens, ..
+        } => (counter, tokens),
         _ => (NO_COUNTER, 0),
     };
     if counter != NO_COUNTER {
@@ -414,7 +476,9 @@ fn advance(live: &mut Live, counter: u32, by: u64) -> Option<u64> {
 fn port(code: &Code, live: &Live, row: usize, index: u32, counted: Option<u64>) -> RawPort {
     let mut port = live.table[row + index as usize];
     if let Some(counted) = counted {
-        port.ptr = port.ptr.wrapping_add(counted as usize * code.ports[index as usize].step);
+        port.ptr = port
+            .ptr
+            .wrapping_add(counted as usize * code.ports[index as usize].step);
     }
     port
 }
@@ -430,7 +494,12 @@ fn execute(
     block: u64,
 ) -> Result<(), Halt> {
     match *instr {
-        Instr::LoopFire { kernel, ref shape, ports, counter } => {
+        Instr::LoopFire {
+            kernel,
+            ref shape,
+            ports,
+            counter,
+        } => {
             let counted = advance(live, counter, shape.firings as u64);
             for k in 0..shape.total() {
                 live.staging[k] = port(code, live, row, ports + k as u32, counted);
@@ -439,7 +508,12 @@ fn execute(
             call(kernel, shape, first, &code.scratch)
                 .or_else(|halt| call_again(kernel, shape, first, code, halt))
         }
-        Instr::Source { source, ports, firings, counter } => {
+        Instr::Source {
+            source,
+            ports,
+            firings,
+            counter,
+        } => {
             let counted = advance(live, counter, firings);
             let to = port(code, live, row, ports, counted);
             // SAFETY: an output port of a verified plan, as in `call`: valid, and this slot's alone.
@@ -447,7 +521,13 @@ fn execute(
             env.sources[source as usize].read(to);
             Ok(())
         }
-        Instr::Sink { sink, ports, firings, counter, end } => {
+        Instr::Sink {
+            sink,
+            ports,
+            firings,
+            counter,
+            end,
+        } => {
             let counted = advance(live, counter, firings);
             let from = port(code, live, row, ports, counted);
             // SAFETY: an input port of a verified plan, as in `call`: valid, and nobody writes it now.
@@ -457,7 +537,13 @@ fn execute(
             env.sinks[sink as usize].write(from, block, end, how)?;
             Ok(())
         }
-        Instr::Send { ring, ports, tokens, counter, end } => {
+        Instr::Send {
+            ring,
+            ports,
+            tokens,
+            counter,
+            end,
+        } => {
             let counted = advance(live, counter, tokens);
             let spec = code.rings[ring as usize];
             let sync = &env.rings[spec.sync as usize];
@@ -479,7 +565,13 @@ fn execute(
             sync.publish(block * spec.block_tokens + end);
             Ok(())
         }
-        Instr::Recv { ring, ports, tokens, counter, end } => {
+        Instr::Recv {
+            ring,
+            ports,
+            tokens,
+            counter,
+            end,
+        } => {
             let counted = advance(live, counter, tokens);
             let spec = code.rings[ring as usize];
             let end = counted.map_or(end, |c| c + tokens);
@@ -488,7 +580,15 @@ fn execute(
             env.rings[spec.sync as usize].wait_published(needed, peer, env.spin, env.stop)?;
             if spec.sends.1 > 0 {
                 let first = live.table[row + ports as usize];
-                return check(code, env, live, (ring, spec), block, (end - tokens, end), first);
+                return check(
+                    code,
+                    env,
+                    live,
+                    (ring, spec),
+                    block,
+                    (end - tokens, end),
+                    first,
+                );
             }
             Ok(())
         }
@@ -534,7 +634,9 @@ pub(crate) fn wait_for_area(
     stop: &Stop,
 ) -> Result<(), Stopped> {
     let common = &epoch.common;
-    let Some(borders) = epoch.borders() else { return Ok(()) };
+    let Some(borders) = epoch.borders() else {
+        return Ok(());
+    };
     let is_free = || {
         if common.committed.border() < borders.needs(border) {
             return false;
@@ -547,7 +649,9 @@ pub(crate) fn wait_for_area(
     if is_free() {
         return Ok(());
     }
-    common.commits.wait_until(spin, || is_free() || stop.is_set());
+    common
+        .commits
+        .wait_until(spin, || is_free() || stop.is_set());
     if is_free() { Ok(()) } else { Err(Stopped) }
 }
 
@@ -599,8 +703,10 @@ fn check(
         // SAFETY: the tokens of this `Send` lie in the block's place, and are published: it ends no later than the
         // tokens that were waited for.
         let tokens = unsafe { std::slice::from_raw_parts(first.ptr.wrapping_add(offset), bytes) };
-        let (sent, found) =
-            (env.epoch.sums[row + *at].load(Ordering::Relaxed), checksum::of(tokens));
+        let (sent, found) = (
+            env.epoch.sums[row + *at].load(Ordering::Relaxed),
+            checksum::of(tokens),
+        );
         if sent != found {
             return Err(Halt::Corrupt { ring, sent, found });
         }

@@ -105,8 +105,11 @@ pub struct SinkReport {
 impl SinkReport {
     pub(crate) fn set_tokens(&mut self, tokens: u64, elapsed_ns: u64) {
         self.tokens = tokens;
-        self.tokens_per_s =
-            if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
+        self.tokens_per_s = if elapsed_ns > 0 {
+            tokens as f64 * 1e9 / elapsed_ns as f64
+        } else {
+            0.0
+        };
     }
 }
 
@@ -237,7 +240,10 @@ impl Report {
 impl Report {
     /// What came in, what went out and what is left: the text without the measurements.
     pub fn summary(&self) -> String {
-        let short = Report { plans: Vec::new(), ..self.clone() };
+        let short = Report {
+            plans: Vec::new(),
+            ..self.clone()
+        };
         short.to_string()
     }
 }
@@ -245,12 +251,21 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = Nanos(self.elapsed_ns as f64);
-        write!(f, "{}: {} in {time}", self.model, count(self.iterations, "iteration"))?;
+        write!(
+            f,
+            "{}: {} in {time}",
+            self.model,
+            count(self.iterations, "iteration")
+        )?;
         if self.iterations_total != self.iterations {
             write!(f, ", {} since the beginning", self.iterations_total)?;
         }
         if self.recoveries > 0 {
-            write!(f, ", {} recoveries in {} epochs", self.recoveries, self.epochs)?;
+            write!(
+                f,
+                ", {} recoveries in {} epochs",
+                self.recoveries, self.epochs
+            )?;
         }
         writeln!(f)?;
         for s in &self.sources {
@@ -288,7 +303,11 @@ impl fmt::Display for Report {
         }
         print_profile(f, &self.profile)?;
         if let Some(trace) = &self.trace {
-            write!(f, "  trace {}: {} records, {} bytes", trace.file, trace.records, trace.bytes)?;
+            write!(
+                f,
+                "  trace {}: {} records, {} bytes",
+                trace.file, trace.records, trace.bytes
+            )?;
             writeln!(f, ", {} periods dropped", trace.dropped_periods)?;
             if let Some(error) = &trace.error {
                 writeln!(f, "  trace {} is cut off: {error}", trace.file)?;
@@ -308,7 +327,10 @@ fn print_profile(f: &mut fmt::Formatter<'_>, profile: &[ProfileReport]) -> fmt::
     }
     let heads = ("actor", "calls", "planned", "p50", "p99", "max");
     let (a, b, c, d, e, g) = heads;
-    writeln!(f, "  {a:<28} {b:>10} {c:>10} {d:>10} {e:>10} {g:>10}  measured/planned")?;
+    writeln!(
+        f,
+        "  {a:<28} {b:>10} {c:>10} {d:>10} {e:>10} {g:>10}  measured/planned"
+    )?;
     let mut lines: Vec<&ProfileReport> = profile.iter().collect();
     lines.sort_by(|a, b| (b.calls as f64 * b.mean_ns).total_cmp(&(a.calls as f64 * a.mean_ns)));
     for line in lines {
@@ -343,12 +365,20 @@ impl PlanReport {
         )?;
         for l in &self.latencies {
             let mut line = format!("  latency {} -> {}", l.source, l.sink);
-            let times =
-                [("min", l.min_ns), ("p50", l.p50_ns), ("p99", l.p99_ns), ("p99.99", l.p9999_ns)];
+            let times = [
+                ("min", l.min_ns),
+                ("p50", l.p50_ns),
+                ("p99", l.p99_ns),
+                ("p99.99", l.p9999_ns),
+            ];
             for (name, ns) in times.into_iter().chain([("max", l.max_ns)]) {
                 write!(line, "   {name} {}", Nanos(ns as f64))?;
             }
-            writeln!(f, "{line}   (planned {})", Nanos(self.latency_planned_ns as f64))?;
+            writeln!(
+                f,
+                "{line}   (planned {})",
+                Nanos(self.latency_planned_ns as f64)
+            )?;
         }
         for worker in &self.workers {
             worker.print(f)?;
@@ -364,7 +394,11 @@ impl WorkerReport {
             f,
             "  {}{}",
             self.device,
-            if self.pinned { "" } else { " (not tied to its cores)" }
+            if self.pinned {
+                ""
+            } else {
+                " (not tied to its cores)"
+            }
         )?;
         if measured {
             let heads = ("slot", "planned", "mean", "min", "max");
@@ -373,12 +407,20 @@ impl WorkerReport {
                 "    {:<36} {:>10} {:>10} {:>10} {:>10}",
                 heads.0, heads.1, heads.2, heads.3, heads.4
             )?;
-            for s in self.slots.iter().filter(|s| s.samples > 0).take(SLOTS_SHOWN) {
+            for s in self
+                .slots
+                .iter()
+                .filter(|s| s.samples > 0)
+                .take(SLOTS_SHOWN)
+            {
                 let label = format!("s{} {}", s.stage, s.slot);
                 let [planned, min, max] =
                     [s.planned_ns, s.min_ns, s.max_ns].map(|n| Nanos(n as f64).to_string());
                 let mean = Nanos(s.mean_ns).to_string();
-                writeln!(f, "    {label:<36} {planned:>10} {mean:>10} {min:>10} {max:>10}")?;
+                writeln!(
+                    f,
+                    "    {label:<36} {planned:>10} {mean:>10} {min:>10} {max:>10}"
+                )?;
             }
             if self.slots.len() > SLOTS_SHOWN {
                 let more = self.slots.len() - SLOTS_SHOWN;

@@ -77,7 +77,11 @@ impl Default for Parker {
 impl Parker {
     /// Nobody sleeps.
     pub fn new() -> Self {
-        Self { sleepers: AtomicU32::new(0), level: AtomicU64::new(0), epoch: Epoch::new() }
+        Self {
+            sleepers: AtomicU32::new(0),
+            level: AtomicU64::new(0),
+            epoch: Epoch::new(),
+        }
     }
 
     /// Forgets sleepers that died in their sleep. Nobody else may use the parker at the time.
@@ -260,7 +264,10 @@ impl RingSync {
 
     /// Tokens published and blocks released, for whoever watches.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.published.0.load(Ordering::Relaxed), self.released.0.load(Ordering::Relaxed))
+        (
+            self.published.0.load(Ordering::Relaxed),
+            self.released.0.load(Ordering::Relaxed),
+        )
     }
 
     /// Receiver: waits until `tokens` tokens of the run are published.
@@ -347,7 +354,11 @@ fn wait(
         peer.seen = counter.load(Ordering::Acquire);
         peer.seen >= target || stop.is_set()
     });
-    if peer.seen >= target { Ok(()) } else { Err(Stopped) }
+    if peer.seen >= target {
+        Ok(())
+    } else {
+        Err(Stopped)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -366,10 +377,14 @@ mod tests {
     fn sleepers_are_woken_by_what_a_device_has_stored() {
         let (ring, stop) = (RingSync::new(), Stop::new());
         std::thread::scope(|scope| {
-            let receiver = scope
-                .spawn(|| ring.wait_published(5, &mut Peer::default(), Spin(0), &stop).is_ok());
-            let sender =
-                scope.spawn(|| ring.wait_released(2, &mut Peer::default(), Spin(0), &stop).is_ok());
+            let receiver = scope.spawn(|| {
+                ring.wait_published(5, &mut Peer::default(), Spin(0), &stop)
+                    .is_ok()
+            });
+            let sender = scope.spawn(|| {
+                ring.wait_released(2, &mut Peer::default(), Spin(0), &stop)
+                    .is_ok()
+            });
             while [&ring.data, &ring.space].map(|p| p.sleepers.load(Ordering::Acquire)) != [1, 1] {
                 std::thread::yield_now();
             }
@@ -377,7 +392,10 @@ mod tests {
             ring.tell_published(5);
             store(&ring, 1, 2);
             ring.tell_released(2);
-            assert_eq!((receiver.join().ok(), sender.join().ok()), (Some(true), Some(true)));
+            assert_eq!(
+                (receiver.join().ok(), sender.join().ok()),
+                (Some(true), Some(true))
+            );
         });
         assert_eq!(ring.counts(), (5, 2), "telling stores nothing");
     }

@@ -112,7 +112,10 @@ impl Engine {
     /// An op or a variant of a kernel that the registry does not have, or a plan that this executor cannot run.
     pub fn new(program: Verified<Program>, registry: &Registry) -> Result<Self, EngineError> {
         let main = PlanId(0);
-        let tail = program.plan("tail").map(|(id, _)| id).filter(|id| *id != main);
+        let tail = program
+            .plan("tail")
+            .map(|(id, _)| id)
+            .filter(|id| *id != main);
         for plan in [Some(main), tail].into_iter().flatten() {
             unsupported::check(&program, &program.plans[plan])?;
         }
@@ -124,8 +127,18 @@ impl Engine {
         let repetition = repetition(graph).expect("a verified graph is consistent");
         let joined = graph.port_channels();
         let registry = registry.clone();
-        let inner = Inner { repetition, joined, kernels, registry, main, tail, program };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Inner {
+            repetition,
+            joined,
+            kernels,
+            registry,
+            main,
+            tail,
+            program,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// The program.
@@ -150,7 +163,9 @@ impl Engine {
 fn check_scratch(program: &Program, plan: PlanId, kernels: &Kernels) -> Result<(), EngineError> {
     let plan = &program.plans[plan];
     for actor in program.graph.actors.keys() {
-        let Some(kernel) = kernels.of(plan, actor) else { continue };
+        let Some(kernel) = kernels.of(plan, actor) else {
+            continue;
+        };
         let device = plan.placement[actor];
         if program.machine.devices[device].backend != "cpu" {
             // What its kernels need there is asked when they are made.
@@ -161,7 +176,12 @@ fn check_scratch(program: &Program, plan: PlanId, kernels: &Kernels) -> Result<(
         let needed = kernel.scratch_bytes() as u64;
         if needed > planned {
             let (plan, actor) = (plan.name.clone(), program.graph.actors[actor].name.clone());
-            return Err(EngineError::Scratch { plan, actor, needed, planned });
+            return Err(EngineError::Scratch {
+                plan,
+                actor,
+                needed,
+                planned,
+            });
         }
     }
     Ok(())
@@ -196,7 +216,9 @@ pub(crate) struct Current {
 
 impl Control {
     fn current(&self) -> MutexGuard<'_, Option<Current>> {
-        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.current
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// A new epoch begins.
@@ -214,7 +236,9 @@ impl Control {
 
     /// The program that somebody wants to go over to, if any.
     pub(crate) fn wanted(&self) -> MutexGuard<'_, Option<Arc<Inner>>> {
-        self.swap.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.swap
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Gives the run up: every wait ends.
@@ -232,7 +256,10 @@ impl Control {
         if let Some(current) = &*self.current() {
             current.memory.common.tickets.close();
         }
-        self.session.sources.iter().for_each(|source| source.close());
+        self.session
+            .sources
+            .iter()
+            .for_each(|source| source.close());
         self.session.doors.notify();
     }
 
@@ -244,7 +271,11 @@ impl Control {
 impl Current {
     fn iterations(&self) -> u64 {
         let plan = &self.engine.program.plans[self.spec.plan];
-        let periods = self.memory.posts.first().map_or(0, |p| p.periods.load(Ordering::Relaxed));
+        let periods = self
+            .memory
+            .posts
+            .first()
+            .map_or(0, |p| p.periods.load(Ordering::Relaxed));
         self.iterations + (periods + 1).saturating_sub(plan.stages.into()) * plan.block
     }
 }
@@ -275,7 +306,9 @@ impl Stopper {
     /// The run as it is now, for those who watch it. Reads counters that workers keep anyway: they are not disturbed.
     pub fn progress(&self) -> Progress {
         let current = self.control.current();
-        current.as_ref().map_or_else(Progress::default, |c| Progress::of(c, c.iterations()))
+        current
+            .as_ref()
+            .map_or_else(Progress::default, |c| Progress::of(c, c.iterations()))
     }
 }
 
@@ -351,7 +384,10 @@ impl Session {
         let queues: Queues = graph
             .sources()
             .map(|(id, actor)| {
-                (engine.source_capacity(id, &options), actor.outputs[0].token.bytes())
+                (
+                    engine.source_capacity(id, &options),
+                    actor.outputs[0].token.bytes(),
+                )
             })
             .collect();
         let session = Arc::new(SessionMemory::create(&queues)?);
@@ -424,7 +460,14 @@ impl Session {
             .spawn(move || conductor.conduct(first))
             .map_err(EngineError::Thread)?;
         let conductor = Some(conductor);
-        Ok(Self { control, sources, sinks, conductor, engine, is_supervised })
+        Ok(Self {
+            control,
+            sources,
+            sinks,
+            conductor,
+            engine,
+            is_supervised,
+        })
     }
 
     /// The handle of a source. There is one.
@@ -445,7 +488,9 @@ impl Session {
 
     /// Something that ends the run from any thread and tells its progress.
     pub fn stopper(&self) -> Stopper {
-        Stopper { control: Arc::clone(&self.control) }
+        Stopper {
+            control: Arc::clone(&self.control),
+        }
     }
 
     /// Goes over to another program at the next border, while tokens flow: new weights, or a new model with the same
@@ -460,20 +505,35 @@ impl Session {
         }
         let ports = |engine: &Inner| -> Vec<String> {
             let graph = &engine.program.graph;
-            let sources = graph.sources().map(|(_, a)| (a, "source", &a.outputs[0].token));
+            let sources = graph
+                .sources()
+                .map(|(_, a)| (a, "source", &a.outputs[0].token));
             let sinks = graph.sinks().map(|(_, a)| (a, "sink", &a.inputs[0].token));
             let all = sources.chain(sinks);
-            all.map(|(actor, kind, token)| format!("{kind} `{}` of {token}", actor.name)).collect()
+            all.map(|(actor, kind, token)| format!("{kind} `{}` of {token}", actor.name))
+                .collect()
         };
         let (here, there) = (ports(&self.engine), ports(&to.inner));
         if here != there {
-            return Err(SwapError::Ports { here: here.join(", "), there: there.join(", ") });
+            return Err(SwapError::Ports {
+                here: here.join(", "),
+                there: there.join(", "),
+            });
         }
-        let sources = to.inner.program.graph.sources().zip(&self.control.session.sources);
+        let sources = to
+            .inner
+            .program
+            .graph
+            .sources()
+            .zip(&self.control.session.sources);
         for ((id, actor), queue) in sources {
             let (needed, capacity) = (to.inner.least_capacity(id), queue.capacity());
             if needed > capacity {
-                return Err(SwapError::Queue { name: actor.name.clone(), needed, capacity });
+                return Err(SwapError::Queue {
+                    name: actor.name.clone(),
+                    needed,
+                    capacity,
+                });
             }
         }
         *self.control.wanted() = Some(Arc::clone(&to.inner));
@@ -488,7 +548,9 @@ impl Session {
     pub fn join(mut self) -> Result<Outcome, RunError> {
         self.sources.clear();
         self.sinks.clear();
-        let Some(conductor) = self.conductor.take() else { return Err(RunError::Abandoned) };
+        let Some(conductor) = self.conductor.take() else {
+            return Err(RunError::Abandoned);
+        };
         match conductor.join() {
             Ok(finished) => finished,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -526,8 +588,14 @@ impl Inner {
         let main = &self.program.plans[self.main];
         let tail = self.tail.map_or(1, |t| self.program.plans[t].block);
         let per_iteration = self.tokens_per_iteration(id);
-        let stages = self.tail.map_or(1, |t| self.program.plans[t].stages).max(main.stages);
-        (main.block.max(tail).saturating_mul(per_iteration), u64::from(stages))
+        let stages = self
+            .tail
+            .map_or(1, |t| self.program.plans[t].stages)
+            .max(main.stages);
+        (
+            main.block.max(tail).saturating_mul(per_iteration),
+            u64::from(stages),
+        )
     }
 
     /// A block is admitted when its tokens are there; the slot that takes them may come as many periods later as
@@ -557,12 +625,26 @@ impl Inner {
         const SHARE: u64 = 500;
         const AREAS: u64 = 3;
         let how = options.supervised.as_ref()?;
-        let bytes: u64 =
-            self.program.graph.channels.iter().map(|c| c.history() * c.token.bytes()).sum();
+        let bytes: u64 = self
+            .program
+            .graph
+            .channels
+            .iter()
+            .map(|c| c.history() * c.token.bytes())
+            .sum();
         let save_ns = bytes * 1000 / COPY_BYTES_PER_US + 200;
-        let enough = (save_ns * SHARE).max(BORDER_NS).div_ceil(plan.period_ns.max(1));
-        let every = how.save_every.unwrap_or(enough).max(u64::from(plan.stages)).max(1);
-        Some(Saves { every, areas: AREAS })
+        let enough = (save_ns * SHARE)
+            .max(BORDER_NS)
+            .div_ceil(plan.period_ns.max(1));
+        let every = how
+            .save_every
+            .unwrap_or(enough)
+            .max(u64::from(plan.stages))
+            .max(1);
+        Some(Saves {
+            every,
+            areas: AREAS,
+        })
     }
 
     /// The plans for whole blocks and for what is left when devices are lost; `None` if that cannot be borne. A loss of
@@ -590,21 +672,31 @@ impl Inner {
     pub(crate) fn physical(&self, plan: &Plan, lost: &[DeviceId]) -> Vec<DeviceId> {
         let whole = self.devices();
         let borne = lost.iter().any(|d| whole.contains(d));
-        let roles = if borne { self.program.contingencies.roles(lost) } else { BTreeMap::new() };
-        let roles =
-            plan.calendars.iter().map(|c| roles.get(&c.device).copied().unwrap_or(c.device));
+        let roles = if borne {
+            self.program.contingencies.roles(lost)
+        } else {
+            BTreeMap::new()
+        };
+        let roles = plan
+            .calendars
+            .iter()
+            .map(|c| roles.get(&c.device).copied().unwrap_or(c.device));
         roles.collect()
     }
 
     /// All devices that the plans for the whole machine use.
     pub(crate) fn devices(&self) -> BTreeSet<DeviceId> {
         let plans = [Some(self.main), self.tail].into_iter().flatten();
-        plans.flat_map(|p| self.program.plans[p].calendars.iter().map(|c| c.device)).collect()
+        plans
+            .flat_map(|p| self.program.plans[p].calendars.iter().map(|c| c.device))
+            .collect()
     }
 
     /// Names of devices, for people.
     pub(crate) fn names(&self, devices: &[DeviceId]) -> String {
-        let names = devices.iter().map(|d| self.program.machine.devices[*d].name.as_str());
+        let names = devices
+            .iter()
+            .map(|d| self.program.machine.devices[*d].name.as_str());
         names.collect::<Vec<_>>().join(", ")
     }
 
@@ -617,13 +709,17 @@ impl Inner {
     /// Tokens that each sink's queue holds.
     pub(crate) fn sink_capacities(&self, queue_bytes: u64) -> Vec<u64> {
         let sinks = self.program.graph.sinks();
-        sinks.map(|(id, _)| self.sink_capacity(id, queue_bytes)).collect()
+        sinks
+            .map(|(id, _)| self.sink_capacity(id, queue_bytes))
+            .collect()
     }
 
     fn sink_capacity(&self, id: ActorId, queue_bytes: u64) -> u64 {
         let (block, _) = self.largest_block(id);
         let token_bytes = self.program.graph.actors[id].inputs[0].token.bytes();
-        block.saturating_mul(2 * BLOCKS_AHEAD).max(queue_bytes / token_bytes)
+        block
+            .saturating_mul(2 * BLOCKS_AHEAD)
+            .max(queue_bytes / token_bytes)
     }
 }
 
@@ -645,10 +741,24 @@ fn checked_state(program: &Program, state: State) -> Result<State, EngineError> 
         let needed = ch.initial.len() as u64;
         let found = state.channels.get(channel).map_or(0, |t| t.len() as u64);
         if found != needed {
-            return Err(EngineError::State { channel, found, needed });
+            return Err(EngineError::State {
+                channel,
+                found,
+                needed,
+            });
         }
     }
-    let taken = |id| state.consumed.iter().find(|(actor, _)| *actor == id).map_or(0, |(_, t)| *t);
-    let consumed = program.graph.sources().map(|(id, _)| (id, taken(id))).collect();
+    let taken = |id| {
+        state
+            .consumed
+            .iter()
+            .find(|(actor, _)| *actor == id)
+            .map_or(0, |(_, t)| *t)
+    };
+    let consumed = program
+        .graph
+        .sources()
+        .map(|(id, _)| (id, taken(id)))
+        .collect();
     Ok(State { consumed, ..state })
 }

@@ -88,7 +88,11 @@ impl Stream {
         let expected = self.token.dtype;
         if T::DTYPE != expected && !(T::DTYPE == DType::U8 && expected == DType::Bool) {
             let (name, token) = (self.name.clone(), self.token.clone());
-            return Err(StreamError::DType { name, token, found: T::DTYPE });
+            return Err(StreamError::DType {
+                name,
+                token,
+                found: T::DTYPE,
+            });
         }
         self.check_bytes(elements * size_of::<T>())
     }
@@ -97,13 +101,19 @@ impl Stream {
         let token_bytes = self.token.bytes();
         if !(bytes as u64).is_multiple_of(token_bytes) {
             let (name, bytes) = (self.name.clone(), bytes as u64);
-            return Err(StreamError::Partial { name, token_bytes, bytes });
+            return Err(StreamError::Partial {
+                name,
+                token_bytes,
+                bytes,
+            });
         }
         Ok(())
     }
 
     fn stopped(&self) -> StreamError {
-        StreamError::Stopped { name: self.name.clone() }
+        StreamError::Stopped {
+            name: self.name.clone(),
+        }
     }
 }
 
@@ -122,7 +132,12 @@ impl SourceHandle {
         stop: Arc<Stop>,
         spin: Spin,
     ) -> Self {
-        let stream = Stream { name: name.to_owned(), token: token.clone(), stop, spin };
+        let stream = Stream {
+            name: name.to_owned(),
+            token: token.clone(),
+            stop,
+            spin,
+        };
         Self { stream, producer }
     }
 
@@ -137,7 +152,8 @@ impl SourceHandle {
     /// Elements of another dtype or no whole tokens (then none is taken), a run that takes no more, or a fault.
     pub fn push<T: Element>(&mut self, elements: &[T]) -> Result<(), StreamError> {
         self.stream.check::<T>(elements.len())?;
-        self.push_all(bytemuck::cast_slice(elements), Deadline::NEVER).map(drop)
+        self.push_all(bytemuck::cast_slice(elements), Deadline::NEVER)
+            .map(drop)
     }
 
     /// Like [`Self::push`], with the tokens' bytes in the machine's byte order.
@@ -187,7 +203,10 @@ impl SourceHandle {
         let refused = bytes.len() as u64 / self.stream.token.bytes();
         self.producer
             .write(bytes)
-            .map_err(|Closed| StreamError::Closed { name: self.stream.name.clone(), refused })
+            .map_err(|Closed| StreamError::Closed {
+                name: self.stream.name.clone(),
+                refused,
+            })
     }
 
     fn push_all(&mut self, mut bytes: &[u8], deadline: Deadline) -> Result<u64, StreamError> {
@@ -233,7 +252,12 @@ impl SinkHandle {
         stop: Arc<Stop>,
         spin: Spin,
     ) -> Self {
-        let stream = Stream { name: name.to_owned(), token: token.clone(), stop, spin };
+        let stream = Stream {
+            name: name.to_owned(),
+            token: token.clone(),
+            stop,
+            spin,
+        };
         Self { stream, consumer }
     }
 
@@ -318,7 +342,8 @@ impl SinkHandle {
     fn read(&mut self, to: &mut [u8]) -> u64 {
         let token_bytes = self.stream.token.bytes();
         let there = self.consumer.available().min(to.len() as u64 / token_bytes);
-        self.consumer.read(&mut to[..(there * token_bytes) as usize])
+        self.consumer
+            .read(&mut to[..(there * token_bytes) as usize])
     }
 
     fn pull_all(&mut self, to: &mut [u8], deadline: Deadline) -> Result<u64, StreamError> {

@@ -48,16 +48,34 @@ pub(crate) fn plan_report(plan: &Plan) -> PlanReport {
 pub(crate) fn label(program: &Program, plan: &Plan, slot: &Slot) -> String {
     let device = |id: DeviceId| program.machine.devices[id].name.as_str();
     match slot.action {
-        Action::Fire { actor, first, count } => {
-            format!("{}[{first}..{}]", program.graph.actors[actor].name, first + count)
+        Action::Fire {
+            actor,
+            first,
+            count,
+        } => {
+            format!(
+                "{}[{first}..{}]",
+                program.graph.actors[actor].name,
+                first + count
+            )
         }
         Action::Send { ring, first, count } => {
             let r = &plan.rings[ring];
-            format!("send {} -> {} [{first}..{}]", r.channel, device(r.to), first + count)
+            format!(
+                "send {} -> {} [{first}..{}]",
+                r.channel,
+                device(r.to),
+                first + count
+            )
         }
         Action::Recv { ring, first, count } => {
             let r = &plan.rings[ring];
-            format!("recv {} <- {} [{first}..{}]", r.channel, device(r.from), first + count)
+            format!(
+                "recv {} <- {} [{first}..{}]",
+                r.channel,
+                device(r.from),
+                first + count
+            )
         }
         Action::Release { ring } => format!("release {}", plan.rings[ring].channel),
         Action::Carry { buffer } => format!("carry {}", plan.buffers[buffer].channel),
@@ -75,26 +93,39 @@ pub(crate) fn worker_report(
         Body::Cpu(replay) => &replay.live,
         Body::Gpu(gpu) => return gpu.report(program, plan, calendar),
     };
-    let slots = lowered.slots.iter().zip(&live.samples).filter_map(|(slot, sample)| {
-        let slot = slot.as_ref()?;
-        let mean = |sum: u64| if sample.count > 0 { sum as f64 / sample.count as f64 } else { 0.0 };
-        Some(SlotReport {
-            slot: label(program, plan, slot),
-            stage: slot.stage,
-            start_planned_ns: slot.start_ns,
-            start_measured_ns: mean(sample.start_sum_ns),
-            planned_ns: slot.duration_ns,
-            mean_ns: mean(sample.sum_ns),
-            min_ns: sample.min_ns,
-            max_ns: sample.max_ns,
-            samples: sample.count,
-        })
-    });
+    let slots = lowered
+        .slots
+        .iter()
+        .zip(&live.samples)
+        .filter_map(|(slot, sample)| {
+            let slot = slot.as_ref()?;
+            let mean = |sum: u64| {
+                if sample.count > 0 {
+                    sum as f64 / sample.count as f64
+                } else {
+                    0.0
+                }
+            };
+            Some(SlotReport {
+                slot: label(program, plan, slot),
+                stage: slot.stage,
+                start_planned_ns: slot.start_ns,
+                start_measured_ns: mean(sample.start_sum_ns),
+                planned_ns: slot.duration_ns,
+                mean_ns: mean(sample.sum_ns),
+                min_ns: sample.min_ns,
+                max_ns: sample.max_ns,
+                samples: sample.count,
+            })
+        });
     let device = |id: DeviceId| program.machine.devices[id].name.as_str();
     let waits = lowered.rings.iter().zip(&live.peers).map(|(ring, peer)| {
         let r = &plan.rings[*ring];
         let ring = format!("{} {} -> {}", r.channel, device(r.from), device(r.to));
-        WaitReport { ring, waits: peer.waits }
+        WaitReport {
+            ring,
+            waits: peer.waits,
+        }
     });
     WorkerReport {
         device: device(calendar.device).to_owned(),
@@ -106,7 +137,11 @@ pub(crate) fn worker_report(
 }
 
 pub(crate) fn latencies(program: &Program, sink: &SinkEnd) -> Vec<LatencyReport> {
-    let name = program.graph.sinks().nth(sink.index as usize).map(|(_, a)| a.name.clone());
+    let name = program
+        .graph
+        .sinks()
+        .nth(sink.index as usize)
+        .map(|(_, a)| a.name.clone());
     let name = name.unwrap_or_default();
     let report = |path: &crate::measure::Path| {
         let source = program.graph.actors[ActorId(path.source)].name.clone();
@@ -135,11 +170,31 @@ pub(crate) enum WrongKind {
 
 impl From<Wrong> for RunError {
     fn from(wrong: Wrong) -> Self {
-        let Wrong { actor, device, block, kind, message } = wrong;
+        let Wrong {
+            actor,
+            device,
+            block,
+            kind,
+            message,
+        } = wrong;
         match kind {
-            WrongKind::Fault => RunError::Fault { actor, device, block, fault: message },
-            WrongKind::Panic => RunError::Panic { actor, device, block, message },
-            WrongKind::Corrupt(_) => RunError::Corrupt { device, block, message },
+            WrongKind::Fault => RunError::Fault {
+                actor,
+                device,
+                block,
+                fault: message,
+            },
+            WrongKind::Panic => RunError::Panic {
+                actor,
+                device,
+                block,
+                message,
+            },
+            WrongKind::Corrupt(_) => RunError::Corrupt {
+                device,
+                block,
+                message,
+            },
         }
     }
 }
@@ -153,19 +208,24 @@ pub(crate) fn wrong(
 ) -> Wrong {
     let role = plan.calendars[worker.calendar].device;
     let device = program.machine.devices[role].name.clone();
-    let pc = worker.epoch.posts[worker.calendar].pc.load(Ordering::Relaxed);
+    let pc = worker.epoch.posts[worker.calendar]
+        .pc
+        .load(Ordering::Relaxed);
     let slot = match pc {
         Post::OUTSIDE => None,
         pc => lowered.slots.get(pc as usize).and_then(Option::as_ref),
     };
     let actor = match slot {
-        Some(Slot { action: Action::Fire { actor, .. }, .. }) => {
-            program.graph.actors[*actor].name.clone()
-        }
+        Some(Slot {
+            action: Action::Fire { actor, .. },
+            ..
+        }) => program.graph.actors[*actor].name.clone(),
         Some(slot) => label(program, plan, slot),
         None => "the worker itself".to_owned(),
     };
-    let block = worker.period.saturating_sub(slot.map_or(0, |s| u64::from(s.stage)));
+    let block = worker
+        .period
+        .saturating_sub(slot.map_or(0, |s| u64::from(s.stage)));
     let (kind, message) = match why {
         Failure::Stopped => (WrongKind::Fault, "stopped".to_owned()),
         Failure::Fault(fault) => (WrongKind::Fault, fault.to_string()),
@@ -181,7 +241,13 @@ pub(crate) fn wrong(
             (WrongKind::Corrupt(ring.from), message)
         }
     };
-    Wrong { actor, device, block, kind, message }
+    Wrong {
+        actor,
+        device,
+        block,
+        kind,
+        message,
+    }
 }
 
 pub(crate) fn report(
@@ -195,8 +261,13 @@ pub(crate) fn report(
 ) -> Report {
     let graph = &engine.program.graph;
     let iterations: u64 = after.iterations - before.iterations;
-    let per_s =
-        |tokens: u64| if elapsed_ns > 0 { tokens as f64 * 1e9 / elapsed_ns as f64 } else { 0.0 };
+    let per_s = |tokens: u64| {
+        if elapsed_ns > 0 {
+            tokens as f64 * 1e9 / elapsed_ns as f64
+        } else {
+            0.0
+        }
+    };
     let sources = graph.sources().zip(session.sources.iter().zip(padded)).map(
         |((id, actor), (conduit, &padded))| {
             let tokens = conduit.taken();
@@ -210,10 +281,18 @@ pub(crate) fn report(
             }
         },
     );
-    let sinks = graph.sinks().zip(discarded).map(|((id, actor), &discarded)| {
-        let tokens = iterations * engine.tokens_per_iteration(id);
-        SinkReport { name: actor.name.clone(), tokens, discarded, tokens_per_s: per_s(tokens) }
-    });
+    let sinks = graph
+        .sinks()
+        .zip(discarded)
+        .map(|((id, actor), &discarded)| {
+            let tokens = iterations * engine.tokens_per_iteration(id);
+            SinkReport {
+                name: actor.name.clone(),
+                tokens,
+                discarded,
+                tokens_per_s: per_s(tokens),
+            }
+        });
     let mut report = Report {
         model: graph.name.clone(),
         iterations,
@@ -249,7 +328,11 @@ fn notes(engine: &Inner, report: &Report, segments: &[Segment]) -> Vec<String> {
             }
         }
     }
-    let whole = report.sources.iter().map(|s| s.leftover / s.tokens_per_iteration.max(1)).min();
+    let whole = report
+        .sources
+        .iter()
+        .map(|s| s.leftover / s.tokens_per_iteration.max(1))
+        .min();
     let main = &engine.program.plans[engine.main];
     if let Some(whole @ 1..) = whole
         && engine.tail.is_none()

@@ -80,12 +80,24 @@ pub(crate) fn check(program: &Program, plan: &Plan) -> Result<(), Unsupported> {
         let is_gpu = gpu::is_gpu(&device.backend);
         if device.backend != "cpu" && !is_gpu {
             let ((plan, device), backend) = (name(), device.backend.clone());
-            return Err(Unsupported::Backend { plan, device, backend });
+            return Err(Unsupported::Backend {
+                plan,
+                device,
+                backend,
+            });
         }
-        let lanes = calendar.lanes.iter().filter(|l| !l.entries.is_empty()).count();
+        let lanes = calendar
+            .lanes
+            .iter()
+            .filter(|l| !l.entries.is_empty())
+            .count();
         if lanes > 1 {
             let (plan, device) = name();
-            return Err(Unsupported::Lanes { plan, device, lanes });
+            return Err(Unsupported::Lanes {
+                plan,
+                device,
+                lanes,
+            });
         }
         let mut stages = BTreeMap::new();
         for lane in &calendar.lanes {
@@ -93,14 +105,22 @@ pub(crate) fn check(program: &Program, plan: &Plan) -> Result<(), Unsupported> {
         }
         if let (Some(actor), true) = (stages.keys().next(), is_gpu) {
             let ((plan, device), actor) = (name(), program.graph.actors[*actor].name.clone());
-            return Err(Unsupported::Stream { plan, actor, device });
+            return Err(Unsupported::Stream {
+                plan,
+                actor,
+                device,
+            });
         }
     }
     for actor in &program.graph.actors {
         let ports = (actor.outputs.len() - actor.state.len()).max(actor.state.len());
         if ports > Io::MAX_MUT_PORTS {
             let actor = actor.name.clone();
-            return Err(Unsupported::Ports { actor, ports, most: Io::MAX_MUT_PORTS });
+            return Err(Unsupported::Ports {
+                actor,
+                ports,
+                most: Io::MAX_MUT_PORTS,
+            });
         }
     }
     Ok(())
@@ -114,13 +134,19 @@ fn stream_stages(
     for entry in entries {
         match entry {
             Entry::Loop { body, .. } => stream_stages(graph, body, stages)?,
-            Entry::Slot(Slot { stage, action: Action::Fire { actor, .. }, .. })
-                if graph.actors[*actor].role != Role::Compute =>
-            {
+            Entry::Slot(Slot {
+                stage,
+                action: Action::Fire { actor, .. },
+                ..
+            }) if graph.actors[*actor].role != Role::Compute => {
                 let first = *stages.entry(*actor).or_insert(*stage);
                 if first != *stage {
                     let actor = graph.actors[*actor].name.clone();
-                    return Err(Unsupported::SplitStream { actor, first, second: *stage });
+                    return Err(Unsupported::SplitStream {
+                        actor,
+                        first,
+                        second: *stage,
+                    });
                 }
             }
             Entry::Slot(_) => {}

@@ -26,7 +26,10 @@ pub(crate) struct Dog {
 impl Dog {
     /// A timer that runs; `None` where there are no timers.
     pub(crate) fn new(lease_ns: u64) -> Option<Self> {
-        let dog = Self { timer: Timer::new()?, has_barked: false };
+        let dog = Self {
+            timer: Timer::new()?,
+            has_barked: false,
+        };
         dog.timer.wind(lease_ns);
         Some(dog)
     }
@@ -62,7 +65,11 @@ const WINDS: u64 = 3;
 
 impl Winder {
     fn new(timer: Timer, lease_ns: u64) -> Self {
-        Self { timer, lease_ns, next_ns: 0 }
+        Self {
+            timer,
+            lease_ns,
+            next_ns: 0,
+        }
     }
 
     /// The end of a timer that came from another process.
@@ -94,7 +101,10 @@ pub(crate) struct Teller<T> {
 
 impl<T> Clone for Teller<T> {
     fn clone(&self) -> Self {
-        Self { news: self.news.clone(), bell: self.bell.clone() }
+        Self {
+            news: self.news.clone(),
+            bell: self.bell.clone(),
+        }
     }
 }
 
@@ -119,7 +129,13 @@ pub(crate) struct Inbox<T> {
 pub(crate) fn channel<T>() -> (Teller<T>, Inbox<T>) {
     let (told, news) = mpsc::channel();
     let bell = Bell::new();
-    (Teller { news: told, bell: bell.clone() }, Inbox { news, bell })
+    (
+        Teller {
+            news: told,
+            bell: bell.clone(),
+        },
+        Inbox { news, bell },
+    )
 }
 
 impl<T> Inbox<T> {
@@ -151,7 +167,10 @@ impl<T> Inbox<T> {
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(all(target_os = "linux", not(miri))), expect(dead_code, reason = "no timers"))]
+#[cfg_attr(
+    not(all(target_os = "linux", not(miri))),
+    expect(dead_code, reason = "no timers")
+)]
 enum Heard {
     Bell,
     Bark,
@@ -179,7 +198,9 @@ mod linux {
     impl Timer {
         pub(super) fn new() -> Option<Self> {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-            timerfd_create(TimerfdClockId::Monotonic, flags).ok().map(Self)
+            timerfd_create(TimerfdClockId::Monotonic, flags)
+                .ok()
+                .map(Self)
         }
 
         pub(super) fn from_fd(fd: OwnedFd) -> Option<Self> {
@@ -195,8 +216,14 @@ mod linux {
         }
 
         pub(super) fn wind(&self, ns: u64) {
-            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let time = Itimerspec { it_interval: none, it_value: timespec(ns.max(1)) };
+            let none = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            let time = Itimerspec {
+                it_interval: none,
+                it_value: timespec(ns.max(1)),
+            };
             // It fails for no valid timer and time; if it did, the worker would be looked at more often.
             let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &time);
         }
@@ -247,7 +274,10 @@ mod linux {
 
     fn timespec(ns: u64) -> Timespec {
         const SECOND: u64 = 1_000_000_000;
-        Timespec { tv_sec: (ns / SECOND) as i64, tv_nsec: (ns % SECOND) as i64 as _ }
+        Timespec {
+            tv_sec: (ns / SECOND) as i64,
+            tv_nsec: (ns % SECOND) as i64 as _,
+        }
     }
 }
 
@@ -313,7 +343,10 @@ mod tests {
     #[test]
     fn a_dog_that_nobody_winds_up_barks_once_and_again_when_calmed() {
         let (_teller, inbox) = channel::<u32>();
-        let mut dogs = [Dog::new(HOUR_NS).expect("a timer"), Dog::new(1).expect("a timer")];
+        let mut dogs = [
+            Dog::new(HOUR_NS).expect("a timer"),
+            Dog::new(1).expect("a timer"),
+        ];
         for _ in 0..3 {
             assert_eq!(inbox.next(None, &mut dogs), None);
             assert!(!dogs[0].has_barked && dogs[1].has_barked);

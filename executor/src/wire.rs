@@ -30,7 +30,10 @@ pub(crate) fn send<T: Serialize>(
     message: &T,
     files: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    assert!(files.len() <= MAX_FILES, "a message carries {MAX_FILES} files at most");
+    assert!(
+        files.len() <= MAX_FILES,
+        "a message carries {MAX_FILES} files at most"
+    );
     let body = postcard::to_stdvec(message).map_err(Error::other)?;
     let length = u32::try_from(body.len()).ok().filter(|n| *n <= MAX_BYTES);
     let length = length.ok_or_else(|| Error::other("a message of more than 256 MiB"))?;
@@ -86,7 +89,11 @@ pub(crate) fn receive<T: DeserializeOwned>(
             }
         }
         if bytes == 0 {
-            return if there == 0 { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            return if there == 0 {
+                Ok(None)
+            } else {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            };
         }
         there += bytes;
     }

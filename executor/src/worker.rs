@@ -68,9 +68,11 @@ impl SinkEnd {
             }
         }
         if post.first_output_ns.load(Ordering::Relaxed) == 0 {
-            post.first_output_ns.store(clock.now_ns(), Ordering::Relaxed);
+            post.first_output_ns
+                .store(clock.now_ns(), Ordering::Relaxed);
         }
-        self.producer.wait_space(from.len() as u64 / self.token_bytes, spin, stop)?;
+        self.producer
+            .wait_space(from.len() as u64 / self.token_bytes, spin, stop)?;
         self.producer.write(from).map_err(|_| Stopped)?;
         if end == self.firings && !self.paths.is_empty() {
             let now_ns = clock.now_ns();
@@ -93,7 +95,9 @@ pub(crate) struct Tickets {
 
 impl Tickets {
     pub(crate) fn new() -> Self {
-        Self { word: CachePadded::new(AtomicU64::new(0)) }
+        Self {
+            word: CachePadded::new(AtomicU64::new(0)),
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -111,7 +115,10 @@ impl Tickets {
         let mut word = self.word.load(Ordering::Acquire);
         while word >> 1 <= block && word & 1 == 0 {
             let more = (block + batch) << 1;
-            match self.word.compare_exchange(word, more, Ordering::AcqRel, Ordering::Acquire) {
+            match self
+                .word
+                .compare_exchange(word, more, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return more >> 1,
                 Err(now) => word = now,
             }
@@ -191,7 +198,9 @@ impl Gate {
             // No ticket is taken for tokens that may never come: whoever closes the tickets waits for none.
             return tickets.is_closed_before(block).then_some(false);
         }
-        let upto = tickets.grant(block, self.batch.min(there - block)).min(self.limit);
+        let upto = tickets
+            .grant(block, self.batch.min(there - block))
+            .min(self.limit);
         if upto <= block {
             return Some(false);
         }
@@ -265,9 +274,13 @@ impl Worker {
     /// Runs all periods; the number of blocks.
     pub(crate) fn run(&mut self, winder: Option<Winder>) -> Result<u64, Failure> {
         let _team = self.team();
-        self.epoch.posts[self.calendar].thread.store(thread_number(), Ordering::Release);
+        self.epoch.posts[self.calendar]
+            .thread
+            .store(thread_number(), Ordering::Release);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.periods(winder)));
-        self.epoch.posts[self.calendar].left.store(1, Ordering::Release);
+        self.epoch.posts[self.calendar]
+            .left
+            .store(1, Ordering::Release);
         match outcome {
             Ok(Ok(blocks)) => Ok(blocks),
             Ok(Err(Halt::Stopped)) => Err(Failure::Stopped),
@@ -288,13 +301,27 @@ impl Worker {
     }
 
     fn periods(&mut self, winder: Option<Winder>) -> Result<u64, Halt> {
-        let Self { body, sources, sinks, gate, epoch, stamps, spin, .. } = self;
+        let Self {
+            body,
+            sources,
+            sinks,
+            gate,
+            epoch,
+            stamps,
+            spin,
+            ..
+        } = self;
         let epoch: &EpochMemory = epoch;
         let replay = match body {
             Body::Cpu(replay) => replay,
             Body::Gpu(gpu) => {
                 let recorder = self.recorder.take();
-                let drive = Drive { epoch, gate, spin: *spin, recorder };
+                let drive = Drive {
+                    epoch,
+                    gate,
+                    spin: *spin,
+                    recorder,
+                };
                 let (periods, period) = (&mut self.periods, &mut self.period);
                 return gpu.run(drive, self.sample_every, periods, period);
             }
@@ -304,11 +331,23 @@ impl Worker {
         let (clock, spin) = (&Clock, *spin);
         let rings = &*epoch.rings;
         let recorder = self.recorder.take();
-        let mut env =
-            Env { epoch, rings, post, sources, sinks, stop, spin, clock, winder, recorder };
+        let mut env = Env {
+            epoch,
+            rings,
+            post,
+            sources,
+            sinks,
+            stop,
+            spin,
+            clock,
+            winder,
+            recorder,
+        };
         let mut until_sample = self.sample_every;
         // Periods until the next border is passed.
-        let mut until_border = epoch.borders().map_or(u64::MAX, |b| b.every() + self.stages - 1);
+        let mut until_border = epoch
+            .borders()
+            .map_or(u64::MAX, |b| b.every() + self.stages - 1);
         let mut blocks = None;
         loop {
             let period = self.period;
@@ -329,7 +368,11 @@ impl Worker {
             }
             // The first periods warm caches up; they are not sampled.
             let timed = until_sample == 1;
-            until_sample = if timed { self.sample_every } else { until_sample.saturating_sub(1) };
+            until_sample = if timed {
+                self.sample_every
+            } else {
+                until_sample.saturating_sub(1)
+            };
             replay.step(&mut env, period, blocks, timed)?;
             self.period += 1;
             post.periods.store(self.period, Ordering::Release);
@@ -356,7 +399,8 @@ pub(crate) fn commit(epoch: &EpochMemory, gate: &Gate) {
     let committed = epoch.passed();
     if epoch.common.committed.advance(committed) {
         for feed in &gate.feeds {
-            feed.conduit.let_go(feed.base + committed * feed.tokens_per_block);
+            feed.conduit
+                .let_go(feed.base + committed * feed.tokens_per_block);
         }
         epoch.common.commits.notify();
     }
@@ -376,7 +420,9 @@ pub(crate) fn thread_number() -> u32 {
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let owned = || panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(owned).unwrap_or("a panic without a message").to_owned()
+    text.or_else(owned)
+        .unwrap_or("a panic without a message")
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -397,26 +443,98 @@ mod tests {
                 producer.shared().close();
             }
             let conduit = Arc::clone(producer.shared());
-            feeds.push(Feed { conduit, base: 0, tokens_per_block: 10 });
+            feeds.push(Feed {
+                conduit,
+                base: 0,
+                tokens_per_block: 10,
+            });
         }
-        let mut gate = Gate { feeds, doors, epoch: 0, limit, batch: 8, pad, admitted: 0 };
+        let mut gate = Gate {
+            feeds,
+            doors,
+            epoch: 0,
+            limit,
+            batch: 8,
+            pad,
+            admitted: 0,
+        };
         gate.look(2, &Tickets::new())
     }
 
     #[test]
     fn admission_waits_for_every_source_and_ends_with_the_first_closed_one() {
         for (sources, limit, pad, expect, why) in [
-            (&[][..], 9, false, Some(true), "without sources nothing is missing"),
-            (&[][..], 2, false, Some(false), "blocks 0 and 1 are the limit"),
-            (&[(30, false)], 9, false, Some(true), "three blocks are there"),
+            (
+                &[][..],
+                9,
+                false,
+                Some(true),
+                "without sources nothing is missing",
+            ),
+            (
+                &[][..],
+                2,
+                false,
+                Some(false),
+                "blocks 0 and 1 are the limit",
+            ),
+            (
+                &[(30, false)],
+                9,
+                false,
+                Some(true),
+                "three blocks are there",
+            ),
             (&[(29, false)], 9, false, None, "one token may still come"),
-            (&[(29, true)], 9, false, Some(false), "one token will never come"),
-            (&[(29, true)], 9, true, Some(true), "the missing token is padded"),
-            (&[(29, false)], 9, true, None, "padding waits for the end of the source"),
-            (&[(30, true)], 9, false, Some(true), "the last block is whole"),
-            (&[(0, false), (29, true)], 9, false, Some(false), "one short source ends the run"),
-            (&[(29, true), (0, false)], 9, false, Some(false), "in any order"),
-            (&[(50, true), (29, false)], 9, false, None, "one late source holds it up"),
+            (
+                &[(29, true)],
+                9,
+                false,
+                Some(false),
+                "one token will never come",
+            ),
+            (
+                &[(29, true)],
+                9,
+                true,
+                Some(true),
+                "the missing token is padded",
+            ),
+            (
+                &[(29, false)],
+                9,
+                true,
+                None,
+                "padding waits for the end of the source",
+            ),
+            (
+                &[(30, true)],
+                9,
+                false,
+                Some(true),
+                "the last block is whole",
+            ),
+            (
+                &[(0, false), (29, true)],
+                9,
+                false,
+                Some(false),
+                "one short source ends the run",
+            ),
+            (
+                &[(29, true), (0, false)],
+                9,
+                false,
+                Some(false),
+                "in any order",
+            ),
+            (
+                &[(50, true), (29, false)],
+                9,
+                false,
+                None,
+                "one late source holds it up",
+            ),
         ] {
             assert_eq!(verdict(sources, limit, pad), expect, "{why}");
         }

@@ -75,8 +75,12 @@ impl Kernel for Halve {
 
 #[test]
 fn the_steady_state_allocates_nothing() {
-    let plans =
-        [programs::window(), programs::pipeline(), programs::two_devices(), programs::round_trip()];
+    let plans = [
+        programs::window(),
+        programs::pipeline(),
+        programs::two_devices(),
+        programs::round_trip(),
+    ];
     for program in plans {
         let name = program.graph.name.clone();
         let mut registry = registry();
@@ -88,7 +92,10 @@ fn the_steady_state_allocates_nothing() {
         }
         let engine = Engine::new(verified(program), &registry).expect("known");
         let given = inputs(engine.program(), 4 * 6000);
-        let options = RunOptions { sample_every: 16, ..RunOptions::default() };
+        let options = RunOptions {
+            sample_every: 16,
+            ..RunOptions::default()
+        };
         AT_WORK.store(0, Ordering::Relaxed);
         ALLOCATIONS.store(0, Ordering::Relaxed);
         let mut session = engine.start(options).expect("starts");
@@ -108,7 +115,11 @@ fn the_steady_state_allocates_nothing() {
             });
             session.join().expect("runs");
         });
-        assert_eq!(AT_WORK.load(Ordering::Relaxed), 2, "{name}: the counted stretch was run");
+        assert_eq!(
+            AT_WORK.load(Ordering::Relaxed),
+            2,
+            "{name}: the counted stretch was run"
+        );
         assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), 0, "{name}");
     }
 }

@@ -20,8 +20,11 @@ struct Case {
 impl Case {
     fn new(program: Program) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        bundle::write(&folder.path().join("model.zbmd"), &verified(program.clone()))
-            .expect("written");
+        bundle::write(
+            &folder.path().join("model.zbmd"),
+            &verified(program.clone()),
+        )
+        .expect("written");
         Self { folder, program }
     }
 
@@ -39,7 +42,10 @@ impl Case {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(runner());
-        command.current_dir(self.folder.path()).arg("model.zbmd").args(args);
+        command
+            .current_dir(self.folder.path())
+            .arg("model.zbmd")
+            .args(args);
         command
     }
 
@@ -68,12 +74,20 @@ fn files_go_in_and_out() {
     let expect = case.input("in.f32", 1003);
     let output = case.run(&["--input", "in=in.f32", "--output", "out=out.bin"]);
     let said = text(&output.stderr);
-    assert_eq!((code(&output), text(&output.stdout).as_str()), (0, ""), "{said}");
+    assert_eq!(
+        (code(&output), text(&output.stdout).as_str()),
+        (0, ""),
+        "{said}"
+    );
     assert!(std::fs::read(case.path("out.bin")).expect("written") == expect);
     assert!(said.contains("two_devices: 1003 iterations in"), "{said}");
     let output = case.run(&["-i", "in=in.f32", "-o", "out=out.npy", "--quiet"]);
     assert_eq!((code(&output), text(&output.stderr).as_str()), (0, ""));
-    assert!(std::fs::read(case.path("out.npy")).expect("written").ends_with(&expect));
+    assert!(
+        std::fs::read(case.path("out.npy"))
+            .expect("written")
+            .ends_with(&expect)
+    );
 }
 
 #[test]
@@ -81,7 +95,9 @@ fn parameters_give_the_files_without_options() {
     let mut program = programs::chain();
     for (actor, file) in [("in", "in.f32"), ("out", "out.f32")] {
         let id = program.graph.find(actor).expect("there");
-        program.graph.actors[id].params.insert("file".into(), Value::Str(file.into()));
+        program.graph.actors[id]
+            .params
+            .insert("file".into(), Value::Str(file.into()));
     }
     let case = Case::new(with_tail(program));
     let expect = case.input("in.f32", 10);
@@ -99,7 +115,9 @@ fn pipes_flow_while_the_source_is_open() {
     let mut stdout = child.stdout.take().expect("piped");
     // Each block of 4 tokens gives 8 before the next is written.
     for block in 0..2 {
-        stdin.write_all(&given[block * 16..(block + 1) * 16]).expect("written");
+        stdin
+            .write_all(&given[block * 16..(block + 1) * 16])
+            .expect("written");
         let mut out = [0; 32];
         stdout.read_exact(&mut out).expect("tokens");
         assert!(out == expect[block * 32..(block + 1) * 32]);
@@ -133,11 +151,33 @@ fn a_state_cuts_a_run_in_two() {
     let given = std::fs::read(case.path("all.f32")).expect("written");
     std::fs::write(case.path("a.f32"), &given[..4 * 6]).expect("written");
     std::fs::write(case.path("b.f32"), &given[4 * 6..]).expect("written");
-    let first = case.run(&["-i", "in=a.f32", "-o", "out=a.bin", "--save-state", "border"]);
+    let first = case.run(&[
+        "-i",
+        "in=a.f32",
+        "-o",
+        "out=a.bin",
+        "--save-state",
+        "border",
+    ]);
     assert_eq!(code(&first), 0, "{}", text(&first.stderr));
-    let second = case.run(&["-i", "in=b.f32", "-o", "out=b.bin", "--load-state", "border"]);
-    assert!(text(&second.stderr).contains("15 iterations in"), "{}", text(&second.stderr));
-    assert!(text(&second.stderr).contains("21 since the beginning"), "{}", text(&second.stderr));
+    let second = case.run(&[
+        "-i",
+        "in=b.f32",
+        "-o",
+        "out=b.bin",
+        "--load-state",
+        "border",
+    ]);
+    assert!(
+        text(&second.stderr).contains("15 iterations in"),
+        "{}",
+        text(&second.stderr)
+    );
+    assert!(
+        text(&second.stderr).contains("21 since the beginning"),
+        "{}",
+        text(&second.stderr)
+    );
     let read = |name| std::fs::read(case.path(name)).expect("written");
     assert!([read("a.bin"), read("b.bin")].concat() == expect);
 }
@@ -152,10 +192,24 @@ fn what_is_left_is_counted_or_padded() {
         "{}",
         text(&output.stderr)
     );
-    assert_eq!(std::fs::metadata(case.path("out.f32")).expect("written").len(), 4 * 8);
+    assert_eq!(
+        std::fs::metadata(case.path("out.f32"))
+            .expect("written")
+            .len(),
+        4 * 8
+    );
     let output = case.run(&["-i", "in=in.f32", "-o", "out=out.f32", "--pad"]);
-    assert!(text(&output.stderr).contains("+1 zeros"), "{}", text(&output.stderr));
-    assert_eq!(std::fs::metadata(case.path("out.f32")).expect("written").len(), 4 * 10);
+    assert!(
+        text(&output.stderr).contains("+1 zeros"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(
+        std::fs::metadata(case.path("out.f32"))
+            .expect("written")
+            .len(),
+        4 * 10
+    );
     std::fs::write(case.path("odd.bin"), [0; 14]).expect("written");
     let output = case.run(&["-i", "in=odd.bin", "-o", "out=out.f32"]);
     assert!(
@@ -200,21 +254,59 @@ fn mistakes_have_a_code_and_a_mend() {
             2,
             "source `in` has no file: say --input in=FILE, or --input in=- for a standard stream",
         ),
-        (&["-i", "iq=x.bin"], 2, "--input iq=…: the bundle has no source `iq`; it has: in"),
+        (
+            &["-i", "iq=x.bin"],
+            2,
+            "--input iq=…: the bundle has no source `iq`; it has: in",
+        ),
         (&["-i", "in"], 2, "write it as NAME=FILE"),
         (&["--duration", "5"], 2, "write a number and a unit"),
-        (&["-i", "in=none.f32", "-o", "out=out.f32"], 4, "none.f32: No such file"),
-        (&["-i", "in=bad.npy", "-o", "out=out.f32"], 4, "bad.npy: is shorter than a NumPy header"),
-        (&["-i", "in=in.f32", "-o", "out=no/folder.f32"], 4, "no/folder.f32: No such file"),
-        (&["-i", "in=in.f32", "-o", "out=out.mp3"], 4, "out.mp3: unknown extension `mp3`"),
-        (&["-i", "in=in.f32", "-o", "out=out.s16"], 4, "holds i16, stream `out` carries f32"),
-        (&["-i", "in=in.f32", "-o", "out=out.f32", "--load-state", "in.f32"], 4, "in.f32: "),
+        (
+            &["-i", "in=none.f32", "-o", "out=out.f32"],
+            4,
+            "none.f32: No such file",
+        ),
+        (
+            &["-i", "in=bad.npy", "-o", "out=out.f32"],
+            4,
+            "bad.npy: is shorter than a NumPy header",
+        ),
+        (
+            &["-i", "in=in.f32", "-o", "out=no/folder.f32"],
+            4,
+            "no/folder.f32: No such file",
+        ),
+        (
+            &["-i", "in=in.f32", "-o", "out=out.mp3"],
+            4,
+            "out.mp3: unknown extension `mp3`",
+        ),
+        (
+            &["-i", "in=in.f32", "-o", "out=out.s16"],
+            4,
+            "holds i16, stream `out` carries f32",
+        ),
+        (
+            &[
+                "-i",
+                "in=in.f32",
+                "-o",
+                "out=out.f32",
+                "--load-state",
+                "in.f32",
+            ],
+            4,
+            "in.f32: ",
+        ),
     ];
     for (args, expect, part) in cases {
         let output = case.run(args);
         let said = text(&output.stderr);
         assert_eq!(code(&output), *expect, "{args:?}: {said}");
-        assert!(said.contains(part) && output.stdout.is_empty(), "{args:?}: {said}");
+        assert!(
+            said.contains(part) && output.stdout.is_empty(),
+            "{args:?}: {said}"
+        );
     }
     let mut bytes = std::fs::read(case.path("model.zbmd")).expect("written");
     let middle = bytes.len() / 2;
@@ -236,7 +328,10 @@ fn a_device_that_is_not_here_is_named_with_a_mend() {
     let output = case.run(&files);
     let said = text(&output.stderr);
     assert_eq!(code(&output), 5, "{said}");
-    assert!(said.contains("uses cpu:0 of backend `tpu`; this executor runs `cpu`"), "{said}");
+    assert!(
+        said.contains("uses cpu:0 of backend `tpu`; this executor runs `cpu`"),
+        "{said}"
+    );
 
     // Streams are the host's: where a bundle has one on a GPU, it is refused before any driver is asked.
     let mut program = programs::chain();
@@ -251,7 +346,11 @@ fn a_device_that_is_not_here_is_named_with_a_mend() {
     assert!(said.contains("sources and sinks are the host's"), "{said}");
 
     for (name, api, mend) in [
-        ("vulkan:0", "no Vulkan: ", "; install the Vulkan loader and a driver"),
+        (
+            "vulkan:0",
+            "no Vulkan: ",
+            "; install the Vulkan loader and a driver",
+        ),
         ("cuda:0", "no CUDA: ", "; install NVIDIA's driver"),
     ] {
         let case = Case::new(on_a_gpu(name));
@@ -263,7 +362,10 @@ fn a_device_that_is_not_here_is_named_with_a_mend() {
                 .env("VK_DRIVER_FILES", "/nowhere.json")
                 .env("VK_ICD_FILENAMES", "/nowhere.json")
                 .env("CUDA_VISIBLE_DEVICES", "");
-            let output = command.args(["--isolation", isolation]).output().expect("started");
+            let output = command
+                .args(["--isolation", isolation])
+                .output()
+                .expect("started");
             let said = text(&output.stderr);
             assert_eq!(code(&output), 5, "{isolation}: {said}");
             let expected = format!("error: device {name}: {api}");
@@ -283,7 +385,10 @@ fn a_fault_names_the_actor() {
     let output = case.run(&["-i", "in=in.f32", "-o", "out=out.f32"]);
     assert_eq!(code(&output), 6);
     let said = text(&output.stderr);
-    assert!(said.contains("error: actor `up` on cpu:0, block 0: never works"), "{said}");
+    assert!(
+        said.contains("error: actor `up` on cpu:0, block 0: never works"),
+        "{said}"
+    );
 }
 
 #[cfg(unix)]
@@ -300,13 +405,20 @@ fn an_interrupt_finishes_the_block_and_says_so() {
     stdout.read_exact(&mut out).expect("tokens");
     assert!(out == expect[..]);
     // The input is still open: only the signal ends the run.
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .expect("kill");
     assert!(kill.success());
     let mut rest = Vec::new();
     stdout.read_to_end(&mut rest).expect("ends");
     let output = child.wait_with_output().expect("ends");
     assert_eq!((code(&output), rest.len()), (130, 0));
-    assert!(text(&output.stderr).contains("chain: 4 iterations in"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("chain: 4 iterations in"),
+        "{}",
+        text(&output.stderr)
+    );
     drop(stdin);
 }
 
@@ -329,7 +441,12 @@ fn a_run_that_is_killed_goes_on_and_leaves_nothing_behind() {
     let case = Case::new(with_tail(programs::two_devices()));
     let expect = case.input("in.f32", 3_000_003);
     let mut rng = 7u64;
-    for (round, sink) in ["out.bin", "out.npy", "out.wav"].into_iter().cycle().take(9).enumerate() {
+    for (round, sink) in ["out.bin", "out.npy", "out.wav"]
+        .into_iter()
+        .cycle()
+        .take(9)
+        .enumerate()
+    {
         let _ = std::fs::remove_dir_all(case.path("points"));
         let output = format!("out={sink}");
         let mut args = vec![
@@ -347,7 +464,11 @@ fn a_run_that_is_killed_goes_on_and_leaves_nothing_behind() {
         ];
         let mut kills = 0;
         loop {
-            let mut child = case.command(&args).stderr(Stdio::piped()).spawn().expect("started");
+            let mut child = case
+                .command(&args)
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("started");
             rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let wait = std::time::Duration::from_millis(20 + (rng >> 33) % 150);
             let begun = std::time::Instant::now();
@@ -366,7 +487,10 @@ fn a_run_that_is_killed_goes_on_and_leaves_nothing_behind() {
                 let begun = std::time::Instant::now();
                 while !workers_of(number).is_empty() {
                     let left = workers_of(number);
-                    assert!(begun.elapsed().as_secs() < 10, "workers left behind: {left:?}");
+                    assert!(
+                        begun.elapsed().as_secs() < 10,
+                        "workers left behind: {left:?}"
+                    );
                     std::thread::sleep(std::time::Duration::from_millis(5));
                 }
                 continue;
@@ -379,11 +503,21 @@ fn a_run_that_is_killed_goes_on_and_leaves_nothing_behind() {
         if sink == "out.wav" {
             let _ = case.run(&["-i", "in=in.f32", "-o", "out=whole.wav", "--quiet"]);
             let whole = std::fs::read(case.path("whole.wav")).expect("written");
-            assert!(written == whole, "round {round}: another sound after {kills} kills");
+            assert!(
+                written == whole,
+                "round {round}: another sound after {kills} kills"
+            );
         } else {
-            assert!(written.ends_with(&expect), "round {round}: other bits after {kills} kills");
+            assert!(
+                written.ends_with(&expect),
+                "round {round}: other bits after {kills} kills"
+            );
             let header = written.len() - expect.len();
-            assert_eq!(header, if sink == "out.npy" { 128 } else { 0 }, "nothing besides");
+            assert_eq!(
+                header,
+                if sink == "out.npy" { 128 } else { 0 },
+                "nothing besides"
+            );
         }
     }
 }
@@ -394,20 +528,42 @@ fn checkpoints_that_make_no_sense_are_refused() {
     case.input("in.f32", 1003);
     let output = case.run(&["-i", "in=in.f32", "-o", "out=-", "--checkpoint", "points"]);
     assert_eq!(code(&output), 2);
-    assert!(text(&output.stderr).contains("cannot be taken back"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("cannot be taken back"),
+        "{}",
+        text(&output.stderr)
+    );
     let output = case.run(&["-i", "in=in.f32", "-o", "out=a.bin", "--resume"]);
     assert_eq!(code(&output), 2, "{}", text(&output.stderr));
     // A file in the folder's place.
-    let output = case.run(&["-i", "in=in.f32", "-o", "out=a.bin", "--checkpoint", "in.f32"]);
+    let output = case.run(&[
+        "-i",
+        "in=in.f32",
+        "-o",
+        "out=a.bin",
+        "--checkpoint",
+        "in.f32",
+    ]);
     assert_eq!(code(&output), 4, "{}", text(&output.stderr));
     // A damaged checkpoint is passed over; an output that was cut since is refused.
     std::fs::create_dir(case.path("points")).expect("a folder");
     std::fs::write(case.path("points/00000000000000000009.zbcp"), "ZBCP?").expect("written");
-    let args = ["-i", "in=in.f32", "-o", "out=a.bin", "--checkpoint", "points", "--resume"];
+    let args = [
+        "-i",
+        "in=in.f32",
+        "-o",
+        "out=a.bin",
+        "--checkpoint",
+        "points",
+        "--resume",
+    ];
     let output = case.run(&args);
     let said = text(&output.stderr);
     assert_eq!(code(&output), 0, "{said}");
-    assert!(said.contains("passed over") && said.contains("from the beginning"), "{said}");
+    assert!(
+        said.contains("passed over") && said.contains("from the beginning"),
+        "{said}"
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -439,10 +595,16 @@ fn a_full_disk_costs_a_checkpoint_and_nothing_else() {
 fn declarations_of_supervision_are_read_or_refused_with_the_place() {
     let case = Case::new(with_tail(programs::two_devices()));
     let expect = case.input("in.f32", 100_003);
-    std::fs::write(case.path("right.ron"), "Supervision(intensity: 3, period: \"5s\")")
-        .expect("written");
-    std::fs::write(case.path("wrong.ron"), "Supervision(\n  intensity: 3,\n  groupes: {},\n)")
-        .expect("written");
+    std::fs::write(
+        case.path("right.ron"),
+        "Supervision(intensity: 3, period: \"5s\")",
+    )
+    .expect("written");
+    std::fs::write(
+        case.path("wrong.ron"),
+        "Supervision(\n  intensity: 3,\n  groupes: {},\n)",
+    )
+    .expect("written");
     std::fs::write(case.path("faults.ron"), "Inject(kinds: [explode])").expect("written");
     let run = |extra: &[&str]| {
         let mut args = vec!["-i", "in=in.f32", "-o", "out=out.bin", "--quiet"];
@@ -453,7 +615,10 @@ fn declarations_of_supervision_are_read_or_refused_with_the_place() {
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
     assert!(std::fs::read(case.path("out.bin")).expect("written") == expect);
     let events = std::fs::read_to_string(case.path("events.jsonl")).expect("written");
-    assert!(events.lines().all(|line| line.starts_with("{\"at_ns\":")), "{events}");
+    assert!(
+        events.lines().all(|line| line.starts_with("{\"at_ns\":")),
+        "{events}"
+    );
     assert!(
         events.contains("\"event\":\"begin\"") && events.contains("\"last_word\":\"finished\"")
     );

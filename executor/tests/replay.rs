@@ -24,8 +24,16 @@ fn whole_blocks_give_what_the_interpreter_gives() {
         let name = program.graph.name.clone();
         let block = program.plans[zbmd_ir::PlanId(0)].block;
         let engine = engine(program);
-        let blocks: &[u64] = if cfg!(miri) { &[3] } else { &[0, 1, 2, 3, 7, 100] };
-        let rests: &[u64] = if cfg!(miri) { &[block - 1] } else { &[0, 1 % block, block - 1] };
+        let blocks: &[u64] = if cfg!(miri) {
+            &[3]
+        } else {
+            &[0, 1, 2, 3, 7, 100]
+        };
+        let rests: &[u64] = if cfg!(miri) {
+            &[block - 1]
+        } else {
+            &[0, 1 % block, block - 1]
+        };
         for &blocks in blocks {
             for &rest in rests {
                 let given = inputs(engine.program(), blocks * block + rest);
@@ -33,8 +41,14 @@ fn whole_blocks_give_what_the_interpreter_gives() {
                 let outcome = outcome.expect("runs");
                 let mut oracle = interpreter(engine.program());
                 let expect = oracle.run(&given, Some(blocks * block)).expect("runs");
-                assert_eq!(outputs, expect.outputs, "{name}, {blocks} blocks and {rest}");
-                assert_eq!(outcome.state, expect.state, "{name}, {blocks} blocks and {rest}");
+                assert_eq!(
+                    outputs, expect.outputs,
+                    "{name}, {blocks} blocks and {rest}"
+                );
+                assert_eq!(
+                    outcome.state, expect.state,
+                    "{name}, {blocks} blocks and {rest}"
+                );
                 let left = &outcome.report.sources[0];
                 assert_eq!(left.leftover, expect.leftover[&left.name], "{name}");
             }
@@ -50,9 +64,15 @@ fn the_tail_plan_runs_what_is_less_than_a_block() {
         for tokens in 0..20 {
             let given = inputs(engine.program(), tokens);
             let (outputs, outcome) = run(&engine, RunOptions::default(), &given);
-            let expect = interpreter(engine.program()).run(&given, None).expect("runs");
+            let expect = interpreter(engine.program())
+                .run(&given, None)
+                .expect("runs");
             assert_eq!(outputs, expect.outputs, "{name}, {tokens} tokens");
-            assert_eq!(outcome.expect("runs").state, expect.state, "{name}, {tokens} tokens");
+            assert_eq!(
+                outcome.expect("runs").state,
+                expect.state,
+                "{name}, {tokens} tokens"
+            );
         }
     }
 }
@@ -60,7 +80,11 @@ fn the_tail_plan_runs_what_is_less_than_a_block() {
 #[test]
 fn a_run_cut_in_two_is_the_run_in_one() {
     // Miri takes minutes for all: it has one with threads that wait for each other.
-    let programs = if cfg!(miri) { vec![programs::two_devices()] } else { programs::all() };
+    let programs = if cfg!(miri) {
+        vec![programs::two_devices()]
+    } else {
+        programs::all()
+    };
     for program in programs {
         let name = program.graph.name.clone();
         let engine = engine(with_tail(program));
@@ -72,13 +96,19 @@ fn a_run_cut_in_two_is_the_run_in_one() {
             let (_, source) = engine.program().graph.sources().next().expect("a source");
             let at = cut as usize * 4 * source.outputs[0].rate as usize;
             let half = |range: fn(&[u8], usize) -> &[u8]| -> Streams {
-                given.iter().map(|(n, b)| (n.clone(), range(b, at).to_vec())).collect()
+                given
+                    .iter()
+                    .map(|(n, b)| (n.clone(), range(b, at).to_vec()))
+                    .collect()
             };
             let (first, outcome) = run(&engine, RunOptions::default(), &half(|b, at| &b[..at]));
             let bytes =
                 zbmd_ir::state::encode(&outcome.expect("runs").state, &engine.program().graph);
             let state = zbmd_ir::state::decode(&bytes, &engine.program().graph).expect("ours");
-            let options = RunOptions { state: Some(state), ..RunOptions::default() };
+            let options = RunOptions {
+                state: Some(state),
+                ..RunOptions::default()
+            };
             let (second, outcome) = run(&engine, options, &half(|b, at| &b[at..]));
             let outcome = outcome.expect("runs");
             assert_eq!(outcome.state, whole_state, "{name}, cut at {cut}");
@@ -96,9 +126,14 @@ fn iterations_are_a_limit_and_the_rest_is_counted() {
     let engine = engine(with_tail(programs::window()));
     let given = inputs(engine.program(), 50);
     for limit in [0, 1, 4, 6, 50, 99] {
-        let options = RunOptions { iterations: Some(limit), ..RunOptions::default() };
+        let options = RunOptions {
+            iterations: Some(limit),
+            ..RunOptions::default()
+        };
         let (outputs, outcome) = run(&engine, options, &given);
-        let expect = interpreter(engine.program()).run(&given, Some(limit)).expect("runs");
+        let expect = interpreter(engine.program())
+            .run(&given, Some(limit))
+            .expect("runs");
         assert_eq!(outputs, expect.outputs, "limit {limit}");
         assert_eq!(outcome.expect("runs").report.iterations, limit.min(50));
     }
@@ -107,11 +142,19 @@ fn iterations_are_a_limit_and_the_rest_is_counted() {
 #[test]
 fn padding_completes_the_last_iteration_with_zeros() {
     let engine = engine(three_to_two());
-    for (tokens, padded, iterations) in
-        [(0, 0, 0), (1, 2, 1), (3, 0, 1), (12, 0, 4), (14, 1, 5), (16, 2, 6)]
-    {
+    for (tokens, padded, iterations) in [
+        (0, 0, 0),
+        (1, 2, 1),
+        (3, 0, 1),
+        (12, 0, 4),
+        (14, 1, 5),
+        (16, 2, 6),
+    ] {
         let given = inputs(engine.program(), tokens);
-        let options = RunOptions { pad: true, ..RunOptions::default() };
+        let options = RunOptions {
+            pad: true,
+            ..RunOptions::default()
+        };
         let (outputs, outcome) = run(&engine, options, &given);
         let outcome = outcome.expect("runs");
         let source = &outcome.report.sources[0];
@@ -120,15 +163,27 @@ fn padding_completes_the_last_iteration_with_zeros() {
             (padded, iterations),
             "{tokens} tokens"
         );
-        assert_eq!((source.tokens, source.leftover), (tokens, 0), "{tokens} tokens");
+        assert_eq!(
+            (source.tokens, source.leftover),
+            (tokens, 0),
+            "{tokens} tokens"
+        );
         assert_eq!(outcome.state.consumed[0].1, tokens, "zeros are not input");
         let mut full = given;
-        full.get_mut("in").expect("a source").extend(vec![0; padded as usize * 4]);
-        let expect = interpreter(engine.program()).run(&full, None).expect("runs");
+        full.get_mut("in")
+            .expect("a source")
+            .extend(vec![0; padded as usize * 4]);
+        let expect = interpreter(engine.program())
+            .run(&full, None)
+            .expect("runs");
         assert_eq!(outputs, expect.outputs, "{tokens} tokens");
     }
     // Without the request the rest is counted.
-    let (_, outcome) = run(&engine, RunOptions::default(), &inputs(engine.program(), 14));
+    let (_, outcome) = run(
+        &engine,
+        RunOptions::default(),
+        &inputs(engine.program(), 14),
+    );
     assert_eq!(outcome.expect("runs").report.sources[0].leftover, 2);
 }
 
@@ -136,7 +191,10 @@ fn padding_completes_the_last_iteration_with_zeros() {
 fn a_sink_that_is_not_pulled_stops_the_run_and_loses_nothing() {
     let engine = engine(with_tail(programs::pipeline()));
     let given = inputs(engine.program(), 100_000);
-    let options = RunOptions { queue_bytes: 4_096, ..RunOptions::default() };
+    let options = RunOptions {
+        queue_bytes: 4_096,
+        ..RunOptions::default()
+    };
     let mut session = engine.start(options).expect("starts");
     let mut source = session.source("in").expect("a source");
     let mut sink = session.sink("out").expect("a sink");
@@ -149,7 +207,10 @@ fn a_sink_that_is_not_pulled_stops_the_run_and_loses_nothing() {
             tokens => pushed += tokens as usize * 4,
         }
     }
-    assert!(pushed < bytes.len(), "everything was taken although nobody pulls");
+    assert!(
+        pushed < bytes.len(),
+        "everything was taken although nobody pulls"
+    );
     let (outputs, outcome) = std::thread::scope(|scope| {
         scope.spawn(move || source.push_bytes(&bytes[pushed..]).expect("open"));
         let all = scope.spawn(move || {
@@ -162,7 +223,9 @@ fn a_sink_that_is_not_pulled_stops_the_run_and_loses_nothing() {
         (all.join().expect("no panic"), outcome)
     });
     outcome.expect("runs");
-    let expect = interpreter(engine.program()).run(&given, None).expect("runs");
+    let expect = interpreter(engine.program())
+        .run(&given, None)
+        .expect("runs");
     assert!(outputs == expect.outputs["out"]);
 }
 
@@ -199,7 +262,12 @@ fn a_fault_or_panic_stops_all_and_names_the_actor() {
             for op in ["Fir", "Gain"] {
                 registry.add(TestOp(
                     op,
-                    Box::new(move |_| Arc::new(Broken { panics, calls: AtomicU32::new(0) })),
+                    Box::new(move |_| {
+                        Arc::new(Broken {
+                            panics,
+                            calls: AtomicU32::new(0),
+                        })
+                    }),
                 ));
             }
             let engine = Engine::new(verified(program), &registry).expect("known");
@@ -207,7 +275,10 @@ fn a_fault_or_panic_stops_all_and_names_the_actor() {
             let (_, outcome) = run(&engine, RunOptions::default(), &given);
             let error = outcome.expect_err("there are more calls");
             let text = error.to_string();
-            assert!(text.contains(actor) && text.contains("enough calls"), "{text}");
+            assert!(
+                text.contains(actor) && text.contains("enough calls"),
+                "{text}"
+            );
             assert_eq!(matches!(error, RunError::Panic { .. }), panics);
         }
     }
@@ -223,7 +294,10 @@ fn a_dropped_session_gives_up_without_waiting_for_input() {
         source.push(&[1.0f32; 100]).expect("open");
         drop(session);
         let refused = source.push(&[1.0f32]);
-        assert!(matches!(refused, Err(StreamError::Stopped { .. } | StreamError::Closed { .. })));
+        assert!(matches!(
+            refused,
+            Err(StreamError::Stopped { .. } | StreamError::Closed { .. })
+        ));
         // Tokens that were made can still be pulled; then the end shows.
         while let Ok(1..) = sink.pull(&mut [0.0f32; 8]) {}
     }
@@ -253,10 +327,15 @@ fn a_stop_ends_at_a_border_and_the_state_goes_on() {
     let taken = outcome.state.consumed[0].1 as usize;
     assert_eq!(outcome.report.sources[0].leftover as usize, 4000 - taken);
 
-    let options = RunOptions { state: Some(outcome.state), ..RunOptions::default() };
+    let options = RunOptions {
+        state: Some(outcome.state),
+        ..RunOptions::default()
+    };
     let later: Streams = [("in".to_owned(), given["in"][taken * 4..].to_vec())].into();
     let (second, _) = run(&engine, options, &later);
-    let expect = interpreter(engine.program()).run(&given, None).expect("runs");
+    let expect = interpreter(engine.program())
+        .run(&given, None)
+        .expect("runs");
     assert!([first, second["out"].clone()].concat() == expect.outputs["out"]);
 }
 
@@ -267,9 +346,15 @@ fn streams_refuse_what_does_not_fit() {
     let unknown = session.source("iq").expect_err("there is none");
     assert_eq!(unknown.to_string(), "no source `iq`; there are: in");
     let mut source = session.source("in").expect("a source");
-    assert!(matches!(session.source("in"), Err(StreamError::Taken { .. })));
+    assert!(matches!(
+        session.source("in"),
+        Err(StreamError::Taken { .. })
+    ));
     let error = source.push(&[1i16, 2]).expect_err("f32 tokens");
-    assert_eq!(error.to_string(), "`in` carries f32; i16 was used: use elements of f32");
+    assert_eq!(
+        error.to_string(),
+        "`in` carries f32; i16 was used: use elements of f32"
+    );
     let error = source.push_bytes(&[0; 6]).expect_err("half a token");
     assert_eq!(
         error.to_string(),
@@ -284,7 +369,10 @@ fn sinks_without_a_reader_are_dropped_and_counted() {
     let session = engine.start(RunOptions::default()).expect("starts");
     let (_, outcome) = drive(session, &given, &[]);
     let report = outcome.expect("runs").report;
-    assert_eq!((report.sinks[0].tokens, report.sinks[0].discarded > 0), (200_000, true));
+    assert_eq!(
+        (report.sinks[0].tokens, report.sinks[0].discarded > 0),
+        (200_000, true)
+    );
     assert!(report.to_string().contains("nobody pulled them"));
 }
 
@@ -292,28 +380,59 @@ fn sinks_without_a_reader_are_dropped_and_counted() {
 fn a_state_of_another_model_is_refused() {
     let engine = engine(programs::window());
     let other = State::initial(&programs::feedback().graph);
-    let options = RunOptions { state: Some(other), ..RunOptions::default() };
+    let options = RunOptions {
+        state: Some(other),
+        ..RunOptions::default()
+    };
     let error = engine.start(options).expect_err("another number of tokens");
-    assert!(matches!(error, EngineError::State { found: 0, needed: 8, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            EngineError::State {
+                found: 0,
+                needed: 8,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[test]
 fn unknown_ops_are_refused_by_name() {
-    let error = Engine::new(verified(programs::window()), &zbmd_backends::op::Registry::empty())
-        .expect_err("no ops at all");
-    assert!(error.to_string().starts_with("actor `fir`: unknown op `Fir`"), "{error}");
+    let error = Engine::new(
+        verified(programs::window()),
+        &zbmd_backends::op::Registry::empty(),
+    )
+    .expect_err("no ops at all");
+    assert!(
+        error
+            .to_string()
+            .starts_with("actor `fir`: unknown op `Fir`"),
+        "{error}"
+    );
 }
 
 #[test]
 fn reports_measure_slots_and_latencies() {
     let engine = engine(programs::two_devices());
     let given = inputs(engine.program(), 4000);
-    let options = RunOptions { sample_every: 10, ..RunOptions::default() };
+    let options = RunOptions {
+        sample_every: 10,
+        ..RunOptions::default()
+    };
     let (_, outcome) = run(&engine, options, &given);
     let report = outcome.expect("runs").report;
     let plan = &report.plans[0];
-    assert_eq!((plan.blocks, plan.workers.len(), plan.latencies.len()), (1000, 2, 1));
-    assert!(plan.workers.iter().all(|w| w.slots.iter().all(|s| s.samples == 100)));
+    assert_eq!(
+        (plan.blocks, plan.workers.len(), plan.latencies.len()),
+        (1000, 2, 1)
+    );
+    assert!(
+        plan.workers
+            .iter()
+            .all(|w| w.slots.iter().all(|s| s.samples == 100))
+    );
     let latency = &plan.latencies[0];
     assert!(
         latency.blocks > 900

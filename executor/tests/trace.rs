@@ -36,18 +36,25 @@ impl Case {
     /// The pages of these runs lie in a folder of the test's own.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(runner());
-        command.current_dir(self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
+        command
+            .current_dir(self.folder.path())
+            .env("XDG_RUNTIME_DIR", self.folder.path());
         command.args(args);
         command
     }
 
     fn run(&self, args: &[&str]) -> Output {
         let files = ["model.zbmd", "-i", "in=in.f32", "-o", "out=out.bin"];
-        self.command(&[&files, args].concat()).output().expect("started")
+        self.command(&[&files, args].concat())
+            .output()
+            .expect("started")
     }
 
     fn trace(&self, name: &str) -> Result<(Trace, usize), TraceError> {
-        Trace::of_program(&std::fs::read(self.path(name)).expect("written"), &self.program)
+        Trace::of_program(
+            &std::fs::read(self.path(name)).expect("written"),
+            &self.program,
+        )
     }
 }
 
@@ -58,10 +65,16 @@ fn check_times(trace: &Trace) -> u64 {
         for lane in &epoch.lanes {
             let mut now_ns = epoch.begin.at_ns;
             for period in &lane.periods {
-                assert!(period.start_ns >= now_ns, "a period begins when the one before is over");
+                assert!(
+                    period.start_ns >= now_ns,
+                    "a period begins when the one before is over"
+                );
                 now_ns = period.start_ns;
                 for record in &period.records {
-                    assert_eq!(record.start_ns, now_ns, "a slot begins where the one before ended");
+                    assert_eq!(
+                        record.start_ns, now_ns,
+                        "a slot begins where the one before ended"
+                    );
                     assert!(record.end_ns >= record.start_ns);
                     now_ns = record.end_ns;
                     records += 1;
@@ -88,8 +101,14 @@ fn every_slot_of_every_period_is_there_once_and_in_order() {
     for program in all {
         let case = Case::new(with_tail(program), 1_003);
         for isolation in ["threads", "processes"] {
-            let args =
-                ["--trace", "run.trace", "--isolation", isolation, "--report-file", "r.json"];
+            let args = [
+                "--trace",
+                "run.trace",
+                "--isolation",
+                isolation,
+                "--report-file",
+                "r.json",
+            ];
             let output = case.run(&args);
             assert!(output.status.success(), "{}", text(&output.stderr));
             // That its slots are those of the calendars, in order, is checked here.
@@ -105,7 +124,11 @@ fn every_slot_of_every_period_is_there_once_and_in_order() {
                 let plans = report["plans"].as_array().expect("plans");
                 let told = plans.iter().find(|p| p["name"] == plan.name.as_str());
                 let blocks = told.map_or(0, |p| p["blocks"].as_u64().expect("a number"));
-                let periods = if blocks > 0 { blocks + u64::from(plan.stages) - 1 } else { 0 };
+                let periods = if blocks > 0 {
+                    blocks + u64::from(plan.stages) - 1
+                } else {
+                    0
+                };
                 for lane in &epoch.lanes {
                     let numbers: Vec<u64> = lane.periods.iter().map(|p| p.number).collect();
                     assert_eq!(numbers, (0..periods).collect::<Vec<u64>>(), "{isolation}");
@@ -168,16 +191,32 @@ fn profiles_count_every_call() {
     let report: Value = serde_json::from_slice(&report).expect("JSON");
     let profile = report["profile"].as_array().expect("a profile");
     let names: Vec<&str> = profile.iter().filter_map(|p| p["actor"].as_str()).collect();
-    let mut actors: Vec<&str> = case.program.graph.actors.iter().map(|a| a.name.as_str()).collect();
+    let mut actors: Vec<&str> = case
+        .program
+        .graph
+        .actors
+        .iter()
+        .map(|a| a.name.as_str())
+        .collect();
     actors.sort_unstable();
     assert_eq!(names, actors);
     for line in profile {
         let n = |key: &str| line[key].as_u64().expect("a number");
-        assert!(n("p50_ns") <= n("p99_ns") && n("p99_ns") <= n("max_ns"), "{line}");
-        assert!(n("calls") > 0 && line["planned_ns"].as_f64() > Some(0.0), "{line}");
+        assert!(
+            n("p50_ns") <= n("p99_ns") && n("p99_ns") <= n("max_ns"),
+            "{line}"
+        );
+        assert!(
+            n("calls") > 0 && line["planned_ns"].as_f64() > Some(0.0),
+            "{line}"
+        );
     }
     let output = case.run(&["--profile"]);
-    assert!(text(&output.stderr).contains("measured/planned"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("measured/planned"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -215,7 +254,10 @@ fn losses_and_recoveries_are_in_the_trace() {
             }
         }
         let names: Vec<&str> = trace.events.iter().map(|e| e.name.as_str()).collect();
-        assert!(names.contains(&"opened") && names.contains(&"begin"), "{names:?}");
+        assert!(
+            names.contains(&"opened") && names.contains(&"begin"),
+            "{names:?}"
+        );
         assert!(trace.events.is_sorted_by_key(|e| e.at_ns) || names.contains(&"recovered"));
         if trace.epochs.len() > 1 && names.contains(&"lost") && names.contains(&"recovered") {
             recovered = true;
@@ -238,7 +280,9 @@ fn open_run(case: &Case) -> (Child, std::process::ChildStdin) {
 }
 
 fn top(case: &Case, args: &[&str]) -> Output {
-    case.command(&[&["top"], args].concat()).output().expect("started")
+    case.command(&[&["top"], args].concat())
+        .output()
+        .expect("started")
 }
 
 #[cfg(target_os = "linux")]
@@ -267,13 +311,21 @@ fn top_shows_a_run_that_is_on() {
         let live: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
         // The other worker may begin later.
         let is_on = |d: &Value| d["state"] != "starting";
-        let all_on = live["devices"].as_array().is_some_and(|all| all.iter().all(is_on));
+        let all_on = live["devices"]
+            .as_array()
+            .is_some_and(|all| all.iter().all(is_on));
         if all_on && live["iterations"].as_u64() > Some(0) {
             break live;
         }
     };
-    assert_eq!((&live["model"], &live["pid"]), (&"two_devices".into(), &child.id().into()));
-    assert_eq!((&live["epoch"], &live["recoveries"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&live["model"], &live["pid"]),
+        (&"two_devices".into(), &child.id().into())
+    );
+    assert_eq!(
+        (&live["epoch"], &live["recoveries"]),
+        (&0.into(), &0.into())
+    );
     let states: Vec<&str> = live["devices"]
         .as_array()
         .expect("devices")
@@ -281,7 +333,10 @@ fn top_shows_a_run_that_is_on() {
         .filter_map(|d| d["state"].as_str())
         .collect();
     assert_eq!(states.len(), 2);
-    assert!(states.iter().all(|s| ["waiting", "working"].contains(s)), "{states:?}");
+    assert!(
+        states.iter().all(|s| ["waiting", "working"].contains(s)),
+        "{states:?}"
+    );
     assert_eq!(
         live["rings"].as_array().map(Vec::len),
         Some(case.program.plans[zbmd_ir::PlanId(0)].rings.len())
@@ -326,9 +381,16 @@ fn top_ends_with_the_run_and_tells_of_a_dead_one() {
     child.wait().expect("gone");
     let dead = top(&case, &[&pid]);
     assert_eq!(dead.status.code(), Some(8));
-    assert!(text(&dead.stderr).contains("is dead: it was killed"), "{}", text(&dead.stderr));
+    assert!(
+        text(&dead.stderr).contains("is dead: it was killed"),
+        "{}",
+        text(&dead.stderr)
+    );
     let again = top(&case, &[&pid]);
-    assert!(text(&again.stderr).contains("no run with process"), "its page was removed");
+    assert!(
+        text(&again.stderr).contains("no run with process"),
+        "its page was removed"
+    );
     let usage = top(&case, &["x"]);
     assert_eq!(usage.status.code(), Some(2));
 }
@@ -340,7 +402,11 @@ fn records_that_are_no_slots_are_marked() {
     let output = case.run(&["--trace", "run.trace", "--supervise"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let (trace, _) = case.trace("run.trace").expect("a trace of this bundle");
-    let records = trace.epochs.iter().flat_map(|e| &e.lanes).flat_map(|l| &l.periods);
+    let records = trace
+        .epochs
+        .iter()
+        .flat_map(|e| &e.lanes)
+        .flat_map(|l| &l.periods);
     assert!(records.flat_map(|p| &p.records).any(|r| r.slot == OTHER));
     check_times(&trace);
 }
@@ -357,7 +423,10 @@ fn examples_of_help_texts_run() {
             // Remarks stand two blanks behind.
             let words = line.split("  ").next().unwrap_or(line).split(' ');
             if !line.starts_with("top") {
-                let output = case.command(&words.collect::<Vec<_>>()).output().expect("started");
+                let output = case
+                    .command(&words.collect::<Vec<_>>())
+                    .output()
+                    .expect("started");
                 assert!(output.status.success(), "{line}: {}", text(&output.stderr));
                 ran += 1;
                 continue;
@@ -366,7 +435,11 @@ fn examples_of_help_texts_run() {
             let pid = run.id().to_string();
             while !top(&case, &[&pid, "--once"]).status.success() {}
             let words: Vec<&str> = words.map(|w| if w == "4711" { &pid } else { w }).collect();
-            let mut watcher = case.command(&words).stdout(Stdio::piped()).spawn().expect("started");
+            let mut watcher = case
+                .command(&words)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("started");
             // The run goes on until it has been seen.
             let mut shown = watcher.stdout.take().expect("piped");
             shown.read_exact(&mut [0]).expect("something is shown");

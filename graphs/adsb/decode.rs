@@ -56,7 +56,9 @@ pub fn frames(records: &[u8]) -> Vec<String> {
     let (records, rest) = records.as_chunks::<RECORD>();
     debug_assert!(rest.is_empty(), "sinks give whole tokens");
     let frame = |record: &[u8; RECORD]| {
-        let frame = record.get(1..=usize::from(record[0])).filter(|frame| !frame.is_empty())?;
+        let frame = record
+            .get(1..=usize::from(record[0]))
+            .filter(|frame| !frame.is_empty())?;
         Some(frame.iter().map(|byte| format!("{byte:02x}")).collect())
     };
     records.iter().filter_map(frame).collect()
@@ -157,7 +159,11 @@ fn checksum(frame: &[u8]) -> u32 {
     frame.iter().fold(0, |remainder, &byte| {
         (0..8).fold(remainder ^ (u32::from(byte) << 16), |r, _| {
             let shifted = (r << 1) & 0xff_ffff;
-            if r & 0x80_0000 != 0 { shifted ^ POLYNOMIAL } else { shifted }
+            if r & 0x80_0000 != 0 {
+                shifted ^ POLYNOMIAL
+            } else {
+                shifted
+            }
         })
     })
 }
@@ -199,6 +205,9 @@ impl CustomActor for Decode {
         // In noise one start in five passes the gate and costs two long slicings. A bit is decided after its
         // neighbour, which takes as long as some fifteen operations on wide vectors.
         let flops = (HOP / 5 * 2 * LONG_BITS * 15) as f64;
-        Some(Work { flops, bytes: (HOP * 8 + RECORDS * RECORD) as f64 })
+        Some(Work {
+            flops,
+            bytes: (HOP * 8 + RECORDS * RECORD) as f64,
+        })
     }
 }

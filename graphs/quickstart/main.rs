@@ -19,7 +19,9 @@ const STEP: usize = 1200;
 const WINDOW: usize = 4096;
 /// Semitones above 196 Hz (G3) that are drawn.
 const SEMITONES: i32 = 32;
-const NAMES: [&str; 12] = ["G", "G#", "A", "A#", "B", "C", "C#", "D", "D#", "E", "F", "F#"];
+const NAMES: [&str; 12] = [
+    "G", "G#", "A", "A#", "B", "C", "C#", "D", "D#", "E", "F", "F#",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let registry = Registry::standard();
@@ -33,9 +35,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "Two calendars, made before the first sample: what runs where, when, and out of which bytes.\n"
     );
-    println!("{}", calendar(&program, &program.plans[PlanId(0)], TextOptions::default()));
+    println!(
+        "{}",
+        calendar(&program, &program.plans[PlanId(0)], TextOptions::default())
+    );
 
-    let run = RunOptions { iterations: Some(ITERATIONS), ..RunOptions::default() };
+    let run = RunOptions {
+        iterations: Some(ITERATIONS),
+        ..RunOptions::default()
+    };
     let mut session = Engine::new(program, &registry)?.start(run)?;
     let mut sink = session.sink("dat")?;
     let mut samples = vec![0.0f32; ITERATIONS as usize * 160];
@@ -54,10 +62,15 @@ fn piano_roll(samples: &[f32]) -> String {
     let columns = samples.len() / STEP;
     let row = |semitone: i32| -> Vec<f32> {
         let hz = 196.0 * 2f32.powf(semitone as f32 / 12.0);
-        (0..columns).map(|column| level(samples, column * STEP, hz)).collect()
+        (0..columns)
+            .map(|column| level(samples, column * STEP, hz))
+            .collect()
     };
     let rows: Vec<Vec<f32>> = (0..SEMITONES).map(row).collect();
-    let loudest = rows.iter().flatten().fold(f32::MIN_POSITIVE, |a, &b| a.max(b));
+    let loudest = rows
+        .iter()
+        .flatten()
+        .fold(f32::MIN_POSITIVE, |a, &b| a.max(b));
     let mut drawing = String::new();
     for (semitone, row) in rows.iter().enumerate().rev() {
         let shade = |level: &f32| match 20.0 * (level / loudest).max(1e-6).log10() {
@@ -68,7 +81,11 @@ fn piano_roll(samples: &[f32]) -> String {
             _ => ' ',
         };
         let line: String = row.iter().map(shade).collect();
-        drawing.push_str(&format!("  {:>2} |{}\n", NAMES[semitone % 12], line.trim_end()));
+        drawing.push_str(&format!(
+            "  {:>2} |{}\n",
+            NAMES[semitone % 12],
+            line.trim_end()
+        ));
     }
     drawing
 }

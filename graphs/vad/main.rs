@@ -55,33 +55,46 @@ fn listen(detector: &Path, audio: &Path) -> Result<(), Box<dyn Error>> {
 
     let mut registry = Registry::standard();
     segments::register(&mut registry);
-    let mut options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        registry: registry.clone(),
+        ..CompileOptions::default()
+    };
     let path = std::path::absolute(detector)?;
-    options.params.insert("detector".into(), format!("{:?}", path.display().to_string()));
+    options.params.insert(
+        "detector".into(),
+        format!("{:?}", path.display().to_string()),
+    );
     let plain = rate == 16_000;
     if !plain {
-        for (name, value) in
-            [("up", up), ("down", down), ("rate", rate * up), ("taps", 48 * up.max(down) + 1)]
-        {
+        for (name, value) in [
+            ("up", up),
+            ("down", down),
+            ("rate", rate * up),
+            ("taps", 48 * up.max(down) + 1),
+        ] {
             options.params.insert(name.into(), value.to_string());
         }
     }
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../graphs/vad").join(if plain {
-        "model.ron"
-    } else {
-        "any.ron"
-    });
+    let model = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../graphs/vad")
+        .join(if plain { "model.ron" } else { "any.ron" });
     let program = compile_file(model, &options)?.program;
     let mut session = Engine::new(program, &registry)?.start(RunOptions::default())?;
-    let (mut source, mut probabilities, mut sink) =
-        (session.source("pcm")?, session.sink("prob")?, session.sink("segments")?);
+    let (mut source, mut probabilities, mut sink) = (
+        session.source("pcm")?,
+        session.sink("prob")?,
+        session.sink("segments")?,
+    );
     let feed = std::thread::spawn(move || {
         let bytes: Vec<u8> = samples.iter().flat_map(|s| s.to_le_bytes()).collect();
         source.push_bytes(&bytes)
     });
     let track = std::thread::spawn(move || {
         let mut part = vec![0; 4096];
-        while probabilities.pull_some_bytes(&mut part).is_ok_and(|n| n > 0) {}
+        while probabilities
+            .pull_some_bytes(&mut part)
+            .is_ok_and(|n| n > 0)
+        {}
     });
     let mut stdout = std::io::stdout().lock();
     let token_bytes = sink.token().bytes() as usize;
@@ -91,7 +104,11 @@ fn listen(detector: &Path, audio: &Path) -> Result<(), Box<dyn Error>> {
         if tokens == 0 {
             break;
         }
-        write!(stdout, "{}", segments::lines(&records[..tokens * token_bytes]))?;
+        write!(
+            stdout,
+            "{}",
+            segments::lines(&records[..tokens * token_bytes])
+        )?;
     }
     let outcome = session.join()?;
     if let Ok(pushed) = feed.join() {

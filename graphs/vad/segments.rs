@@ -30,7 +30,12 @@ pub fn register(registry: &mut Registry) {
 
 /// The lines in a sink's records.
 pub fn lines(records: &[u8]) -> String {
-    records.iter().copied().filter(|&b| b != 0).map(char::from).collect()
+    records
+        .iter()
+        .copied()
+        .filter(|&b| b != 0)
+        .map(char::from)
+        .collect()
 }
 
 /// Audio that ends the last segment: silence for one frame more than it takes, rounded up to whole frames of
@@ -74,7 +79,11 @@ impl Kernel for Segment {
         let (probabilities, before) = (io.input::<f32>(0), io.input::<i64>(1));
         let (after, text) = (io.output::<i64>(0), io.output::<u8>(1));
         let firings = probabilities.iter().zip(before.as_chunks::<3>().0);
-        let outputs = after.as_chunks_mut::<3>().0.iter_mut().zip(text.chunks_exact_mut(RECORD));
+        let outputs = after
+            .as_chunks_mut::<3>()
+            .0
+            .iter_mut()
+            .zip(text.chunks_exact_mut(RECORD));
         for ((&p, before), (after, record)) in firings.zip(outputs) {
             *after = *before;
             step(after, p, record);
@@ -92,8 +101,11 @@ impl CustomActor for Segment {
             rate: 1,
             window: 1,
         };
-        let output =
-            |name: &str, token: TokenType| OutPort { name: name.to_owned(), token, rate: 1 };
+        let output = |name: &str, token: TokenType| OutPort {
+            name: name.to_owned(),
+            token,
+            rate: 1,
+        };
         Signature {
             inputs: vec![
                 input("prob", TokenType::new(DType::F32, [1, 1])),

@@ -89,7 +89,9 @@ impl<'m> Alike<'m> {
                 into.push((link.from, link.bytes_per_s, link.latency_ns));
             }
         }
-        from.iter_mut().chain(&mut to).for_each(|ends| ends.sort_unstable());
+        from.iter_mut()
+            .chain(&mut to)
+            .for_each(|ends| ends.sort_unstable());
         Self { machine, from, to }
     }
 
@@ -111,7 +113,9 @@ impl<'m> Alike<'m> {
             return Some(format!("{what} is {x} and {y} {unit}"));
         }
         let sides = [("to", &self.from), ("from", &self.to)];
-        sides.into_iter().find_map(|(side, ends)| links(side, (a, &ends[a]), (b, &ends[b])))
+        sides
+            .into_iter()
+            .find_map(|(side, ends)| links(side, (a, &ends[a]), (b, &ends[b])))
     }
 }
 
@@ -161,7 +165,12 @@ mod tests {
             });
             for j in (0..devices).filter(|&j| j != i) {
                 let (from, to) = (DeviceId(i), DeviceId(j));
-                machine.links.push(Link { from, to, bytes_per_s: 10, latency_ns: 1 });
+                machine.links.push(Link {
+                    from,
+                    to,
+                    bytes_per_s: 10,
+                    latency_ns: 1,
+                });
             }
         }
         machine
@@ -179,7 +188,12 @@ mod tests {
                 1,
                 Some("backends are `cpu` and `cuda`"),
             ),
-            (|m| m.devices[DeviceId(1)].memory_bytes = 7, 0, 1, Some("memory is 1000 and 7 bytes")),
+            (
+                |m| m.devices[DeviceId(1)].memory_bytes = 7,
+                0,
+                1,
+                Some("memory is 1000 and 7 bytes"),
+            ),
             (
                 |m| m.devices[DeviceId(1)].flops_per_s = 7,
                 0,
@@ -212,7 +226,10 @@ mod tests {
             (pairs, 0, 2, Some("links have")),
             (|m| m.links.clear(), 0, 2, None),
             (
-                |m| m.links.retain(|l| l.from != DeviceId(0) || l.to != DeviceId(1)),
+                |m| {
+                    m.links
+                        .retain(|l| l.from != DeviceId(0) || l.to != DeviceId(1))
+                },
                 0,
                 1,
                 Some("none to it against 10 bytes/s and 1 ns to dev0"),
@@ -233,7 +250,11 @@ mod tests {
     /// 0 and 1 are near each other, so are 2 and 3.
     fn pairs(machine: &mut Machine) {
         for link in &mut machine.links {
-            link.latency_ns = if link.from.0 / 2 == link.to.0 / 2 { 1 } else { 50 };
+            link.latency_ns = if link.from.0 / 2 == link.to.0 / 2 {
+                1
+            } else {
+                50
+            };
         }
     }
 
@@ -241,19 +262,39 @@ mod tests {
     fn losses_are_found_by_kind_and_survivors_move_up() {
         let ids = |list: &[u32]| list.iter().map(|&d| DeviceId(d)).collect::<Vec<_>>();
         let entry = |lost: &[(u32, u32)], main| Contingency {
-            lost: lost.iter().map(|&(k, count)| Loss { kind: KindId(k), count }).collect(),
+            lost: lost
+                .iter()
+                .map(|&(k, count)| Loss {
+                    kind: KindId(k),
+                    count,
+                })
+                .collect(),
             main: PlanId(main),
             tail: None,
         };
         let contingencies = Contingencies {
             kinds: vec![ids(&[0, 2, 3]), ids(&[1])].into(),
-            list: vec![entry(&[(0, 1)], 1), entry(&[(0, 2)], 2), entry(&[(0, 1), (1, 1)], 3)],
+            list: vec![
+                entry(&[(0, 1)], 1),
+                entry(&[(0, 2)], 2),
+                entry(&[(0, 1), (1, 1)], 3),
+            ],
         };
         let main = |lost: &[u32]| contingencies.find(&ids(lost)).map(|entry| entry.main.0);
-        assert_eq!((main(&[0]), main(&[2]), main(&[3])), (Some(1), Some(1), Some(1)));
-        assert_eq!((main(&[3, 0]), main(&[1, 2]), main(&[1])), (Some(2), Some(3), None));
+        assert_eq!(
+            (main(&[0]), main(&[2]), main(&[3])),
+            (Some(1), Some(1), Some(1))
+        );
+        assert_eq!(
+            (main(&[3, 0]), main(&[1, 2]), main(&[1])),
+            (Some(2), Some(3), None)
+        );
         let roles = |lost: &[u32]| -> Vec<(u32, u32)> {
-            contingencies.roles(&ids(lost)).into_iter().map(|(role, d)| (role.0, d.0)).collect()
+            contingencies
+                .roles(&ids(lost))
+                .into_iter()
+                .map(|(role, d)| (role.0, d.0))
+                .collect()
         };
         assert_eq!(roles(&[]), [(0, 0), (1, 1), (2, 2), (3, 3)]);
         assert_eq!(roles(&[0]), [(0, 2), (1, 1), (2, 3)]);

@@ -126,7 +126,11 @@ pub struct InPlace {
 impl InPlace {
     /// An output as large as the input.
     pub const fn whole(input: u32, output: u32) -> Self {
-        Self { input, output, at_bytes: 0 }
+        Self {
+            input,
+            output,
+            at_bytes: 0,
+        }
     }
 }
 
@@ -220,10 +224,16 @@ impl Graph {
     /// The channel read by each input and written by each output: `(inputs, outputs)` indexed by actor, then port.
     /// Ports without a channel map to `None`. O(actors + channels).
     pub fn port_channels(&self) -> PortChannels {
-        let mut inputs: TiVec<ActorId, Vec<Option<(ChannelId, u32)>>> =
-            self.actors.iter().map(|a| vec![None; a.inputs.len()]).collect();
-        let mut outputs: TiVec<ActorId, Vec<Option<ChannelId>>> =
-            self.actors.iter().map(|a| vec![None; a.outputs.len()]).collect();
+        let mut inputs: TiVec<ActorId, Vec<Option<(ChannelId, u32)>>> = self
+            .actors
+            .iter()
+            .map(|a| vec![None; a.inputs.len()])
+            .collect();
+        let mut outputs: TiVec<ActorId, Vec<Option<ChannelId>>> = self
+            .actors
+            .iter()
+            .map(|a| vec![None; a.outputs.len()])
+            .collect();
         for (id, channel) in self.channels.iter_enumerated() {
             if let Some(slot) = outputs
                 .get_mut(channel.from.actor)
@@ -232,8 +242,9 @@ impl Graph {
                 *slot = Some(id);
             }
             for (i, reader) in channel.readers.iter().enumerate() {
-                if let Some(slot) =
-                    inputs.get_mut(reader.to.actor).and_then(|p| p.get_mut(reader.to.port as usize))
+                if let Some(slot) = inputs
+                    .get_mut(reader.to.actor)
+                    .and_then(|p| p.get_mut(reader.to.port as usize))
                 {
                     *slot = Some((id, i as u32));
                 }
@@ -244,28 +255,40 @@ impl Graph {
 
     /// Whether the channel is a state: the self-loop of a [`StatePort`]. False where ids do not exist.
     pub fn is_state(&self, channel: ChannelId) -> bool {
-        let Some(ch) = self.channels.get(channel) else { return false };
+        let Some(ch) = self.channels.get(channel) else {
+            return false;
+        };
         let (Some(writer), [reader]) = (self.actors.get(ch.from.actor), ch.readers.as_slice())
         else {
             return false;
         };
         reader.to.actor == ch.from.actor
-            && writer.state.iter().any(|s| s.output == ch.from.port && s.input == reader.to.port)
+            && writer
+                .state
+                .iter()
+                .any(|s| s.output == ch.from.port && s.input == reader.to.port)
     }
 
     /// The actor of that name. O(actors).
     pub fn find(&self, name: &str) -> Option<ActorId> {
-        self.actors.iter_enumerated().find(|(_, a)| a.name == name).map(|(id, _)| id)
+        self.actors
+            .iter_enumerated()
+            .find(|(_, a)| a.name == name)
+            .map(|(id, _)| id)
     }
 
     /// Sources, in id order.
     pub fn sources(&self) -> impl Iterator<Item = (ActorId, &Actor)> {
-        self.actors.iter_enumerated().filter(|(_, a)| a.role == Role::Source)
+        self.actors
+            .iter_enumerated()
+            .filter(|(_, a)| a.role == Role::Source)
     }
 
     /// Sinks, in id order.
     pub fn sinks(&self) -> impl Iterator<Item = (ActorId, &Actor)> {
-        self.actors.iter_enumerated().filter(|(_, a)| a.role == Role::Sink)
+        self.actors
+            .iter_enumerated()
+            .filter(|(_, a)| a.role == Role::Sink)
     }
 }
 

@@ -73,7 +73,9 @@ pub struct ActorCost {
 impl ActorCost {
     /// Whole nanoseconds for a call of `firings`, rounded up; at least 1.
     pub fn duration_ns(&self, firings: u64) -> u64 {
-        let ps = self.call_ps.saturating_add(self.firing_ps.saturating_mul(firings));
+        let ps = self
+            .call_ps
+            .saturating_add(self.firing_ps.saturating_mul(firings));
         ps.div_ceil(1000).max(1)
     }
 }

@@ -64,8 +64,11 @@ impl Plan {
     /// allow it do. A part lies in a whole only where the actor fires once a block, as tokens of several firings lie in
     /// a row. Nothing where ids do not exist. O(pairs log buffers).
     pub fn over(&self, graph: &Graph) -> Vec<Over> {
-        let at: BTreeMap<_, _> =
-            self.buffers.iter_enumerated().map(|(id, b)| ((b.channel, b.device), id)).collect();
+        let at: BTreeMap<_, _> = self
+            .buffers
+            .iter_enumerated()
+            .map(|(id, b)| ((b.channel, b.device), id))
+            .collect();
         let joined = graph.port_channels();
         let over = |id: ActorId, ports: InPlace| {
             let device = *self.placement.get(id)?;
@@ -74,17 +77,29 @@ impl Plan {
             let (below, above) = (*at.get(&(read, device))?, *at.get(&(written, device))?);
             let (b, a) = (&self.buffers[below], &self.buffers[above]);
             let actor = &graph.actors[id];
-            let (x, y) =
-                (&actor.inputs[ports.input as usize], &actor.outputs[ports.output as usize]);
+            let (x, y) = (
+                &actor.inputs[ports.input as usize],
+                &actor.outputs[ports.output as usize],
+            );
             let bytes = |rate: u64, token: &TokenType| rate.saturating_mul(token.bytes());
             let fit = bytes(x.rate, &x.token).cmp(&bytes(y.rate, &y.token));
-            let (part, whole) = if fit == Ordering::Less { (b, a) } else { (a, b) };
+            let (part, whole) = if fit == Ordering::Less {
+                (b, a)
+            } else {
+                (a, b)
+            };
             let once = (b.block_tokens, a.block_tokens) == (x.rate, y.rate);
             let meant = below != above
                 && (b.region, a.region) == (Region::Arena, Region::Arena)
                 && whole.offset_bytes.checked_add(ports.at_bytes) == Some(part.offset_bytes)
                 && (fit == Ordering::Equal || once);
-            meant.then_some(Over { actor: id, ports, below, above, fit })
+            meant.then_some(Over {
+                actor: id,
+                ports,
+                below,
+                above,
+                fit,
+            })
         };
         let pairs = graph
             .actors

@@ -31,7 +31,9 @@ pub enum Times {
 
 /// What is pinned: the graph, then placement, calendars and memory of each plan.
 pub fn text(program: &Program, times: Times) -> String {
-    let options = TextOptions { times: times == Times::Kept };
+    let options = TextOptions {
+        times: times == Times::Kept,
+    };
     // A graph that has no repetition vector is refused long before; its absence costs a column.
     let q = verify::graph::repetition(&program.graph).ok();
     let mut all = text::graph(&program.graph, q.as_deref());

@@ -39,10 +39,17 @@ pub enum StateError {
     Content { message: String },
     /// A channel's tokens have the wrong size, or there are too few or many channels.
     #[error("channel {channel} has {found} bytes, must have {expected}")]
-    Tokens { channel: usize, found: u64, expected: u64 },
+    Tokens {
+        channel: usize,
+        found: u64,
+        expected: u64,
+    },
     /// The sources are not those of the graph.
     #[error("tokens are counted for sources {found:?}, the graph has {expected:?}")]
-    Sources { found: Vec<ActorId>, expected: Vec<ActorId> },
+    Sources {
+        found: Vec<ActorId>,
+        expected: Vec<ActorId>,
+    },
 }
 
 /// A hash of all that a state depends on: names and roles of actors; ends, types and history of channels. The same in
@@ -54,8 +61,16 @@ pub fn fingerprint(graph: &Graph) -> u64 {
         channels: Vec<(crate::Endpoint, &'g TokenType, u64)>,
     }
     let shape = Shape {
-        actors: graph.actors.iter().map(|a| (a.name.as_str(), a.role)).collect(),
-        channels: graph.channels.iter().map(|c| (c.from, &c.token, c.history())).collect(),
+        actors: graph
+            .actors
+            .iter()
+            .map(|a| (a.name.as_str(), a.role))
+            .collect(),
+        channels: graph
+            .channels
+            .iter()
+            .map(|c| (c.from, &c.token, c.history()))
+            .collect(),
     };
     // Postcard refuses only sequences of unknown length.
     xxh3_64(&postcard::to_stdvec(&shape).expect("every sequence has a length"))
@@ -90,11 +105,20 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<State, StateError> {
     let found = bytes.len() as u64;
     let (head, body) = bytes
         .split_at_checked(HEADER_BYTES)
-        .ok_or(StateError::Length { expected: HEADER_BYTES as u64, found })?;
-    let word =
-        |at: usize| head[at..at + 8].iter().rev().fold(0u64, |n, &b| (n << 8) | u64::from(b));
+        .ok_or(StateError::Length {
+            expected: HEADER_BYTES as u64,
+            found,
+        })?;
+    let word = |at: usize| {
+        head[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0u64, |n, &b| (n << 8) | u64::from(b))
+    };
     if !head.starts_with(&MAGIC) {
-        return Err(StateError::Magic { found: [head[0], head[1], head[2], head[3]] });
+        return Err(StateError::Magic {
+            found: [head[0], head[1], head[2], head[3]],
+        });
     }
     let version = (word(0) >> 32) as u32;
     if version != VERSION {
@@ -109,7 +133,10 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<State, StateError> {
     }
     let (checksum, expected) = (sum(&head[..24], body), word(24));
     if checksum != expected {
-        return Err(StateError::Checksum { found: checksum, expected });
+        return Err(StateError::Checksum {
+            found: checksum,
+            expected,
+        });
     }
     let (found, expected) = (word(8), fingerprint(graph));
     if found != expected {
@@ -117,20 +144,30 @@ pub fn decode(bytes: &[u8], graph: &Graph) -> Result<State, StateError> {
     }
     match postcard::take_from_bytes::<State>(body) {
         Ok((state, [])) => fits(state, graph),
-        Ok((_, rest)) => {
-            Err(StateError::Content { message: format!("{} bytes after the data", rest.len()) })
-        }
-        Err(error) => Err(StateError::Content { message: error.to_string() }),
+        Ok((_, rest)) => Err(StateError::Content {
+            message: format!("{} bytes after the data", rest.len()),
+        }),
+        Err(error) => Err(StateError::Content {
+            message: error.to_string(),
+        }),
     }
 }
 
 /// Whether the state has exactly the tokens that lie on the graph's channels, and counts exactly its sources.
 fn fits(state: State, graph: &Graph) -> Result<State, StateError> {
     for channel in 0..state.channels.len().max(graph.channels.len()) {
-        let expected = graph.channels.raw.get(channel).map_or(0, |c| c.initial.len() as u64);
+        let expected = graph
+            .channels
+            .raw
+            .get(channel)
+            .map_or(0, |c| c.initial.len() as u64);
         let found = state.channels.raw.get(channel).map(|c| c.len() as u64);
         if found != Some(expected) || channel >= graph.channels.len() {
-            return Err(StateError::Tokens { channel, found: found.unwrap_or(0), expected });
+            return Err(StateError::Tokens {
+                channel,
+                found: found.unwrap_or(0),
+                expected,
+            });
         }
     }
     let found: Vec<ActorId> = state.consumed.iter().map(|&(actor, _)| actor).collect();
@@ -179,11 +216,19 @@ mod tests {
         let mut delayed = graph.clone();
         delayed.channels[ChannelId(0)].readers[0].delay = 3;
         for other in [renamed, retyped, delayed] {
-            assert!(matches!(decode(&bytes, &other), Err(StateError::Graph { .. })));
+            assert!(matches!(
+                decode(&bytes, &other),
+                Err(StateError::Graph { .. })
+            ));
         }
         let mut tuned = graph.clone();
-        tuned.actors[ActorId(1)].params.insert("gain".into(), crate::Value::Int(2));
-        assert!(decode(&bytes, &tuned).is_ok(), "parameters are no part of a state");
+        tuned.actors[ActorId(1)]
+            .params
+            .insert("gain".into(), crate::Value::Int(2));
+        assert!(
+            decode(&bytes, &tuned).is_ok(),
+            "parameters are no part of a state"
+        );
     }
 
     #[test]
@@ -191,7 +236,11 @@ mod tests {
         let graph = programs::window().graph;
         let mut short = State::initial(&graph);
         short.channels[ChannelId(0)].pop();
-        let expected = StateError::Tokens { channel: 0, found: 7, expected: 8 };
+        let expected = StateError::Tokens {
+            channel: 0,
+            found: 7,
+            expected: 8,
+        };
         assert_eq!(decode(&encode(&short, &graph), &graph), Err(expected));
         let mut more = State::initial(&graph);
         more.channels.push(vec![]);

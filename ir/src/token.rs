@@ -107,17 +107,25 @@ pub struct TokenType {
 impl TokenType {
     /// A scalar token.
     pub const fn scalar(dtype: DType) -> Self {
-        Self { dtype, shape: Vec::new() }
+        Self {
+            dtype,
+            shape: Vec::new(),
+        }
     }
 
     /// A token of that dtype and shape.
     pub fn new(dtype: DType, shape: impl Into<Vec<u32>>) -> Self {
-        Self { dtype, shape: shape.into() }
+        Self {
+            dtype,
+            shape: shape.into(),
+        }
     }
 
     /// Elements in one token. Saturates, so that absurd shapes exceed every limit instead of wrapping.
     pub fn elements(&self) -> u64 {
-        self.shape.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)))
+        self.shape
+            .iter()
+            .fold(1u64, |n, &d| n.saturating_mul(u64::from(d)))
     }
 
     /// Bytes of one token. Saturates like [`Self::elements`].

@@ -99,7 +99,9 @@ impl Edges {
                     reader: reader.to.actor,
                     produced: graph.actors[ch.from.actor].outputs[ch.from.port as usize].rate,
                     consumed: port.rate,
-                    free: reader.delay.saturating_sub(port.window.saturating_sub(port.rate)),
+                    free: reader
+                        .delay
+                        .saturating_sub(port.window.saturating_sub(port.rate)),
                     state,
                 });
             }
@@ -137,7 +139,10 @@ pub(crate) fn repetition_over(
     let mut fraction: TiVec<ActorId, Option<(u128, u128)>> =
         graph.actors.iter().map(|_| None).collect();
     let mut q: TiVec<ActorId, u64> = graph.actors.iter().map(|_| 0).collect();
-    let too_many = |actor| AnalysisError::Overflow { actor, limit: limits::MAX_FIRINGS };
+    let too_many = |actor| AnalysisError::Overflow {
+        actor,
+        limit: limits::MAX_FIRINGS,
+    };
     for root in graph.actors.keys() {
         if fraction[root].is_some() {
             continue;
@@ -148,7 +153,9 @@ pub(crate) fn repetition_over(
         while next < component.len() {
             let actor = component[next];
             next += 1;
-            let Some((num, den)) = fraction[actor] else { continue };
+            let Some((num, den)) = fraction[actor] else {
+                continue;
+            };
             for &e in edges.out_of[actor].iter().chain(&edges.into[actor]) {
                 let edge = edges.all[e as usize];
                 let (other, mul, div) = if edge.writer == actor {
@@ -156,8 +163,13 @@ pub(crate) fn repetition_over(
                 } else {
                     (edge.writer, edge.consumed, edge.produced)
                 };
-                let (n, d) = (num.checked_mul(u128::from(mul)), den.checked_mul(u128::from(div)));
-                let (Some(n), Some(d)) = (n, d) else { return Err(too_many(other)) };
+                let (n, d) = (
+                    num.checked_mul(u128::from(mul)),
+                    den.checked_mul(u128::from(div)),
+                );
+                let (Some(n), Some(d)) = (n, d) else {
+                    return Err(too_many(other));
+                };
                 let g = gcd(n, d).max(1);
                 let value = (n / g, d / g);
                 // Fractions this far apart cannot become whole numbers within the limit of firings.
@@ -186,21 +198,30 @@ fn scale(
     q: &mut TiVec<ActorId, u64>,
 ) -> Result<(), AnalysisError> {
     let (mut lcm, mut divisor) = (1u128, 0u128);
-    let over = |actor| AnalysisError::Overflow { actor, limit: limits::MAX_FIRINGS };
+    let over = |actor| AnalysisError::Overflow {
+        actor,
+        limit: limits::MAX_FIRINGS,
+    };
     for &actor in component {
-        let Some((_, den)) = fraction[actor] else { continue };
+        let Some((_, den)) = fraction[actor] else {
+            continue;
+        };
         lcm = (lcm / gcd(lcm, den))
             .checked_mul(den)
             .filter(|&l| l < 1 << 100)
             .ok_or_else(|| over(actor))?;
     }
     for &actor in component {
-        let Some((num, den)) = fraction[actor] else { continue };
+        let Some((num, den)) = fraction[actor] else {
+            continue;
+        };
         let firings = num.checked_mul(lcm / den).ok_or_else(|| over(actor))?;
         divisor = gcd(divisor, firings);
     }
     for &actor in component {
-        let Some((num, den)) = fraction[actor] else { continue };
+        let Some((num, den)) = fraction[actor] else {
+            continue;
+        };
         let firings = num * (lcm / den) / divisor.max(1);
         q[actor] = u64::try_from(firings)
             .ok()
@@ -302,9 +323,14 @@ impl<'a> TokenRun<'a> {
     pub(crate) fn run(&mut self, mut call: impl FnMut(ActorId, u64) -> bool) -> bool {
         while let Some(actor) = self.queue.pop_front() {
             self.queued[actor] = false;
-            let allowed =
-                self.edges.into[actor].iter().map(|&e| self.allowed(e)).min().unwrap_or(u64::MAX);
-            let count = allowed.saturating_sub(self.fired[actor]).min(self.left[actor]);
+            let allowed = self.edges.into[actor]
+                .iter()
+                .map(|&e| self.allowed(e))
+                .min()
+                .unwrap_or(u64::MAX);
+            let count = allowed
+                .saturating_sub(self.fired[actor])
+                .min(self.left[actor]);
             if count == 0 {
                 continue;
             }
@@ -322,12 +348,18 @@ impl<'a> TokenRun<'a> {
     }
 
     fn stuck(&self) -> Option<ActorId> {
-        self.left.iter_enumerated().find(|(_, left)| **left > 0).map(|(a, _)| a)
+        self.left
+            .iter_enumerated()
+            .find(|(_, left)| **left > 0)
+            .map(|(a, _)| a)
     }
 
     /// An edge that keeps a stuck actor from its next firing.
     fn blocking(&self, actor: ActorId) -> Option<u32> {
-        self.edges.into[actor].iter().copied().find(|&e| self.allowed(e) <= self.fired[actor])
+        self.edges.into[actor]
+            .iter()
+            .copied()
+            .find(|&e| self.allowed(e) <= self.fired[actor])
     }
 
     /// Tokens that the edge's reader lacks for its next firing.
@@ -346,7 +378,9 @@ impl<'a> TokenRun<'a> {
         let (mut path, mut at) = (Vec::new(), actor);
         while position[at].is_none() {
             position[at] = Some(path.len());
-            let Some(edge) = self.blocking(at) else { return Vec::new() };
+            let Some(edge) = self.blocking(at) else {
+                return Vec::new();
+            };
             path.push(edge);
             at = self.edges.all[edge as usize].writer;
         }
@@ -379,7 +413,9 @@ pub(crate) fn check_deadlock_over(
     if !run.run(&mut counted) {
         return Err(AnalysisError::TooLong { limit: MAX_CALLS });
     }
-    let Some(first) = run.stuck() else { return Ok(()) };
+    let Some(first) = run.stuck() else {
+        return Ok(());
+    };
     let cycle = run.cycle(first);
     let Some(&on) = cycle.iter().min_by_key(|&&e| (run.lacking(e), e)) else {
         return Err(AnalysisError::TooLong { limit: MAX_CALLS });
@@ -394,8 +430,14 @@ pub(crate) fn check_deadlock_over(
         }
     }
     Err(AnalysisError::Deadlock {
-        actors: cycle.iter().map(|&e| edges.all[e as usize].writer).collect(),
-        channels: cycle.iter().map(|&e| edges.all[e as usize].channel).collect(),
+        actors: cycle
+            .iter()
+            .map(|&e| edges.all[e as usize].writer)
+            .collect(),
+        channels: cycle
+            .iter()
+            .map(|&e| edges.all[e as usize].channel)
+            .collect(),
         on: edges.all[on as usize].channel,
         missing: run.extra[on as usize],
     })
@@ -416,30 +458,54 @@ mod tests {
         check(1, &[], &[1]);
         check(2, &[(0, 2, 1, 3, 0)], &[3, 2]);
         // The classic CD to DAT chain, 44.1 to 48 kHz.
-        let cd2dat =
-            [(0, 1, 1, 1, 0), (1, 2, 2, 3, 0), (2, 2, 3, 7, 0), (3, 8, 4, 7, 0), (4, 5, 5, 1, 0)];
+        let cd2dat = [
+            (0, 1, 1, 1, 0),
+            (1, 2, 2, 3, 0),
+            (2, 2, 3, 7, 0),
+            (3, 8, 4, 7, 0),
+            (4, 5, 5, 1, 0),
+        ];
         check(6, &cd2dat, &[147, 147, 98, 28, 32, 160]);
         // Two components keep their own smallest solution.
         check(4, &[(0, 4, 1, 2, 0), (2, 1, 3, 5, 0)], &[1, 2, 5, 1]);
-        check(3, &[(0, 1, 1, 2, 0), (1, 2, 2, 1, 0), (2, 1, 0, 1, 2)], &[2, 1, 2]);
+        check(
+            3,
+            &[(0, 1, 1, 2, 0), (1, 2, 2, 1, 0), (2, 1, 0, 1, 2)],
+            &[2, 1, 2],
+        );
     }
 
     #[test]
     fn inconsistent_rates_name_channel_and_firings() {
-        let error = repetition(&graph(3, &[(0, 1, 1, 1, 0), (1, 1, 2, 1, 0), (0, 2, 2, 1, 0)]));
-        let Err(AnalysisError::Inconsistent { channel, writer_firings, reader_firings, .. }) =
-            error
+        let error = repetition(&graph(
+            3,
+            &[(0, 1, 1, 1, 0), (1, 1, 2, 1, 0), (0, 2, 2, 1, 0)],
+        ));
+        let Err(AnalysisError::Inconsistent {
+            channel,
+            writer_firings,
+            reader_firings,
+            ..
+        }) = error
         else {
             panic!("{error:?}")
         };
         // The breadth-first search meets ch2 before ch1 from actor 0.
-        assert_eq!((channel, writer_firings, reader_firings), (ChannelId(1), 1, 2));
+        assert_eq!(
+            (channel, writer_firings, reader_firings),
+            (ChannelId(1), 1, 2)
+        );
     }
 
     #[test]
     fn counts_that_overflow_are_refused() {
-        let chain: Vec<Link5> = (0..40).map(|i| (i, 1 << 20, i + 1, (1 << 20) - 1, 0)).collect();
-        assert!(matches!(repetition(&graph(41, &chain)), Err(AnalysisError::Overflow { .. })));
+        let chain: Vec<Link5> = (0..40)
+            .map(|i| (i, 1 << 20, i + 1, (1 << 20) - 1, 0))
+            .collect();
+        assert!(matches!(
+            repetition(&graph(41, &chain)),
+            Err(AnalysisError::Overflow { .. })
+        ));
     }
 
     #[test]
@@ -449,7 +515,12 @@ mod tests {
             let q = repetition(&g).unwrap_or_else(|e| panic!("{channels:?}: {e}"));
             let found = match check_deadlock(&g, &q) {
                 Ok(()) => None,
-                Err(AnalysisError::Deadlock { actors, channels, on, missing }) => {
+                Err(AnalysisError::Deadlock {
+                    actors,
+                    channels,
+                    on,
+                    missing,
+                }) => {
                     assert_eq!(actors.len(), channels.len());
                     Some((actors.len(), on.0, missing))
                 }
@@ -466,7 +537,12 @@ mod tests {
         // A chain in front of the cycle is not part of it.
         check(
             4,
-            &[(3, 1, 0, 1, 0), (0, 1, 1, 1, 0), (1, 1, 2, 1, 0), (2, 1, 0, 1, 0)],
+            &[
+                (3, 1, 0, 1, 0),
+                (0, 1, 1, 1, 0),
+                (1, 1, 2, 1, 0),
+                (2, 1, 0, 1, 0),
+            ],
             Some((3, 1, 1)),
         );
     }
@@ -481,7 +557,14 @@ mod tests {
         };
         let with = |n: u64| {
             let delays = [0, 1, 2].map(|c| if on.0 == c { n } else { 0 });
-            graph(3, &[(0, 3, 1, 5, delays[0]), (1, 2, 2, 3, delays[1]), (2, 5, 0, 2, delays[2])])
+            graph(
+                3,
+                &[
+                    (0, 3, 1, 5, delays[0]),
+                    (1, 2, 2, 3, delays[1]),
+                    (2, 5, 0, 2, delays[2]),
+                ],
+            )
         };
         assert_eq!(check_deadlock(&with(missing), &q), Ok(()));
         assert!(check_deadlock(&with(missing - 1), &q).is_err());

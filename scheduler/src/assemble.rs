@@ -93,7 +93,10 @@ fn stages(problem: &Problem<'_>, placement: &[DeviceId], pipelined: bool) -> Vec
     let mut incoming: Vec<Vec<(usize, u32)>> = vec![Vec::new(); components];
     let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); components];
     for edge in &problem.edges.all {
-        let (from, to) = (problem.cluster_of(edge.writer), problem.cluster_of(edge.reader));
+        let (from, to) = (
+            problem.cluster_of(edge.writer),
+            problem.cluster_of(edge.reader),
+        );
         let (a, b) = (problem.component_of[from], problem.component_of[to]);
         if a != b {
             incoming[b].push((a, u32::from(pipelined && placement[from] != placement[to])));
@@ -104,7 +107,11 @@ fn stages(problem: &Problem<'_>, placement: &[DeviceId], pipelined: bool) -> Vec
     let mut ready: Vec<usize> = (0..components).filter(|&c| waiting[c] == 0).collect();
     let mut stage = vec![0u32; components];
     while let Some(c) = ready.pop() {
-        stage[c] = incoming[c].iter().map(|&(from, step)| stage[from] + step).max().unwrap_or(0);
+        stage[c] = incoming[c]
+            .iter()
+            .map(|&(from, step)| stage[from] + step)
+            .max()
+            .unwrap_or(0);
         for &next in &outgoing[c] {
             waiting[next] -= 1;
             if waiting[next] == 0 {
@@ -135,7 +142,11 @@ impl Assembly<'_, '_> {
                 let entry = self
                     .readers
                     .entry((channel, self.device(reader.to.actor)))
-                    .or_insert(Readers { head: 0, min_stage: stage, max_stage: stage });
+                    .or_insert(Readers {
+                        head: 0,
+                        min_stage: stage,
+                        max_stage: stage,
+                    });
                 entry.head = entry.head.max(reader.delay);
                 entry.min_stage = entry.min_stage.min(stage);
                 entry.max_stage = entry.max_stage.max(stage);
@@ -171,7 +182,11 @@ impl Assembly<'_, '_> {
                 .collect();
             for (device, readers) in remote {
                 if self.problem.machine.link(home, device).is_none() {
-                    return Err(ScheduleError::NoLink { channel, from: home, to: device });
+                    return Err(ScheduleError::NoLink {
+                        channel,
+                        from: home,
+                        to: device,
+                    });
                 }
                 // One place more than the lag, so that the sender runs ahead of a receiver that is a little late.
                 let blocks = readers.max_stage - stage + 2;
@@ -183,8 +198,12 @@ impl Assembly<'_, '_> {
                     readers.head,
                     tokens,
                 )?;
-                let ring =
-                    self.rings.push_and_get_key(Ring { channel, from: home, to: device, buffer });
+                let ring = self.rings.push_and_get_key(Ring {
+                    channel,
+                    from: home,
+                    to: device,
+                    buffer,
+                });
                 self.sent_ns.push(0);
                 self.rings_of[channel].push(ring);
                 self.ring_into.insert((channel, device), ring);
@@ -202,7 +221,10 @@ impl Assembly<'_, '_> {
         head_tokens: u64,
         block_tokens: u64,
     ) -> Result<BufferId, ScheduleError> {
-        let too_big = ScheduleError::TooBig { channel, block: self.problem.block };
+        let too_big = ScheduleError::TooBig {
+            channel,
+            block: self.problem.block,
+        };
         if blocks > limits::MAX_BLOCKS {
             return Err(too_big);
         }
@@ -241,22 +263,49 @@ impl Assembly<'_, '_> {
         let start_ns = draft.now_ns.max(at_ns);
         draft.now_ns = start_ns.saturating_add(duration_ns);
         draft.busy_ns = draft.busy_ns.saturating_add(duration_ns);
-        draft.entries.push(Entry::Slot(Slot { stage, start_ns, duration_ns, action }));
+        draft.entries.push(Entry::Slot(Slot {
+            stage,
+            start_ns,
+            duration_ns,
+            action,
+        }));
         draft.now_ns
     }
 
     fn receive(&mut self, ring: RingId) {
-        let Ring { channel, to, buffer, .. } = self.rings[ring];
+        let Ring {
+            channel,
+            to,
+            buffer,
+            ..
+        } = self.rings[ring];
         if self.draft(to).received.insert(ring, ()).is_some() {
             return;
         }
         let stage = self.readers[&(channel, to)].min_stage;
         let count = self.buffers[buffer].block_tokens;
         let same_stage = stage == self.stage(self.problem.graph.channels[channel].from.actor);
-        let latency =
-            self.problem.machine.link(self.rings[ring].from, to).map_or(0, |l| l.latency_ns);
-        let ready = if same_stage { self.sent_ns[ring].saturating_add(latency) } else { 0 };
-        self.push(to, stage, ready, RECV_PS / 1000, Action::Recv { ring, first: 0, count });
+        let latency = self
+            .problem
+            .machine
+            .link(self.rings[ring].from, to)
+            .map_or(0, |l| l.latency_ns);
+        let ready = if same_stage {
+            self.sent_ns[ring].saturating_add(latency)
+        } else {
+            0
+        };
+        self.push(
+            to,
+            stage,
+            ready,
+            RECV_PS / 1000,
+            Action::Recv {
+                ring,
+                first: 0,
+                count,
+            },
+        );
     }
 
     /// Receives what the cluster is the first on its device to need of this block. What only the next block needs
@@ -295,12 +344,23 @@ impl Assembly<'_, '_> {
         for &actor in &problem.clusters.all[cluster].members {
             for channel in problem.ports.outputs[actor].iter().flatten() {
                 for ring in self.rings_of[*channel].clone() {
-                    let Ring { from, to, buffer, .. } = self.rings[ring];
+                    let Ring {
+                        from, to, buffer, ..
+                    } = self.rings[ring];
                     let count = self.buffers[buffer].block_tokens;
                     let duration =
                         (problem.send_ps(*channel, from, to).max(SEND_PS)).div_ceil(1000);
-                    self.sent_ns[ring] =
-                        self.push(from, stage, 0, duration, Action::Send { ring, first: 0, count });
+                    self.sent_ns[ring] = self.push(
+                        from,
+                        stage,
+                        0,
+                        duration,
+                        Action::Send {
+                            ring,
+                            first: 0,
+                            count,
+                        },
+                    );
                 }
             }
         }
@@ -312,7 +372,12 @@ impl Assembly<'_, '_> {
             self.receive(ring);
         }
         for buffer in self.buffers.keys() {
-            let Buffer { channel, device, head_tokens, .. } = self.buffers[buffer];
+            let Buffer {
+                channel,
+                device,
+                head_tokens,
+                ..
+            } = self.buffers[buffer];
             let token_bytes = self.problem.graph.channels[channel].token.bytes();
             if head_tokens > 0 && !self.problem.graph.is_state(channel) {
                 let stage = self.readers[&(channel, device)].min_stage;
@@ -334,8 +399,9 @@ impl Assembly<'_, '_> {
         let problem = self.problem;
         let drafts = std::mem::take(&mut self.drafts);
         let period_ns = drafts.values().map(|d| d.now_ns).max().unwrap_or(0).max(1);
-        let busiest =
-            drafts.iter().max_by_key(|(device, d)| (d.busy_ns, std::cmp::Reverse(**device)));
+        let busiest = drafts
+            .iter()
+            .max_by_key(|(device, d)| (d.busy_ns, std::cmp::Reverse(**device)));
         let bound_by = busiest.map_or_else(String::new, |(device, d)| {
             let name = &problem.machine.devices[*device].name;
             if d.busy_ns + d.busy_ns / 20 >= period_ns {
@@ -350,10 +416,16 @@ impl Assembly<'_, '_> {
         for (device, draft) in drafts {
             for (stage, end) in draft.entries.iter().map(stage_and_end) {
                 stages = stages.max(stage + 1);
-                latency_ns =
-                    latency_ns.max(period_ns.saturating_mul(u64::from(stage)).saturating_add(end));
+                latency_ns = latency_ns.max(
+                    period_ns
+                        .saturating_mul(u64::from(stage))
+                        .saturating_add(end),
+                );
             }
-            let lane = Lane { kind: LaneKind::Compute, entries: draft.entries };
+            let lane = Lane {
+                kind: LaneKind::Compute,
+                entries: draft.entries,
+            };
             calendars.push(Calendar {
                 device,
                 arena_bytes: 0,
@@ -370,7 +442,12 @@ impl Assembly<'_, '_> {
             latency_ns,
             bound_by,
             stages,
-            placement: problem.graph.actors.keys().map(|a| self.device(a)).collect(),
+            placement: problem
+                .graph
+                .actors
+                .keys()
+                .map(|a| self.device(a))
+                .collect(),
             calendars,
             buffers: self.buffers,
             rings: self.rings,
@@ -382,8 +459,17 @@ impl Assembly<'_, '_> {
 
     fn scratch_bytes(&self, device: DeviceId) -> u64 {
         let costs = &self.problem.costs.table;
-        let on_device = self.problem.graph.actors.keys().filter(|&a| self.device(a) == device);
-        on_device.filter_map(|a| costs[a][device]).map(|c| c.scratch_bytes).max().unwrap_or(0)
+        let on_device = self
+            .problem
+            .graph
+            .actors
+            .keys()
+            .filter(|&a| self.device(a) == device);
+        on_device
+            .filter_map(|a| costs[a][device])
+            .map(|c| c.scratch_bytes)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -405,7 +491,11 @@ fn lower(
                 stage,
                 start_ns: *now,
                 duration_ns,
-                action: Action::Fire { actor: *actor, first: *first, count: *count },
+                action: Action::Fire {
+                    actor: *actor,
+                    first: *first,
+                    count: *count,
+                },
             };
             *first += count;
             *now = now.saturating_add(duration_ns);
@@ -414,15 +504,20 @@ fn lower(
         Call::Repeat { count, body } => {
             let start = *now;
             let before = fired.clone();
-            let entries =
-                body.iter().map(|c| lower(problem, device, stage, c, fired, now)).collect();
+            let entries = body
+                .iter()
+                .map(|c| lower(problem, device, stage, c, fired, now))
+                .collect();
             // One run of the body advanced the counters once; the loop does so `count` times.
             for (actor, n) in fired.iter_mut() {
                 let once = *n - before.get(actor).copied().unwrap_or(0);
                 *n += once * (count - 1);
             }
             *now = start.saturating_add((*now - start).saturating_mul(*count));
-            Entry::Loop { count: *count, body: entries }
+            Entry::Loop {
+                count: *count,
+                body: entries,
+            }
         }
     }
 }
@@ -434,7 +529,10 @@ fn stage_and_end(entry: &Entry) -> (u32, u64) {
         Entry::Loop { count, body } => {
             let start = body.first().map_or(0, start_of);
             let (stage, end) = body.last().map_or((0, 0), stage_and_end);
-            (stage, start.saturating_add((end - start).saturating_mul(*count)))
+            (
+                stage,
+                start.saturating_add((end - start).saturating_mul(*count)),
+            )
         }
     }
 }

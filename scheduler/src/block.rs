@@ -52,7 +52,10 @@ pub(crate) fn best_plan(
             Err(error) => refusal = error,
         }
     }
-    if matches!(refusal, ScheduleError::Buffers { .. } | ScheduleError::Memory { .. }) {
+    if matches!(
+        refusal,
+        ScheduleError::Buffers { .. } | ScheduleError::Memory { .. }
+    ) {
         return smallest_plan(input, control).and_then(|found| within_bounds(found, options));
     }
     Err(refusal)
@@ -64,8 +67,14 @@ fn smallest_plan(input: &Input<'_>, control: &mut Control<'_>) -> Result<Found, 
     let allowed = allowed_devices(machine, options.devices.as_deref());
     let mut best: Result<Found, ScheduleError> = Err(ScheduleError::NoDevices);
     let mut consider = |devices: Vec<DeviceId>, control: &mut Control<'_>| {
-        let options = Options { devices: Some(devices), ..options.clone() };
-        let input = Input { given: (graph, machine, costs, &options), derived: input.derived };
+        let options = Options {
+            devices: Some(devices),
+            ..options.clone()
+        };
+        let input = Input {
+            given: (graph, machine, costs, &options),
+            derived: input.derived,
+        };
         let found = plan_of(&input, 1, false, "main", control)
             .and_then(|found| within_latency(found, &options));
         let better = match (&found, &best) {
@@ -93,7 +102,9 @@ fn bytes(plan: &Plan) -> u64 {
 /// Tokens that the buffers of a plan hold at most.
 fn tokens(plan: &Plan) -> u64 {
     let places = |b: &zbmd_ir::Buffer| {
-        b.head_tokens.saturating_add(b.block_tokens).saturating_mul(b.blocks.into())
+        b.head_tokens
+            .saturating_add(b.block_tokens)
+            .saturating_mul(b.blocks.into())
     };
     plan.buffers.iter().map(places).fold(0, u64::saturating_add)
 }
@@ -106,13 +117,22 @@ pub(crate) fn tail_plan(
 ) -> Result<Plan, ScheduleError> {
     let (graph, machine, costs, options) = input.given;
     let mut options = options.clone();
-    options.pins =
-        main.placement.iter_enumerated().map(|(actor, &device)| (actor, device)).collect();
-    let input = Input { given: (graph, machine, costs, &options), derived: input.derived };
+    options.pins = main
+        .placement
+        .iter_enumerated()
+        .map(|(actor, &device)| (actor, device))
+        .collect();
+    let input = Input {
+        given: (graph, machine, costs, &options),
+        derived: input.derived,
+    };
     let plan = match plan_of(&input, 1, true, "tail", control) {
         // With single iterations a delay may cover less of a cycle, or more: let the actors move together again.
         Err(ScheduleError::PinnedApart { .. }) => plan_of(
-            &Input { given: (graph, machine, costs, input.given.3), ..input },
+            &Input {
+                given: (graph, machine, costs, input.given.3),
+                ..input
+            },
             1,
             true,
             "tail",
@@ -141,7 +161,9 @@ fn bounded_plan(
     let options = input.given.3;
     let pipeline = options.objective.period > 0;
     let mut found = plan_of(input, block, pipeline, "main", control)?;
-    let late = options.max_latency_ns.is_some_and(|limit| found.0.latency_ns > limit);
+    let late = options
+        .max_latency_ns
+        .is_some_and(|limit| found.0.latency_ns > limit);
     if found.0.stages > 1 && late {
         found = plan_of(input, block, false, "main", control)?;
     }
@@ -149,22 +171,30 @@ fn bounded_plan(
 }
 
 fn within_bounds(found: Found, options: &Options) -> Result<Found, ScheduleError> {
-    let Mode::Within(limit, unit) = options.buffers else { return within_latency(found, options) };
+    let Mode::Within(limit, unit) = options.buffers else {
+        return within_latency(found, options);
+    };
     let needed = match unit {
         Unit::Tokens => tokens(&found.0),
         Unit::Bytes => bytes(&found.0),
     };
     if needed > limit {
-        return Err(ScheduleError::Buffers { needed, limit, unit, block: found.0.block });
+        return Err(ScheduleError::Buffers {
+            needed,
+            limit,
+            unit,
+            block: found.0.block,
+        });
     }
     within_latency(found, options)
 }
 
 fn within_latency(found: Found, options: &Options) -> Result<Found, ScheduleError> {
     match options.max_latency_ns {
-        Some(limit_ns) if found.0.latency_ns > limit_ns => {
-            Err(ScheduleError::Latency { best_ns: found.0.latency_ns, limit_ns })
-        }
+        Some(limit_ns) if found.0.latency_ns > limit_ns => Err(ScheduleError::Latency {
+            best_ns: found.0.latency_ns,
+            limit_ns,
+        }),
         _ => Ok(found),
     }
 }
@@ -182,8 +212,16 @@ fn plan_of(
         return Err(ScheduleError::NoDevices);
     }
     let load = loads(&problem, &allowed)?;
-    let objective = if pipelined { problem.options.objective } else { Objective::LATENCY };
-    let mut aim = Aim { objective, memory: false, together: false };
+    let objective = if pipelined {
+        problem.options.objective
+    } else {
+        Objective::LATENCY
+    };
+    let mut aim = Aim {
+        objective,
+        memory: false,
+        together: false,
+    };
     let mut attempt = |aim: Aim| -> Result<Found, ScheduleError> {
         let placed = place(&problem, &load, &allowed, aim, control);
         let plan = assemble(&problem, &placed.devices, pipelined, name)?;
@@ -210,7 +248,10 @@ fn plan_of(
             && other.period_ns < plan.period_ns
         {
             // The bound is that of all placements, not only of those that keep loops together.
-            let quality = quality.zip(estimate).map(|(q, e)| Estimate { bound: e.bound, ..q });
+            let quality = quality.zip(estimate).map(|(q, e)| Estimate {
+                bound: e.bound,
+                ..q
+            });
             return Ok((other, quality));
         }
     }

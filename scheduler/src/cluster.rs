@@ -93,9 +93,19 @@ impl Clusters {
             let (calls, executions) = if looped {
                 interleave(&mut run, &members, q, block, max_executions)?
             } else {
-                (vec![Call::Fire { actor: members[0], count: q[members[0]] * block }], 1)
+                (
+                    vec![Call::Fire {
+                        actor: members[0],
+                        count: q[members[0]] * block,
+                    }],
+                    1,
+                )
             };
-            all.push(Cluster { members, calls, executions });
+            all.push(Cluster {
+                members,
+                calls,
+                executions,
+            });
         }
         Some(Clusters { all, of })
     }
@@ -112,7 +122,9 @@ fn interleave(
     max_executions: u64,
 ) -> Option<(Vec<Call>, u64)> {
     let once = sequence(run, members, q, 1, max_executions)?;
-    let repeated = (once.len() as u64).checked_mul(block).filter(|&n| n <= max_executions);
+    let repeated = (once.len() as u64)
+        .checked_mul(block)
+        .filter(|&n| n <= max_executions);
     let cap = repeated.map_or(max_executions, |n| (n / 2).min(max_executions));
     if block > 1
         && let Some(whole) = sequence(run, members, q, block, cap)
@@ -122,7 +134,14 @@ fn interleave(
     }
     let executions = repeated?;
     let body = compress(&once);
-    Some((if block == 1 { body } else { vec![Call::Repeat { count: block, body }] }, executions))
+    Some((
+        if block == 1 {
+            body
+        } else {
+            vec![Call::Repeat { count: block, body }]
+        },
+        executions,
+    ))
 }
 
 fn sequence(
@@ -157,15 +176,22 @@ fn compress(calls: &[(ActorId, u64)]) -> Vec<Call> {
         let (mut best_len, mut best_count) = (1, 1);
         for len in 1..=MAX_BODY.min((calls.len() - at) / 2) {
             let body = &calls[at..at + len];
-            let count = 1 + calls[at + len..].chunks_exact(len).take_while(|c| *c == body).count();
+            let count = 1 + calls[at + len..]
+                .chunks_exact(len)
+                .take_while(|c| *c == body)
+                .count();
             if (count - 1) * len > (best_count - 1) * best_len {
                 (best_len, best_count) = (len, count);
             }
         }
-        let body =
-            calls[at..at + best_len].iter().map(|&(actor, count)| Call::Fire { actor, count });
+        let body = calls[at..at + best_len]
+            .iter()
+            .map(|&(actor, count)| Call::Fire { actor, count });
         if best_count > 1 {
-            out.push(Call::Repeat { count: best_count as u64, body: body.collect() });
+            out.push(Call::Repeat {
+                count: best_count as u64,
+                body: body.collect(),
+            });
         } else {
             out.extend(body);
         }
@@ -179,7 +205,10 @@ mod tests {
     use super::*;
 
     fn fire(actor: u32, count: u64) -> Call {
-        Call::Fire { actor: ActorId(actor), count }
+        Call::Fire {
+            actor: ActorId(actor),
+            count,
+        }
     }
 
     #[test]
@@ -192,12 +221,24 @@ mod tests {
         check(&[(0, 2), (1, 1)], vec![fire(0, 2), fire(1, 1)]);
         check(
             &[(0, 1), (1, 1), (0, 1), (1, 1), (0, 1), (1, 1), (2, 5)],
-            vec![Call::Repeat { count: 3, body: vec![fire(0, 1), fire(1, 1)] }, fire(2, 5)],
+            vec![
+                Call::Repeat {
+                    count: 3,
+                    body: vec![fire(0, 1), fire(1, 1)],
+                },
+                fire(2, 5),
+            ],
         );
         // The prologue of a loop stays in front of it.
         check(
             &[(2, 1), (0, 1), (1, 2), (0, 1), (1, 2)],
-            vec![fire(2, 1), Call::Repeat { count: 2, body: vec![fire(0, 1), fire(1, 2)] }],
+            vec![
+                fire(2, 1),
+                Call::Repeat {
+                    count: 2,
+                    body: vec![fire(0, 1), fire(1, 2)],
+                },
+            ],
         );
     }
 }

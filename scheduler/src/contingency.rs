@@ -33,8 +33,9 @@ pub enum Losses {
 pub fn kinds(machine: &Machine, costs: &Costs, options: &Options) -> TiVec<KindId, Vec<DeviceId>> {
     let alike = Alike::new(machine);
     let pinned: BTreeSet<DeviceId> = options.pins.values().copied().collect();
-    let allowed: BTreeSet<DeviceId> =
-        allowed_devices(machine, options.devices.as_deref()).into_iter().collect();
+    let allowed: BTreeSet<DeviceId> = allowed_devices(machine, options.devices.as_deref())
+        .into_iter()
+        .collect();
     let same = |a: DeviceId, b: DeviceId| {
         !pinned.contains(&a)
             && !pinned.contains(&b)
@@ -44,7 +45,10 @@ pub fn kinds(machine: &Machine, costs: &Costs, options: &Options) -> TiVec<KindI
     };
     let mut kinds: TiVec<KindId, Vec<DeviceId>> = TiVec::new();
     for device in machine.devices.keys() {
-        match kinds.iter_mut().find(|kind| kind.first().is_some_and(|&first| same(first, device))) {
+        match kinds
+            .iter_mut()
+            .find(|kind| kind.first().is_some_and(|&first| same(first, device)))
+        {
             Some(kind) => kind.push(device),
             None => kinds.push(vec![device]),
         }
@@ -94,14 +98,19 @@ pub fn losses(
 fn left(kinds: &TiVec<KindId, Vec<DeviceId>>, lost: &[Loss]) -> BTreeSet<DeviceId> {
     let mut left = BTreeSet::new();
     for (kind, devices) in kinds.iter_enumerated() {
-        let lost = lost.iter().find(|loss| loss.kind == kind).map_or(0, |loss| loss.count as usize);
+        let lost = lost
+            .iter()
+            .find(|loss| loss.kind == kind)
+            .map_or(0, |loss| loss.count as usize);
         left.extend(devices.iter().take(devices.len().saturating_sub(lost)));
     }
     left
 }
 
 fn uses_only(plan: &Plan, left: &BTreeSet<DeviceId>) -> bool {
-    plan.calendars.iter().all(|calendar| left.contains(&calendar.device))
+    plan.calendars
+        .iter()
+        .all(|calendar| left.contains(&calendar.device))
 }
 
 /// The plans for one loss: `main` and where there is one `tail`, as [`schedule`] makes them, but named for the loss, in
@@ -123,8 +132,15 @@ pub fn schedule_loss(
     }
     let allowed = allowed_devices(machine, options.devices.as_deref());
     let options = Options {
-        block: plans.first().map_or(Block::Auto, |main| Block::Fixed(main.block)),
-        devices: Some(allowed.into_iter().filter(|device| left.contains(device)).collect()),
+        block: plans
+            .first()
+            .map_or(Block::Auto, |main| Block::Fixed(main.block)),
+        devices: Some(
+            allowed
+                .into_iter()
+                .filter(|device| left.contains(device))
+                .collect(),
+        ),
         ..options.clone()
     };
     let what = zbmd_ir::text::loss(machine, kinds, lost);
@@ -155,7 +171,10 @@ impl Contingent {
         kinds: TiVec<KindId, Vec<DeviceId>>,
         made: impl IntoIterator<Item = (Vec<Loss>, Result<Vec<Plan>, ScheduleError>)>,
     ) -> Self {
-        let mut all = Contingent { plans, ..Contingent::default() };
+        let mut all = Contingent {
+            plans,
+            ..Contingent::default()
+        };
         for (lost, result) in made {
             match result {
                 Err(error) => all.impossible.push((lost, error)),
@@ -163,7 +182,9 @@ impl Contingent {
                     let ids: Vec<PlanId> = plans.into_iter().map(|plan| all.add(plan)).collect();
                     let Some(&main) = ids.first() else { continue };
                     let tail = ids.get(1).copied();
-                    all.contingencies.list.push(Contingency { lost, main, tail });
+                    all.contingencies
+                        .list
+                        .push(Contingency { lost, main, tail });
                 }
             }
         }
@@ -230,7 +251,10 @@ mod tests {
     }
 
     fn options() -> Options {
-        Options { block: Block::Fixed(100), ..Options::default() }
+        Options {
+            block: Block::Fixed(100),
+            ..Options::default()
+        }
     }
 
     fn make(
@@ -256,12 +280,24 @@ mod tests {
         let made = make(&graph, &machine, &costs, &options(), Losses::Pairs);
         assert_eq!(made.plans[0].calendars.len(), 8, "all devices have work");
         assert_eq!(sizes(&made.contingencies.kinds), [8]);
-        assert_eq!((made.contingencies.list.len(), made.impossible.len()), (2, 0));
+        assert_eq!(
+            (made.contingencies.list.len(), made.impossible.len()),
+            (2, 0)
+        );
         for (entry, lost) in made.contingencies.list.iter().zip([1usize, 2]) {
-            assert_eq!(entry.lost, [Loss { kind: KindId(0), count: lost as u32 }]);
+            assert_eq!(
+                entry.lost,
+                [Loss {
+                    kind: KindId(0),
+                    count: lost as u32
+                }]
+            );
             for id in [Some(entry.main), entry.tail].into_iter().flatten() {
                 let plan = &made.plans[usize::from(id)];
-                assert!(plan.calendars.iter().all(|c| c.device.index() < 8 - lost), "{lost} lost");
+                assert!(
+                    plan.calendars.iter().all(|c| c.device.index() < 8 - lost),
+                    "{lost} lost"
+                );
             }
             let main = &made.plans[usize::from(entry.main)];
             assert_eq!(main.block, made.plans[0].block);
@@ -303,12 +339,25 @@ mod tests {
         };
         assert_eq!(lost(&single), [vec![(0, 1)], vec![(1, 1)]]);
         let pairs = make(&graph, &machine, &costs, &options(), Losses::Pairs);
-        let expected =
-            [vec![(0, 1)], vec![(1, 1)], vec![(0, 2)], vec![(0, 1), (1, 1)], vec![(1, 2)]];
+        let expected = [
+            vec![(0, 1)],
+            vec![(1, 1)],
+            vec![(0, 2)],
+            vec![(0, 1), (1, 1)],
+            vec![(1, 2)],
+        ];
         assert_eq!(lost(&pairs), expected);
-        assert!(pairs.plans.iter().any(|p| p.name == "main without 1 like cpu:0 and 1 like cpu:1"));
         assert!(
-            make(&graph, &machine, &costs, &options(), Losses::None).contingencies.list.is_empty()
+            pairs
+                .plans
+                .iter()
+                .any(|p| p.name == "main without 1 like cpu:0 and 1 like cpu:1")
+        );
+        assert!(
+            make(&graph, &machine, &costs, &options(), Losses::None)
+                .contingencies
+                .list
+                .is_empty()
         );
     }
 
@@ -316,14 +365,29 @@ mod tests {
     fn what_costs_differently_or_is_pinned_is_not_alike() {
         let (graph, machine) = (chain(4), machine(4));
         let mut dear = costs(&graph, &machine, 1_000_000);
-        let Some(cost) = &mut dear.table[ActorId(2)][DeviceId(3)] else { panic!("a cost") };
+        let Some(cost) = &mut dear.table[ActorId(2)][DeviceId(3)] else {
+            panic!("a cost")
+        };
         cost.firing_ps += 1;
         assert_eq!(sizes(&kinds(&machine, &dear, &options())), [3, 1]);
         let even = costs(&graph, &machine, 1_000_000);
         let pins = BTreeMap::from([(ActorId(0), DeviceId(1))]);
-        assert_eq!(sizes(&kinds(&machine, &even, &Options { pins, ..options() })), [3, 1]);
+        assert_eq!(
+            sizes(&kinds(&machine, &even, &Options { pins, ..options() })),
+            [3, 1]
+        );
         let devices = Some(vec![DeviceId(0), DeviceId(2)]);
-        assert_eq!(sizes(&kinds(&machine, &even, &Options { devices, ..options() })), [2, 2]);
+        assert_eq!(
+            sizes(&kinds(
+                &machine,
+                &even,
+                &Options {
+                    devices,
+                    ..options()
+                }
+            )),
+            [2, 2]
+        );
     }
 
     #[test]
@@ -331,8 +395,17 @@ mod tests {
         let graph = chain(4);
         // One device: nothing is left.
         let one = machine(1);
-        let made = make(&graph, &one, &costs(&graph, &one, 1000), &options(), Losses::Pairs);
-        let lost = vec![Loss { kind: KindId(0), count: 1 }];
+        let made = make(
+            &graph,
+            &one,
+            &costs(&graph, &one, 1000),
+            &options(),
+            Losses::Pairs,
+        );
+        let lost = vec![Loss {
+            kind: KindId(0),
+            count: 1,
+        }];
         assert_eq!(made.impossible, [(lost, ScheduleError::NoDevices)]);
         assert_eq!(made.contingencies, Contingencies::default());
         // Only device 0 has a kernel for actor 1.
@@ -343,19 +416,51 @@ mod tests {
         let actor = ActorId(1);
         assert_eq!(made.impossible.len(), 1);
         assert_eq!(made.impossible[0].1, ScheduleError::NoDevice { actor });
-        assert_eq!(made.contingencies.list[0].lost, [Loss { kind: KindId(1), count: 1 }]);
+        assert_eq!(
+            made.contingencies.list[0].lost,
+            [Loss {
+                kind: KindId(1),
+                count: 1
+            }]
+        );
         // Half of the histories fit a device, all do not.
         let links: Vec<_> = (1..8).map(|i| (i - 1, 1, i, 1, 100)).collect();
         let (long, mut small) = (crate::testing::graph(8, &links), machine(2));
         let even = costs(&long, &small, 1_000_000);
-        small.devices.iter_mut().for_each(|d| d.memory_bytes = 10_500);
+        small
+            .devices
+            .iter_mut()
+            .for_each(|d| d.memory_bytes = 10_500);
         let made = make(&long, &small, &even, &options(), Losses::Single);
-        let Some((_, error)) = made.impossible.first() else { panic!("{:?}", made.contingencies) };
-        assert!(matches!(error, ScheduleError::Memory { limit_bytes: 10_500, .. }), "{error}");
+        let Some((_, error)) = made.impossible.first() else {
+            panic!("{:?}", made.contingencies)
+        };
+        assert!(
+            matches!(
+                error,
+                ScheduleError::Memory {
+                    limit_bytes: 10_500,
+                    ..
+                }
+            ),
+            "{error}"
+        );
         // A pin to what is lost.
-        let pinned = Options { pins: BTreeMap::from([(ActorId(0), DeviceId(0))]), ..options() };
-        let made = make(&graph, &two, &costs(&graph, &two, 1_000_000), &pinned, Losses::Single);
-        assert!(matches!(made.impossible[..], [(_, ScheduleError::PinImpossible { .. })]));
+        let pinned = Options {
+            pins: BTreeMap::from([(ActorId(0), DeviceId(0))]),
+            ..options()
+        };
+        let made = make(
+            &graph,
+            &two,
+            &costs(&graph, &two, 1_000_000),
+            &pinned,
+            Losses::Single,
+        );
+        assert!(matches!(
+            made.impossible[..],
+            [(_, ScheduleError::PinImpossible { .. })]
+        ));
         assert_eq!(made.contingencies.list.len(), 1);
     }
 
@@ -393,6 +498,12 @@ mod tests {
         let kinds: TiVec<KindId, Vec<DeviceId>> = (0..64).map(|d| vec![DeviceId(d)]).collect();
         assert_eq!(losses(&kinds, Losses::Single).map(|l| l.len()), Ok(64));
         let refused = losses(&kinds, Losses::Pairs);
-        assert_eq!(refused, Err(ScheduleError::TooManyContingencies { count: 2080, limit: 2047 }));
+        assert_eq!(
+            refused,
+            Err(ScheduleError::TooManyContingencies {
+                count: 2080,
+                limit: 2047
+            })
+        );
     }
 }

@@ -64,7 +64,11 @@ pub(crate) fn find(
     let pairs = pairs(problem, plan, at, touches);
     let life = |(id, touch): (BufferId, &Option<Touch>)| {
         let touch = touch.filter(|&t| is_transient(&plan.buffers[id], t))?;
-        Some(Life { first: touch.first, last: touch.last, bytes: plan.buffers[id].size_bytes() })
+        Some(Life {
+            first: touch.first,
+            last: touch.last,
+            bytes: plan.buffers[id].size_bytes(),
+        })
     };
     let mut blocks = Blocks::new(touches.iter_enumerated().map(life).collect());
     let (mut under, mut over) = (BTreeSet::new(), BTreeSet::new());
@@ -77,7 +81,11 @@ pub(crate) fn find(
     }
     let whole = blocks.tied();
     let peaks = tie_parts(plan, &pairs, &mut blocks);
-    let tied = if peaks.is_empty() { whole.clone() } else { blocks.tied() };
+    let tied = if peaks.is_empty() {
+        whole.clone()
+    } else {
+        blocks.tied()
+    };
     Ties { tied, whole, peaks }
 }
 
@@ -131,7 +139,10 @@ fn pairs(
         let written = problem.ports.outputs[id][ports.output as usize]?;
         let below = *at.get(&(read, device))?;
         let above = *at.get(&(written, device))?;
-        let (x, y) = (&actor.inputs[ports.input as usize], &actor.outputs[ports.output as usize]);
+        let (x, y) = (
+            &actor.inputs[ports.input as usize],
+            &actor.outputs[ports.output as usize],
+        );
         let bytes = |rate: u64, token: &TokenType| rate.saturating_mul(token.bytes());
         let fit = bytes(x.rate, &x.token).cmp(&bytes(y.rate, &y.token));
         // Tokens of several firings lie in a row, and not where parts of each other would.
@@ -143,7 +154,13 @@ fn pairs(
             && transient(above)
             && is_last(problem, plan, &uses, (id, ports.input), read);
         let shift = if fit.is_lt() { -place } else { place };
-        fits.then_some(Pair { actor: id, below, above, shift, fit })
+        fits.then_some(Pair {
+            actor: id,
+            below,
+            above,
+            shift,
+            fit,
+        })
     };
     let actors = problem.graph.actors.iter_enumerated();
     let on_cpu = |id: &ActorId| problem.machine.devices[plan.placement[*id]].backend == "cpu";
@@ -162,7 +179,9 @@ fn is_last(
     channel: ChannelId,
 ) -> bool {
     let device = plan.placement[actor];
-    let Some((begin, _)) = uses.fired[actor] else { return false };
+    let Some((begin, _)) = uses.fired[actor] else {
+        return false;
+    };
     let readers = problem.graph.channels[channel].readers.iter().map(|r| r.to);
     let mut others = readers.filter(|to| plan.placement[to.actor] == device);
     let rings = uses.rings_of.get(&channel).into_iter().flatten();

@@ -35,7 +35,15 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
     for calendar in &plan.calendars {
         for lane in &calendar.lanes {
             for (position, entry) in lane.entries.iter().enumerate() {
-                touch(problem, plan, &at, calendar.device, position as u32, entry, &mut touches);
+                touch(
+                    problem,
+                    plan,
+                    &at,
+                    calendar.device,
+                    position as u32,
+                    entry,
+                    &mut touches,
+                );
             }
         }
     }
@@ -45,7 +53,11 @@ pub(crate) fn lay_out(problem: &Problem<'_>, plan: &mut Plan) -> Result<(), Sche
         let mut always = Vec::new();
         let mut transient = Vec::new();
         let mut exchange = 0u64;
-        for (id, buffer) in plan.buffers.iter_mut_enumerated().filter(|(_, b)| b.device == device) {
+        for (id, buffer) in plan
+            .buffers
+            .iter_mut_enumerated()
+            .filter(|(_, b)| b.device == device)
+        {
             match (buffer.region, touches[id]) {
                 (Region::Exchange, _) => {
                     buffer.offset_bytes = exchange;
@@ -98,12 +110,18 @@ fn conflict(
     tied: &Tied,
     limit_bytes: u64,
 ) -> Vec<ChannelId> {
-    let mine = || plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
+    let mine = || {
+        plan.buffers
+            .iter_enumerated()
+            .filter(|(_, b)| b.device == calendar.device)
+    };
     let mut items: Vec<Item> = mine()
-        .map(|(id, buffer)| match touches[id].filter(|t| is_transient(buffer, *t)) {
-            Some(t) => item(t.first, t.last, buffer.size_bytes()),
-            None => item(0, u32::MAX, buffer.size_bytes()),
-        })
+        .map(
+            |(id, buffer)| match touches[id].filter(|t| is_transient(buffer, *t)) {
+                Some(t) => item(t.first, t.last, buffer.size_bytes()),
+                None => item(0, u32::MAX, buffer.size_bytes()),
+            },
+        )
         .collect();
     let ids: Vec<BufferId> = mine().map(|(id, _)| id).collect();
     tie(&mut items, &ids, tied);
@@ -121,7 +139,12 @@ fn conflict(
 fn tie(items: &mut [Item], ids: &[BufferId], tied: &Tied) {
     let index: BTreeMap<BufferId, usize> = ids.iter().enumerate().map(|(i, &id)| (id, i)).collect();
     for (item, id) in items.iter_mut().zip(ids) {
-        let alias = |&(root, offset)| Some(Alias { item: *index.get(&root)?, offset });
+        let alias = |&(root, offset)| {
+            Some(Alias {
+                item: *index.get(&root)?,
+                offset,
+            })
+        };
         item.alias = tied.get(id).and_then(alias);
     }
 }
@@ -137,7 +160,10 @@ pub(crate) fn is_transient(buffer: &Buffer, touch: Touch) -> bool {
 fn item(first: u32, last: u32, size: u64) -> Item {
     // A buffer whose last use is the very slot that writes another is still read meanwhile.
     let item = Item::new(first.into(), u64::from(last) + 1, size);
-    Item { align: limits::ALIGN_BYTES, ..item }
+    Item {
+        align: limits::ALIGN_BYTES,
+        ..item
+    }
 }
 
 fn check_memory(problem: &Problem<'_>, calendar: &Calendar) -> Result<(), Excess> {
@@ -150,7 +176,10 @@ fn check_memory(problem: &Problem<'_>, calendar: &Calendar) -> Result<(), Excess
         .map_or(own, |bound| bound.min(own))
         .min(limits::MAX_ARENA_BYTES);
     if needed_bytes > limit_bytes {
-        return Err(Excess { needed_bytes, limit_bytes });
+        return Err(Excess {
+            needed_bytes,
+            limit_bytes,
+        });
     }
     Ok(())
 }
@@ -174,7 +203,9 @@ fn touch(
         }
     };
     let mut mark = |channel: ChannelId| {
-        let Some(&id) = at.get(&(channel, device)) else { return };
+        let Some(&id) = at.get(&(channel, device)) else {
+            return;
+        };
         let entry = touches[id].get_or_insert(Touch {
             first: position,
             last: position,
@@ -186,8 +217,14 @@ fn touch(
     };
     match slot.action {
         Action::Fire { actor, .. } => {
-            problem.ports.inputs[actor].iter().flatten().for_each(|&(channel, _)| mark(channel));
-            problem.ports.outputs[actor].iter().flatten().for_each(|&channel| mark(channel));
+            problem.ports.inputs[actor]
+                .iter()
+                .flatten()
+                .for_each(|&(channel, _)| mark(channel));
+            problem.ports.outputs[actor]
+                .iter()
+                .flatten()
+                .for_each(|&channel| mark(channel));
         }
         Action::Send { ring, .. } | Action::Recv { ring, .. } | Action::Release { ring } => {
             mark(plan.rings[ring].channel)
@@ -208,22 +245,41 @@ fn share<'t>(
     ties: &'t Ties,
 ) -> (&'t Tied, Layout) {
     let solve = |tied: &'t Tied| {
-        let sizes =
-            live.iter().map(|&(first, last, id)| item(first, last, plan.buffers[id].size_bytes()));
+        let sizes = live
+            .iter()
+            .map(|&(first, last, id)| item(first, last, plan.buffers[id].size_bytes()));
         let mut items: Vec<Item> = sizes.collect();
         let ids: Vec<BufferId> = live.iter().map(|&(_, _, id)| id).collect();
         tie(&mut items, &ids, tied);
         // Beyond any address it needs all bytes that there are.
-        let beyond =
-            Layout { offsets: vec![0; live.len()], size: u64::MAX, lower_bound: 0, nodes: 0 };
-        (tied, offsets::solve(&items, &Limits { capacity: None, steps: STEPS }).unwrap_or(beyond))
+        let beyond = Layout {
+            offsets: vec![0; live.len()],
+            size: u64::MAX,
+            lower_bound: 0,
+            nodes: 0,
+        };
+        (
+            tied,
+            offsets::solve(
+                &items,
+                &Limits {
+                    capacity: None,
+                    steps: STEPS,
+                },
+            )
+            .unwrap_or(beyond),
+        )
     };
     let best = solve(&ties.tied);
     match ties.peaks.get(&device) {
         // No layout without parts is smaller than the most that is live at a moment.
         Some(&peak) if best.1.size > peak => {
             let without = solve(&ties.whole);
-            if without.1.size < best.1.size { without } else { best }
+            if without.1.size < best.1.size {
+                without
+            } else {
+                best
+            }
         }
         _ => best,
     }

@@ -262,8 +262,10 @@ pub fn schedule_with(
     let q = analysis::repetition_over(graph, &edges)?;
     analysis::check_deadlock_over(&edges, &q)?;
     let ports = graph.port_channels();
-    let input =
-        block::Input { given: (graph, machine, costs, options), derived: (&ports, &edges, &q) };
+    let input = block::Input {
+        given: (graph, machine, costs, options),
+        derived: (&ports, &edges, &q),
+    };
     let (main, estimate) = block::best_plan(&input, control)?;
     let mut plans = vec![main];
     if plans[0].block > 1 {

@@ -34,10 +34,13 @@ impl Block {
 
     /// Takes in the members of another, `shift` bytes on.
     fn join(&mut self, other: &Block, shift: i64) {
-        self.members.extend(other.members.iter().map(|&(id, at)| (id, at + shift)));
+        self.members
+            .extend(other.members.iter().map(|&(id, at)| (id, at + shift)));
         (self.first, self.last) = (self.first.min(other.first), self.last.max(other.last));
-        (self.low, self.high) =
-            (self.low.min(other.low + shift), self.high.max(other.high + shift));
+        (self.low, self.high) = (
+            self.low.min(other.low + shift),
+            self.high.max(other.high + shift),
+        );
     }
 }
 
@@ -69,9 +72,19 @@ impl Blocks {
             *life = life.filter(|l| l.bytes <= MAX_BYTES);
         }
         let block = |(id, life): (BufferId, &Option<Life>)| {
-            let life = life.unwrap_or(Life { first: 0, last: 0, bytes: 0 });
+            let life = life.unwrap_or(Life {
+                first: 0,
+                last: 0,
+                bytes: 0,
+            });
             let (first, last, high) = (life.first, life.last, life.bytes as i64);
-            Block { members: vec![(id, 0)], first, last, low: 0, high }
+            Block {
+                members: vec![(id, 0)],
+                first,
+                last,
+                low: 0,
+                high,
+            }
         };
         let all = lives.iter_enumerated().map(block).collect();
         let of = lives.keys().map(BufferId::index).collect();
@@ -95,25 +108,38 @@ impl Blocks {
 
     /// For how many positions more memory is taken if a part is tied to a whole.
     pub(crate) fn apart(&self, whole: BufferId, part: BufferId) -> u32 {
-        let (Some(whole), Some(part)) = (self.lives[whole], self.lives[part]) else { return 0 };
-        let (before, after) =
-            (whole.first.saturating_sub(part.first), part.last.saturating_sub(whole.last));
+        let (Some(whole), Some(part)) = (self.lives[whole], self.lives[part]) else {
+            return 0;
+        };
+        let (before, after) = (
+            whole.first.saturating_sub(part.first),
+            part.last.saturating_sub(whole.last),
+        );
         before.saturating_add(after)
     }
 
     /// Where a buffer begins in its block.
     fn place(&self, id: BufferId) -> i64 {
         let members = &self.all[self.of[id]].members;
-        members.iter().find(|(member, _)| *member == id).map_or(0, |(_, at)| *at)
+        members
+            .iter()
+            .find(|(member, _)| *member == id)
+            .map_or(0, |(_, at)| *at)
     }
 
     /// What the blocks of some buffers need of memory.
     pub(crate) fn load(&self, is_mine: impl Fn(BufferId) -> bool) -> Load {
         let mine = |b: &&Block| {
-            b.members.first().is_some_and(|&(id, _)| self.lives[id].is_some() && is_mine(id))
+            b.members
+                .first()
+                .is_some_and(|&(id, _)| self.lives[id].is_some() && is_mine(id))
         };
         let blocks: Vec<&Block> = self.all.iter().filter(mine).collect();
-        let positions = blocks.iter().map(|b| b.last as usize + 1).max().unwrap_or(0);
+        let positions = blocks
+            .iter()
+            .map(|b| b.last as usize + 1)
+            .max()
+            .unwrap_or(0);
         // What comes and goes at each position.
         let mut change = vec![(0u64, 0u64); positions + 1];
         for b in blocks {
@@ -181,7 +207,9 @@ impl Blocks {
             && block.members.iter().all(|&(a, a_at)| {
                 other.members.iter().all(|&(b, b_at)| {
                     let b_at = b_at + shift;
-                    let (Some(x), Some(y)) = (self.lives[a], self.lives[b]) else { return false };
+                    let (Some(x), Some(y)) = (self.lives[a], self.lives[b]) else {
+                        return false;
+                    };
                     let apart = x.last < y.first
                         || y.last < x.first
                         || a_at + x.bytes as i64 <= b_at
@@ -198,7 +226,12 @@ impl Blocks {
         let first = block.first as usize;
         let mut now = load.at[first..=block.last as usize].to_vec();
         now.iter_mut().for_each(|load| *load += block.bytes());
-        for old in taken.iter().map(|(index, _)| *index).chain([home]).map(|i| &self.all[i]) {
+        for old in taken
+            .iter()
+            .map(|(index, _)| *index)
+            .chain([home])
+            .map(|i| &self.all[i])
+        {
             let range = old.first as usize - first..=old.last as usize - first;
             now[range].iter_mut().for_each(|load| *load -= old.bytes());
         }
@@ -224,7 +257,13 @@ impl Blocks {
 }
 
 fn empty() -> Block {
-    Block { members: Vec::new(), first: 0, last: 0, low: 0, high: 0 }
+    Block {
+        members: Vec::new(),
+        first: 0,
+        last: 0,
+        low: 0,
+        high: 0,
+    }
 }
 
 #[cfg(test)]
@@ -238,25 +277,45 @@ mod tests {
 
     /// Lines from the start of its block, and the block's first buffer, for each buffer that is tied.
     fn tie(buffers: Buffers<'_>, wholes: Wholes<'_>) -> Vec<(u32, u32, u64)> {
-        let life = |&(first, last, lines)| Some(Life { first, last, bytes: 64 * lines });
+        let life = |&(first, last, lines)| {
+            Some(Life {
+                first,
+                last,
+                bytes: 64 * lines,
+            })
+        };
         let mut blocks = Blocks::new(buffers.iter().map(life).collect());
         let mut load = blocks.load(|_| true);
         let parts = |parts: &[(u32, i64)]| -> Vec<(BufferId, i64)> {
-            parts.iter().map(|&(part, line)| (BufferId(part), 64 * line)).collect()
+            parts
+                .iter()
+                .map(|&(part, line)| (BufferId(part), 64 * line))
+                .collect()
         };
         let all = wholes.iter().flat_map(|&(whole, list)| {
             let whole = BufferId(whole);
-            parts(list).into_iter().flat_map(move |(p, at)| [(p, whole, -at), (whole, p, at)])
+            parts(list)
+                .into_iter()
+                .flat_map(move |(p, at)| [(p, whole, -at), (whole, p, at)])
         });
         let meant = all.collect();
         for &(whole, list) in wholes {
             if !blocks.tie(BufferId(whole), &parts(list), &meant, &mut load) {
                 for part in &parts(list) {
-                    blocks.tie(BufferId(whole), std::slice::from_ref(part), &meant, &mut load);
+                    blocks.tie(
+                        BufferId(whole),
+                        std::slice::from_ref(part),
+                        &meant,
+                        &mut load,
+                    );
                 }
             }
         }
-        blocks.tied().into_iter().map(|(id, (root, at))| (id.0, root.0, at / 64)).collect()
+        blocks
+            .tied()
+            .into_iter()
+            .map(|(id, (root, at))| (id.0, root.0, at / 64))
+            .collect()
     }
 
     #[test]

@@ -29,7 +29,12 @@ pub(crate) fn loads(problem: &Problem<'_>, allowed: &[DeviceId]) -> Result<Load,
             vec![None; problem.machine.devices.len()].into();
         for &device in allowed {
             load[device] = cluster.members.iter().try_fold(0u64, |sum, &actor| {
-                if problem.options.pins.get(&actor).is_some_and(|&pin| pin != device) {
+                if problem
+                    .options
+                    .pins
+                    .get(&actor)
+                    .is_some_and(|&pin| pin != device)
+                {
                     return None;
                 }
                 let cost = problem.costs.table[actor][device]?;
@@ -64,8 +69,12 @@ fn nowhere(problem: &Problem<'_>, members: &[ActorId], allowed: &[DeviceId]) -> 
             return ScheduleError::NoDevice { actor };
         }
     }
-    let mut pins = members.iter().filter_map(|a| problem.options.pins.get(a).map(|&d| (*a, d)));
-    match pins.next().and_then(|first| pins.find(|p| p.1 != first.1).map(|second| (first, second)))
+    let mut pins = members
+        .iter()
+        .filter_map(|a| problem.options.pins.get(a).map(|&d| (*a, d)));
+    match pins
+        .next()
+        .and_then(|first| pins.find(|p| p.1 != first.1).map(|second| (first, second)))
     {
         Some((a, b)) => ScheduleError::PinnedApart {
             first: a.0,
@@ -140,14 +149,29 @@ pub(crate) fn place(
         if load.len() > MAX_SOLVED {
             return None;
         }
-        assign::solve(&placement_problem(problem, load, devices, aim), level, control).ok()
+        assign::solve(
+            &placement_problem(problem, load, devices, aim),
+            level,
+            control,
+        )
+        .ok()
     };
     let placed = |found: &Assignment, bound: u64| Placed {
-        devices: found.placement.iter().map(|&d| allowed[d as usize]).collect(),
-        estimate: Some(Estimate { cost: found.evaluation.cost, bound }),
+        devices: found
+            .placement
+            .iter()
+            .map(|&d| allowed[d as usize])
+            .collect(),
+        estimate: Some(Estimate {
+            cost: found.evaluation.cost,
+            bound,
+        }),
     };
     let Some(best) = solve(allowed, level, control) else {
-        return Placed { devices: greedy(problem, load, allowed), estimate: None };
+        return Placed {
+            devices: greedy(problem, load, allowed),
+            estimate: None,
+        };
     };
     let cost = best.evaluation.cost;
     let good_enough = cost.saturating_add(cost / 100 * MIN_GAIN_PERCENT);
@@ -156,8 +180,14 @@ pub(crate) fn place(
         (one.evaluation.cost <= good_enough).then_some((one.evaluation.cost, device))
     });
     if let Some((cost, device)) = alone.min() {
-        let estimate = Some(Estimate { cost, bound: best.bound });
-        return Placed { devices: vec![device; load.len()], estimate };
+        let estimate = Some(Estimate {
+            cost,
+            bound: best.bound,
+        });
+        return Placed {
+            devices: vec![device; load.len()],
+            estimate,
+        };
     }
     for devices in 2..allowed.len() {
         let few = solve(&allowed[..devices], Level::Fast, control);
@@ -177,11 +207,14 @@ fn placement_problem(
     devices: &[DeviceId],
     aim: Aim,
 ) -> assign::Problem {
-    let nodes = load.iter().zip(&problem.component_of).map(|(row, &component)| Node {
-        ticks: devices.iter().map(|&d| row[d]).collect(),
-        bytes: 0,
-        group: aim.together.then_some(component as u32),
-    });
+    let nodes = load
+        .iter()
+        .zip(&problem.component_of)
+        .map(|(row, &component)| Node {
+            ticks: devices.iter().map(|&d| row[d]).collect(),
+            bytes: 0,
+            group: aim.together.then_some(component as u32),
+        });
     let link = |from: DeviceId, to: DeviceId| {
         problem.machine.link(from, to).map(|link| Link {
             send: LinkTime {
@@ -189,7 +222,10 @@ fn placement_problem(
                 numerator: 1_000_000_000_000,
                 denominator: link.bytes_per_s.max(1),
             },
-            receive: LinkTime { latency: RECV_PS, ..LinkTime::FREE },
+            receive: LinkTime {
+                latency: RECV_PS,
+                ..LinkTime::FREE
+            },
         })
     };
     let bound = problem.options.max_memory_bytes.unwrap_or(u64::MAX);
@@ -215,14 +251,22 @@ fn placement_problem(
 /// What clusters hand over to one another in a block.
 fn placement_channels(problem: &Problem<'_>) -> Vec<Channel> {
     let mut loose = vec![false; problem.graph.channels.len()];
-    for edge in problem.edges.all.iter().filter(|e| !is_tight(e, problem.q, problem.block)) {
+    for edge in problem
+        .edges
+        .all
+        .iter()
+        .filter(|e| !is_tight(e, problem.q, problem.block))
+    {
         loose[edge.channel.index()] = true;
     }
     let mut channels = Vec::new();
     for (id, ch) in problem.graph.channels.iter_enumerated() {
         let from = problem.cluster_of(ch.from.actor) as u32;
-        let mut to: Vec<u32> =
-            ch.readers.iter().map(|r| problem.cluster_of(r.to.actor) as u32).collect();
+        let mut to: Vec<u32> = ch
+            .readers
+            .iter()
+            .map(|r| problem.cluster_of(r.to.actor) as u32)
+            .collect();
         to.sort_unstable();
         to.dedup();
         if to == [from] {
@@ -272,7 +316,9 @@ fn greedy(problem: &Problem<'_>, load: &Load, allowed: &[DeviceId]) -> Vec<Devic
 }
 
 fn on_one(load: &Load, device: DeviceId) -> Option<Vec<DeviceId>> {
-    load.iter().all(|l| l[device].is_some()).then(|| vec![device; load.len()])
+    load.iter()
+        .all(|l| l[device].is_some())
+        .then(|| vec![device; load.len()])
 }
 
 fn cheapest(load: &TiVec<DeviceId, Option<u64>>) -> DeviceId {
@@ -295,9 +341,15 @@ fn contiguous(
     let mut before = 0u128;
     for &c in order {
         let middle = before + u128::from(weight(c)) / 2;
-        let part = (middle * devices.len() as u128).checked_div(total).unwrap_or(0) as usize;
+        let part = (middle * devices.len() as u128)
+            .checked_div(total)
+            .unwrap_or(0) as usize;
         let wish = devices[part.min(devices.len() - 1)];
-        placement[c] = if load[c][wish].is_some() { wish } else { cheapest(&load[c]) };
+        placement[c] = if load[c][wish].is_some() {
+            wish
+        } else {
+            cheapest(&load[c])
+        };
         before += u128::from(weight(c));
     }
     placement
@@ -325,7 +377,9 @@ fn list(
             }
             Some((here.max(there), device))
         });
-        let device = choose.min().map_or_else(|| cheapest(&load[c]), |(_, device)| device);
+        let device = choose
+            .min()
+            .map_or_else(|| cheapest(&load[c]), |(_, device)| device);
         busy[device] = busy[device].saturating_add(load[c][device].unwrap_or(0));
         for &(channel, from) in &problem.inputs_of[c] {
             if let Some(from) = placed[from].filter(|&f| f != device) {
@@ -334,10 +388,17 @@ fn list(
         }
         placed[c] = Some(device);
     }
-    placed.into_iter().map(|d| d.unwrap_or(DeviceId(0))).collect()
+    placed
+        .into_iter()
+        .map(|d| d.unwrap_or(DeviceId(0)))
+        .collect()
 }
 
 /// Devices that may be used: all, or those the options name, in id order.
 pub(crate) fn allowed_devices(machine: &Machine, only: Option<&[DeviceId]>) -> Vec<DeviceId> {
-    machine.devices.keys().filter(|d| only.is_none_or(|o| o.contains(d))).collect()
+    machine
+        .devices
+        .keys()
+        .filter(|d| only.is_none_or(|o| o.contains(d)))
+        .collect()
 }

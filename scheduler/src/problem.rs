@@ -36,14 +36,21 @@ impl<'a> Problem<'a> {
         (ports, edges, q): (&'a PortChannels, &'a Edges, &'a TiVec<ActorId, u64>),
         block: u64,
     ) -> Result<Self, ScheduleError> {
-        let clusters = Clusters::of(edges, q, block, options.max_executions)
-            .ok_or(ScheduleError::TooManySlots { block, limit: options.max_executions })?;
+        let clusters = Clusters::of(edges, q, block, options.max_executions).ok_or(
+            ScheduleError::TooManySlots {
+                block,
+                limit: options.max_executions,
+            },
+        )?;
         let count = clusters.all.len();
         let mut inputs_of: Vec<Vec<(ChannelId, usize)>> = vec![Vec::new(); count];
         let mut tight_inputs_of = inputs_of.clone();
         let mut successors: Vec<Vec<usize>> = vec![Vec::new(); count];
         for edge in &edges.all {
-            let (from, to) = (clusters.of[edge.writer] as usize, clusters.of[edge.reader] as usize);
+            let (from, to) = (
+                clusters.of[edge.writer] as usize,
+                clusters.of[edge.reader] as usize,
+            );
             if from != to {
                 inputs_of[to].push((edge.channel, from));
                 if is_tight(edge, q, block) {
@@ -57,7 +64,10 @@ impl<'a> Problem<'a> {
             list.dedup();
         }
         let mut component_of = vec![0; count];
-        for (index, members) in components(edges, graph.actors.len(), |_| true).iter().enumerate() {
+        for (index, members) in components(edges, graph.actors.len(), |_| true)
+            .iter()
+            .enumerate()
+        {
             for &actor in members {
                 component_of[clusters.of[actor] as usize] = index;
             }
@@ -65,7 +75,12 @@ impl<'a> Problem<'a> {
         let work = clusters
             .all
             .iter()
-            .map(|c| c.members.iter().map(|&a| mean_ps(costs, a, q[a] * block)).sum())
+            .map(|c| {
+                c.members
+                    .iter()
+                    .map(|&a| mean_ps(costs, a, q[a] * block))
+                    .sum()
+            })
             .collect();
         let order = topological(&successors, work);
         Ok(Problem {
@@ -106,7 +121,10 @@ impl<'a> Problem<'a> {
             .checked_mul(self.block)
             .and_then(|n| n.checked_mul(rate))
             .filter(|&n| n < 1 << 62)
-            .ok_or(ScheduleError::TooBig { channel, block: self.block })
+            .ok_or(ScheduleError::TooBig {
+                channel,
+                block: self.block,
+            })
     }
 
     /// Predicted picoseconds of the sends of one block of a channel over a link.
@@ -128,7 +146,10 @@ fn mean_ps(costs: &Costs, actor: ActorId, firings: u64) -> u64 {
     let known: Vec<u64> = costs.table[actor]
         .iter()
         .flatten()
-        .map(|c| c.call_ps.saturating_add(c.firing_ps.saturating_mul(firings)))
+        .map(|c| {
+            c.call_ps
+                .saturating_add(c.firing_ps.saturating_mul(firings))
+        })
         .collect();
     let sum: u128 = known.iter().map(|&c| u128::from(c)).sum();
     u64::try_from(sum.checked_div(known.len() as u128).unwrap_or(0)).unwrap_or(u64::MAX)
@@ -167,6 +188,10 @@ fn kahn(successors: &[Vec<usize>], priority: &[u64]) -> Vec<usize> {
             }
         }
     }
-    assert_eq!(order.len(), successors.len(), "tight edges between clusters form a cycle");
+    assert_eq!(
+        order.len(),
+        successors.len(),
+        "tight edges between clusters form a cycle"
+    );
     order
 }

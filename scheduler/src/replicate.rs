@@ -49,7 +49,9 @@ pub fn obstacles(graph: &Graph) -> TiVec<ActorId, Option<Obstacle>> {
     let mut cyclic: TiVec<ActorId, bool> = graph.actors.iter().map(|_| false).collect();
     for members in components(&edges, graph.actors.len(), |_| true) {
         let looped = members.len() > 1
-            || edges.into[members[0]].iter().any(|&e| edges.all[e as usize].writer == members[0]);
+            || edges.into[members[0]]
+                .iter()
+                .any(|&e| edges.all[e as usize].writer == members[0]);
         for actor in members {
             cyclic[actor] = looped;
         }
@@ -110,8 +112,10 @@ pub fn candidates(
     let total = works.iter().map(|work| u128::from(work.ps)).sum::<u128>();
     let even = u64::try_from(total / devices.len().max(1) as u128).unwrap_or(u64::MAX);
     let period = plan.period_ns.saturating_mul(1_000);
-    let splits: TiVec<ActorId, Vec<Split>> =
-        works.iter_enumerated().map(|(actor, work)| splits(q[actor], work, bounds)).collect();
+    let splits: TiVec<ActorId, Vec<Split>> = works
+        .iter_enumerated()
+        .map(|(actor, work)| splits(q[actor], work, bounds))
+        .collect();
     let can = |actor: ActorId| !splits[actor].is_empty();
     let Some(heaviest) = works.keys().filter(|&a| can(a)).map(|a| works[a].ps).max() else {
         return Ok(Vec::new());
@@ -124,8 +128,19 @@ pub fn candidates(
     let balanced = heaviest.div_ceil(even.max(1)).clamp(2, most.max(2));
     // A device that is quicker than another takes several of the smaller shares.
     let unlike = works.iter().any(|work| work.devices > 1 && work.unlike);
-    let finer = if unlike { [most + 1, 2 * most, 3 * most] } else { [1; 3] };
-    let parts = [balanced, balanced + 1, balanced - 1, most, balanced.div_ceil(2), 2];
+    let finer = if unlike {
+        [most + 1, 2 * most, 3 * most]
+    } else {
+        [1; 3]
+    };
+    let parts = [
+        balanced,
+        balanced + 1,
+        balanced - 1,
+        most,
+        balanced.div_ceil(2),
+        2,
+    ];
     let mut found: Vec<Factors> = Vec::new();
     for parts in parts.into_iter().chain(finer).filter(|&parts| parts > 1) {
         let mut factors = Factors::new();
@@ -178,7 +193,10 @@ fn works(
         let known: Vec<u64> = devices
             .iter()
             .filter_map(|&device| costs.table[actor][device])
-            .map(|c| c.call_ps.saturating_add(c.firing_ps.saturating_mul(firings)))
+            .map(|c| {
+                c.call_ps
+                    .saturating_add(c.firing_ps.saturating_mul(firings))
+            })
             .collect();
         let fixed = obstacle.is_some() || options.pins.contains_key(&actor);
         Work {
@@ -218,12 +236,24 @@ fn splits(firings: u64, work: &Work, bounds: Bounds) -> Vec<Split> {
         return Vec::new();
     }
     let finer = bounds.same_iteration || work.unlike;
-    let most = work.devices.saturating_mul(if finer { MAX_ROUNDS } else { 1 }).min(bounds.most);
+    let most = work
+        .devices
+        .saturating_mul(if finer { MAX_ROUNDS } else { 1 })
+        .min(bounds.most);
     // On unlike devices the slower ones may have none: how many one device has is not known.
-    let rounds = |k: u32| if work.unlike { 1 } else { k.div_ceil(work.devices) };
+    let rounds = |k: u32| {
+        if work.unlike {
+            1
+        } else {
+            k.div_ceil(work.devices)
+        }
+    };
     (2..=most)
         .filter(|&k| !bounds.same_iteration || firings.is_multiple_of(u64::from(k)))
-        .map(|replicas| Split { replicas, rounds: rounds(replicas) })
+        .map(|replicas| Split {
+            replicas,
+            rounds: rounds(replicas),
+        })
         .collect()
 }
 
@@ -250,7 +280,11 @@ mod tests {
 
     /// `0 -> 1 -> 2 -> 3`, the rates such that actor 1 and 2 fire `firings` times, and 0 and 3 once.
     fn chain(firings: u64) -> Graph {
-        let links: [Link5; 3] = [(0, firings, 1, 1, 0), (1, 1, 2, 1, 0), (2, 1, 3, firings, 0)];
+        let links: [Link5; 3] = [
+            (0, firings, 1, 1, 0),
+            (1, 1, 2, 1, 0),
+            (2, 1, 3, firings, 0),
+        ];
         let mut graph = graph(4, &links);
         graph.actors[ActorId(0)].role = Role::Source;
         graph.actors[ActorId(3)].role = Role::Sink;
@@ -262,24 +296,43 @@ mod tests {
         type Case = (fn(&mut Graph), Option<&'static str>);
         let cases: [Case; 7] = [
             (|_| {}, None),
-            (|g| g.actors[ActorId(1)].role = Role::Source, Some("it is a source or a sink")),
             (
-                |g| g.actors[ActorId(1)].state.push(StatePort { input: 0, output: 0 }),
+                |g| g.actors[ActorId(1)].role = Role::Source,
+                Some("it is a source or a sink"),
+            ),
+            (
+                |g| {
+                    g.actors[ActorId(1)].state.push(StatePort {
+                        input: 0,
+                        output: 0,
+                    })
+                },
                 Some("it keeps a state"),
             ),
             (
                 |g| g.actors[ActorId(1)].inputs[0].window = 5,
                 Some("input `x0` takes 1 tokens a firing and looks at 5"),
             ),
-            (|g| *g = graph(2, &[(0, 1, 1, 1, 0)]), Some("it has no inputs or no outputs")),
-            (|g| *g = graph(2, &[(1, 1, 0, 1, 0)]), Some("it has no inputs or no outputs")),
+            (
+                |g| *g = graph(2, &[(0, 1, 1, 1, 0)]),
+                Some("it has no inputs or no outputs"),
+            ),
+            (
+                |g| *g = graph(2, &[(1, 1, 0, 1, 0)]),
+                Some("it has no inputs or no outputs"),
+            ),
             // Many initial tokens do not help.
-            (|g| *g = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 99)]), Some("it lies on a cycle")),
+            (
+                |g| *g = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 99)]),
+                Some("it lies on a cycle"),
+            ),
         ];
         for (i, (change, expected)) in cases.iter().enumerate() {
             let mut graph = chain(4);
             change(&mut graph);
-            let found = obstacles(&graph)[ActorId(1)].as_ref().map(ToString::to_string);
+            let found = obstacles(&graph)[ActorId(1)]
+                .as_ref()
+                .map(ToString::to_string);
             assert_eq!(found.as_deref(), *expected, "case {i}");
         }
         let own = obstacles(&graph(1, &[(0, 1, 0, 1, 1)]));
@@ -291,9 +344,14 @@ mod tests {
         let (graph, machine) = (chain(firings), machine(devices));
         let mut costs = costs(&graph, &machine, 0);
         for (row, ns) in costs.table.iter_mut().zip(ns) {
-            row.iter_mut().flatten().for_each(|cost| cost.firing_ps = ns * 1_000);
+            row.iter_mut()
+                .flatten()
+                .for_each(|cost| cost.firing_ps = ns * 1_000);
         }
-        let options = Options { block: Block::Fixed(100), ..Options::default() };
+        let options = Options {
+            block: Block::Fixed(100),
+            ..Options::default()
+        };
         let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
         let given = (&graph, &machine, &costs, &options);
         let candidates = candidates(given, &plans[0], bounds).expect("consistent");
@@ -304,7 +362,10 @@ mod tests {
 
     #[test]
     fn numbers_of_replicas_even_out_the_work() {
-        let bounds = |most, same_iteration| Bounds { most, same_iteration };
+        let bounds = |most, same_iteration| Bounds {
+            most,
+            same_iteration,
+        };
         let all = bounds(u32::MAX, true);
         type Case = (u64, [u64; 4], usize, Bounds, &'static [[u32; 2]]);
         let cases: &[Case] = &[
@@ -320,13 +381,37 @@ mod tests {
             (147, [10, 1_000, 10, 10], 2, all, &[[7, 1]]),
             (147, [10, 1_000, 10, 10], 3, all, &[[3, 1]]),
             // Two heavy actors need replicas at the same time.
-            (12, [10, 1_000, 1_000, 10], 4, all, &[[2, 2], [3, 3], [4, 4]]),
-            (12, [10, 2_000, 1_000, 10], 6, all, &[[4, 2], [6, 3], [3, 2], [2, 1]]),
+            (
+                12,
+                [10, 1_000, 1_000, 10],
+                4,
+                all,
+                &[[2, 2], [3, 3], [4, 4]],
+            ),
+            (
+                12,
+                [10, 2_000, 1_000, 10],
+                6,
+                all,
+                &[[4, 2], [6, 3], [3, 2], [2, 1]],
+            ),
             // Fewer where no more are allowed.
-            (12, [10, 1_000, 10, 10], 4, bounds(3, true), &[[3, 1], [2, 1]]),
+            (
+                12,
+                [10, 1_000, 10, 10],
+                4,
+                bounds(3, true),
+                &[[3, 1], [2, 1]],
+            ),
             // One firing cannot be shared, unless iterations may grow.
             (1, [10, 1_000, 10, 10], 4, all, &[]),
-            (1, [10, 1_000, 10, 10], 4, bounds(31, false), &[[4, 1], [3, 1], [2, 1]]),
+            (
+                1,
+                [10, 1_000, 10, 10],
+                4,
+                bounds(31, false),
+                &[[4, 1], [3, 1], [2, 1]],
+            ),
             // What is heavy cannot be replicated.
             (1, [1_000, 10, 10, 10], 4, bounds(31, false), &[]),
         ];
@@ -340,12 +425,21 @@ mod tests {
         let (graph, machine) = (chain(12), machine(2));
         let mut costs = costs(&graph, &machine, 10_000);
         for (device, ps) in [(DeviceId(0), 1_000_000), (DeviceId(1), 2_000_000)] {
-            costs.table[ActorId(1)][device].as_mut().expect("known").firing_ps = ps;
+            costs.table[ActorId(1)][device]
+                .as_mut()
+                .expect("known")
+                .firing_ps = ps;
         }
-        let options = Options { block: Block::Fixed(100), ..Options::default() };
+        let options = Options {
+            block: Block::Fixed(100),
+            ..Options::default()
+        };
         let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
         let given = (&graph, &machine, &costs, &options);
-        let bounds = Bounds { most: 31, same_iteration: true };
+        let bounds = Bounds {
+            most: 31,
+            same_iteration: true,
+        };
         let found = candidates(given, &plans[0], bounds).expect("consistent");
         let numbers: Vec<u32> = found.iter().map(|f| f[&ActorId(1)]).collect();
         // Three: two of them on the device that is twice as quick.
@@ -358,12 +452,18 @@ mod tests {
             let links: Vec<Link5> = (1..actors).map(|i| (i - 1, 1, i, 1, 0)).collect();
             let (graph, machine) = (graph(actors as usize, &links), machine(4));
             let costs = costs(&graph, &machine, 1_000_000);
-            let options = Options { block: Block::Fixed(100), ..Options::default() };
+            let options = Options {
+                block: Block::Fixed(100),
+                ..Options::default()
+            };
             let mut plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");
             // Whatever it is that holds them up.
             plans[0].period_ns *= 2;
             let given = (&graph, &machine, &costs, &options);
-            let bounds = Bounds { most: 31, same_iteration: false };
+            let bounds = Bounds {
+                most: 31,
+                same_iteration: false,
+            };
             let found = candidates(given, &plans[0], bounds).expect("consistent");
             assert_eq!(!found.is_empty(), expected, "{actors} actors");
         }
@@ -373,9 +473,18 @@ mod tests {
     fn pinned_actors_stay_where_they_are() {
         let (graph, machine) = (chain(12), machine(2));
         let mut costs = costs(&graph, &machine, 1_000);
-        costs.table[ActorId(1)].iter_mut().flatten().for_each(|cost| cost.firing_ps = 1_000_000);
-        let mut options = Options { block: Block::Fixed(100), ..Options::default() };
-        let bounds = Bounds { most: 2, same_iteration: true };
+        costs.table[ActorId(1)]
+            .iter_mut()
+            .flatten()
+            .for_each(|cost| cost.firing_ps = 1_000_000);
+        let mut options = Options {
+            block: Block::Fixed(100),
+            ..Options::default()
+        };
+        let bounds = Bounds {
+            most: 2,
+            same_iteration: true,
+        };
         for (pins, expected) in [(vec![], 1), (vec![(ActorId(1), DeviceId(1))], 0)] {
             options.pins = pins.into_iter().collect();
             let plans = schedule(&graph, &machine, &costs, &options).expect("a schedule");

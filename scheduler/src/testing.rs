@@ -8,7 +8,10 @@ pub(crate) type Link5 = (u32, u64, u32, u64, u64);
 /// A graph of i64 tokens over actors `0..actors`, one channel for each tuple.
 pub(crate) fn graph(actors: usize, channels: &[Link5]) -> Graph {
     let token = TokenType::scalar(DType::I64);
-    let mut g = Graph { name: "test".into(), ..Graph::default() };
+    let mut g = Graph {
+        name: "test".into(),
+        ..Graph::default()
+    };
     for i in 0..actors {
         g.actors.push(Actor {
             name: format!("n{i}"),
@@ -23,8 +26,15 @@ pub(crate) fn graph(actors: usize, channels: &[Link5]) -> Graph {
     }
     for &(from, produced, to, consumed, delay) in channels {
         let out = &mut g.actors[ActorId(from)].outputs;
-        out.push(OutPort { name: format!("y{}", out.len()), token: token.clone(), rate: produced });
-        let from = Endpoint { actor: ActorId(from), port: out.len() as u32 - 1 };
+        out.push(OutPort {
+            name: format!("y{}", out.len()),
+            token: token.clone(),
+            rate: produced,
+        });
+        let from = Endpoint {
+            actor: ActorId(from),
+            port: out.len() as u32 - 1,
+        };
         let inp = &mut g.actors[ActorId(to)].inputs;
         inp.push(InPort {
             name: format!("x{}", inp.len()),
@@ -32,7 +42,10 @@ pub(crate) fn graph(actors: usize, channels: &[Link5]) -> Graph {
             rate: consumed,
             window: consumed,
         });
-        let to = Endpoint { actor: ActorId(to), port: inp.len() as u32 - 1 };
+        let to = Endpoint {
+            actor: ActorId(to),
+            port: inp.len() as u32 - 1,
+        };
         g.channels.push(Channel {
             from,
             readers: vec![Reader { to, delay }],
@@ -59,7 +72,12 @@ pub(crate) fn machine(devices: usize) -> Machine {
     }
     for from in machine.devices.keys() {
         for to in machine.devices.keys().filter(|&to| to != from) {
-            machine.links.push(Link { from, to, bytes_per_s: 10_000_000_000, latency_ns: 200 });
+            machine.links.push(Link {
+                from,
+                to,
+                bytes_per_s: 10_000_000_000,
+                latency_ns: 200,
+            });
         }
     }
     machine
@@ -67,7 +85,11 @@ pub(crate) fn machine(devices: usize) -> Machine {
 
 /// The same cost for every actor on every device.
 pub(crate) fn costs(graph: &Graph, machine: &Machine, firing_ps: u64) -> Costs {
-    let cost = ActorCost { call_ps: 10_000, firing_ps, scratch_bytes: 0 };
+    let cost = ActorCost {
+        call_ps: 10_000,
+        firing_ps,
+        scratch_bytes: 0,
+    };
     Costs {
         table: graph
             .actors

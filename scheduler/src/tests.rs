@@ -27,12 +27,19 @@ fn fires(plan: &Plan) -> usize {
             })
             .sum()
     }
-    plan.calendars.iter().flat_map(|c| &c.lanes).map(|l| count(&l.entries)).sum()
+    plan.calendars
+        .iter()
+        .flat_map(|c| &c.lanes)
+        .map(|l| count(&l.entries))
+        .sum()
 }
 
 #[test]
 fn a_row_of_firings_is_one_slot() {
-    let options = Options { block: Block::Fixed(64), ..Options::default() };
+    let options = Options {
+        block: Block::Fixed(64),
+        ..Options::default()
+    };
     let plans = plans(&chain(), 1, &options).expect("a chain");
     assert_eq!(plans.len(), 2, "a main plan and a tail");
     assert_eq!((plans[0].block, fires(&plans[0])), (64, 4));
@@ -42,10 +49,15 @@ fn a_row_of_firings_is_one_slot() {
 #[test]
 fn feedback_becomes_a_loop() {
     let ring = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)]);
-    let options = Options { block: Block::Fixed(100), ..Options::default() };
+    let options = Options {
+        block: Block::Fixed(100),
+        ..Options::default()
+    };
     let plans = plans(&ring, 1, &options).expect("one token is enough");
     let entries = &plans[0].calendars[0].lanes[0].entries;
-    let Entry::Loop { count, body } = &entries[0] else { panic!("{entries:?}") };
+    let Entry::Loop { count, body } = &entries[0] else {
+        panic!("{entries:?}")
+    };
     assert_eq!((*count, body.len()), (100, 2));
 }
 
@@ -53,37 +65,73 @@ fn feedback_becomes_a_loop() {
 fn long_delays_fire_in_rows() {
     // A hundred tokens on the way back: the whole block runs at once.
     let ring = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 100)]);
-    let options = Options { block: Block::Fixed(100), ..Options::default() };
-    assert_eq!(fires(&plans(&ring, 1, &options).expect("enough tokens")[0]), 2);
+    let options = Options {
+        block: Block::Fixed(100),
+        ..Options::default()
+    };
+    assert_eq!(
+        fires(&plans(&ring, 1, &options).expect("enough tokens")[0]),
+        2
+    );
 }
 
 #[test]
 fn pipelining_reaches_the_busiest_device() {
-    let options = Options { block: Block::Fixed(100), ..Options::default() };
+    let options = Options {
+        block: Block::Fixed(100),
+        ..Options::default()
+    };
     let plans = plans(&chain(), 2, &options).expect("two devices");
     // Four actors of 100 us: two a device, and hand-overs below 1 %.
     assert_eq!(plans[0].stages, 2);
-    assert!((200_000..203_000).contains(&plans[0].period_ns), "{} ns", plans[0].period_ns);
+    assert!(
+        (200_000..203_000).contains(&plans[0].period_ns),
+        "{} ns",
+        plans[0].period_ns
+    );
 }
 
 #[test]
 fn bounds_hold() {
-    let latency = |ns| Options { max_latency_ns: Some(ns), ..Options::default() };
+    let latency = |ns| Options {
+        max_latency_ns: Some(ns),
+        ..Options::default()
+    };
     let plan = &plans(&chain(), 2, &latency(50_000)).expect("50 us is enough")[0];
-    assert!(plan.latency_ns <= 50_000 && plan.block > 1, "{} ns", plan.latency_ns);
+    assert!(
+        plan.latency_ns <= 50_000 && plan.block > 1,
+        "{} ns",
+        plan.latency_ns
+    );
     let refused = plans(&chain(), 1, &latency(100));
-    assert!(matches!(refused, Err(ScheduleError::Latency { limit_ns: 100, .. })), "{refused:?}");
-    let memory = |bytes| Options { max_memory_bytes: Some(bytes), ..Options::default() };
+    assert!(
+        matches!(refused, Err(ScheduleError::Latency { limit_ns: 100, .. })),
+        "{refused:?}"
+    );
+    let memory = |bytes| Options {
+        max_memory_bytes: Some(bytes),
+        ..Options::default()
+    };
     let plan = &plans(&chain(), 1, &memory(1_000)).expect("small blocks fit")[0];
     assert!(plan.calendars[0].arena_bytes <= 1_000);
     let refused = plans(&chain(), 1, &memory(10));
     // Of four actors in a row two channels live at a time: both fit no more, each alone would.
-    let Err(ScheduleError::Memory { block: 1, conflict, .. }) = refused else {
+    let Err(ScheduleError::Memory {
+        block: 1, conflict, ..
+    }) = refused
+    else {
         panic!("{refused:?}");
     };
-    assert_eq!(conflict.len(), 1, "one line of 64 bytes is more than 10 bytes: {conflict:?}");
+    assert_eq!(
+        conflict.len(),
+        1,
+        "one line of 64 bytes is more than 10 bytes: {conflict:?}"
+    );
     let refused = plans(&chain(), 1, &memory(100));
-    let Err(ScheduleError::Memory { block: 1, conflict, .. }) = refused else {
+    let Err(ScheduleError::Memory {
+        block: 1, conflict, ..
+    }) = refused
+    else {
         panic!("{refused:?}");
     };
     assert_eq!(conflict.len(), 2, "{conflict:?}");
@@ -92,7 +140,10 @@ fn bounds_hold() {
 #[test]
 fn pins_hold_or_are_refused() {
     let pinned = |pins: &[(u32, u32)]| Options {
-        pins: pins.iter().map(|&(a, d)| (ActorId(a), DeviceId(d))).collect::<BTreeMap<_, _>>(),
+        pins: pins
+            .iter()
+            .map(|&(a, d)| (ActorId(a), DeviceId(d)))
+            .collect::<BTreeMap<_, _>>(),
         block: Block::Fixed(4),
         ..Options::default()
     };
@@ -103,12 +154,18 @@ fn pins_hold_or_are_refused() {
     );
     let ring = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)]);
     let apart = plans(&ring, 2, &pinned(&[(0, 0), (1, 1)]));
-    assert!(matches!(apart, Err(ScheduleError::PinnedApart { .. })), "{apart:?}");
+    assert!(
+        matches!(apart, Err(ScheduleError::PinnedApart { .. })),
+        "{apart:?}"
+    );
     // With a block's worth of tokens on the way back the two may part.
     let long = graph(2, &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 4)]);
     assert!(plans(&long, 2, &pinned(&[(0, 0), (1, 1)])).is_ok());
     let nowhere = plans(&chain(), 2, &pinned(&[(0, 7)]));
-    assert!(matches!(nowhere, Err(ScheduleError::PinImpossible { .. })), "{nowhere:?}");
+    assert!(
+        matches!(nowhere, Err(ScheduleError::PinImpossible { .. })),
+        "{nowhere:?}"
+    );
 }
 
 #[test]

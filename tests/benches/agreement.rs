@@ -16,13 +16,32 @@ use zbmd_tests::stepper;
 const MUTANTS: usize = 6;
 
 fn program(seed: u64) -> Program {
-    let graph = random::graph(seed, Shape { actors: 4 + (seed % 9) as usize, ..Shape::default() });
+    let graph = random::graph(
+        seed,
+        Shape {
+            actors: 4 + (seed % 9) as usize,
+            ..Shape::default()
+        },
+    );
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
-    let level = if seed.is_multiple_of(5) { Level::Balanced } else { Level::Fast };
-    let options = Options { block: Block::Fixed(1 + seed % 5), level, ..Options::default() };
+    let level = if seed.is_multiple_of(5) {
+        Level::Balanced
+    } else {
+        Level::Fast
+    };
+    let options = Options {
+        block: Block::Fixed(1 + seed % 5),
+        level,
+        ..Options::default()
+    };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    Program { graph, machine, plans: plans.into(), ..Program::default() }
+    Program {
+        graph,
+        machine,
+        plans: plans.into(),
+        ..Program::default()
+    }
 }
 
 /// [`steps`], with a crash of the slow checker on a mutant, whose numbers may be anything, taken as a refusal.
@@ -45,7 +64,10 @@ fn disagree(why: &str) -> ! {
 }
 
 fn main() {
-    let wanted = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(10_000u64);
+    let wanted = std::env::args()
+        .skip(1)
+        .find_map(|a| a.parse().ok())
+        .unwrap_or(10_000u64);
     std::panic::set_hook(Box::new(|_| {}));
     let start = Instant::now();
     let (mut schedules, mut plans) = (0u64, 0);

@@ -13,7 +13,14 @@ use zbmd_tests::random::{self, Shape};
 fn graph_of(firings: usize) -> (Graph, u64) {
     // Rates up to 12 make an actor fire 6.5 times in the mean.
     let actors = (firings * 2 / 13).max(2);
-    let graph = random::graph(7, Shape { min_actors: actors, actors, ..Shape::default() });
+    let graph = random::graph(
+        7,
+        Shape {
+            min_actors: actors,
+            actors,
+            ..Shape::default()
+        },
+    );
     let q: TiVec<ActorId, u64> = repetition(&graph).expect("random graphs are consistent");
     let sum = q.iter().sum();
     (graph, sum)
@@ -21,7 +28,10 @@ fn graph_of(firings: usize) -> (Graph, u64) {
 
 fn compile(graph: &Graph, machine: &Machine) -> usize {
     let costs = random::costs(graph, machine, 1);
-    let options = Options { block: Block::Fixed(1), ..Options::default() };
+    let options = Options {
+        block: Block::Fixed(1),
+        ..Options::default()
+    };
     let plans = schedule(graph, machine, &costs, &options).expect("random graphs have schedules");
     let program = Program {
         graph: graph.clone(),
@@ -34,7 +44,9 @@ fn compile(graph: &Graph, machine: &Machine) -> usize {
 
 fn sizes(c: &mut Criterion) {
     let mut group = c.benchmark_group("compile");
-    group.sample_size(10).measurement_time(Duration::from_secs(5));
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(5));
     for firings in [100, 1_000, 10_000, 100_000] {
         let (graph, sum) = graph_of(firings);
         let machine = random::machine(4);
@@ -53,15 +65,24 @@ fn sizes(c: &mut Criterion) {
 fn aegir_shape(c: &mut Criterion) {
     let mut graph = random::graph(
         3,
-        Shape { min_actors: 120, actors: 120, max_rate: 1, max_overlap: 0, cycles: false },
+        Shape {
+            min_actors: 120,
+            actors: 120,
+            max_rate: 1,
+            max_overlap: 0,
+            cycles: false,
+        },
     );
     // Top up with further readers until there are 240 messages an iteration.
     random::densify(&mut graph, 240, 3);
     let messages: usize = graph.channels.iter().map(|ch| ch.readers.len()).sum();
     let machine = random::machine(8);
-    c.bench_function(&format!("compile/120 actors, {messages} messages, 8 devices"), |b| {
-        b.iter(|| compile(&graph, &machine));
-    });
+    c.bench_function(
+        &format!("compile/120 actors, {messages} messages, 8 devices"),
+        |b| {
+            b.iter(|| compile(&graph, &machine));
+        },
+    );
 }
 
 criterion_group!(benches, sizes, aegir_shape);

@@ -25,7 +25,11 @@ fn run(name: &str, dag: &Dag, published: Published, level: Level, sum: &mut Sum)
     let seconds = before.elapsed().as_secs_f64();
     let above = gap(found.makespan, published.makespan);
     let Published { bound, makespan } = published;
-    let text = if bound < makespan { format!("{bound}-{makespan}") } else { bound.to_string() };
+    let text = if bound < makespan {
+        format!("{bound}-{makespan}")
+    } else {
+        bound.to_string()
+    };
     println!(
         "{name:<24} {:>6} {:>6} {text:>9} {:>6} {:>8.3} % {:>8.3} % {:>9.3} s {:>10}",
         found.makespan,
@@ -36,9 +40,19 @@ fn run(name: &str, dag: &Dag, published: Published, level: Level, sum: &mut Sum)
         seconds,
         found.work,
     );
-    assert!(found.makespan >= bound, "{name}: below the published bound {bound}");
-    assert!(found.bound <= makespan, "{name}: the bound {} is above a known schedule", found.bound);
-    assert!(found.makespan <= found.listed, "{name} is above list scheduling");
+    assert!(
+        found.makespan >= bound,
+        "{name}: below the published bound {bound}"
+    );
+    assert!(
+        found.bound <= makespan,
+        "{name}: the bound {} is above a known schedule",
+        found.bound
+    );
+    assert!(
+        found.makespan <= found.listed,
+        "{name} is above list scheduling"
+    );
     sum.cases += 1;
     sum.reached += u32::from(found.makespan <= makespan);
     sum.improved += u32::from(found.makespan < makespan);
@@ -50,7 +64,10 @@ fn run(name: &str, dag: &Dag, published: Published, level: Level, sum: &mut Sum)
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
     let named = |word: &str| match word {
         "fast" => Some(Level::Fast),
         "balanced" => Some(Level::Balanced),
@@ -58,8 +75,12 @@ fn main() {
         _ => None,
     };
     let level = words.iter().find_map(|w| named(w)).unwrap_or_default();
-    let wanted =
-        |name: &str| words.iter().filter(|w| named(w).is_none()).all(|w| name.contains(w.as_str()));
+    let wanted = |name: &str| {
+        words
+            .iter()
+            .filter(|w| named(w).is_none())
+            .all(|w| name.contains(w.as_str()))
+    };
     println!(
         "{:<24} {:>6} {:>6} {:>9} {:>6} {:>10} {:>10} {:>11} {:>10}",
         "instance", "ours", "list", "published", "bound", "to publ.", "to bound", "time", "work"
@@ -67,13 +88,22 @@ fn main() {
     let mut sums = Vec::new();
     let mut small = Sum::default();
     for (name, makespan) in [("topcuoglu2002", 73), ("arabnejad2014", 113)] {
-        let optimum = Published { bound: makespan, makespan };
+        let optimum = Published {
+            bound: makespan,
+            makespan,
+        };
         let times = data::file(&format!("dag/{name}_times.csv"));
         let edges = data::file(&format!("dag/{name}_edges.csv"));
         if let (Some(times), Some(edges)) = (times, edges)
             && wanted(name)
         {
-            run(name, &sets::small_dag(&times, &edges), optimum, level, &mut small);
+            run(
+                name,
+                &sets::small_dag(&times, &edges),
+                optimum,
+                level,
+                &mut small,
+            );
         }
     }
     sums.push(("unlike processors".to_owned(), small));
@@ -84,9 +114,17 @@ fn main() {
         };
         for (graph, optimum) in sets::stg_optima(&optima).into_iter().enumerate() {
             let name = format!("stg50/{graph:04}/P{processors}");
-            let Some(path) = data::file(&format!("stg/50/rand{graph:04}.stg")) else { continue };
+            let Some(path) = data::file(&format!("stg/50/rand{graph:04}.stg")) else {
+                continue;
+            };
             if wanted(&name) {
-                run(&name, &sets::stg(&path, processors), optimum, level, &mut sum);
+                run(
+                    &name,
+                    &sets::stg(&path, processors),
+                    optimum,
+                    level,
+                    &mut sum,
+                );
             }
         }
         sums.push((format!("stg50, {processors} processors"), sum));

@@ -15,7 +15,13 @@ fn timed(items: &[Item], limits: &Limits) -> (Layout, f64) {
 }
 
 fn row(name: &str, items: &[Item], limits: &Limits) -> f64 {
-    let (greedy, _) = timed(items, &Limits { steps: 0, ..*limits });
+    let (greedy, _) = timed(
+        items,
+        &Limits {
+            steps: 0,
+            ..*limits
+        },
+    );
     let (layout, seconds) = timed(items, limits);
     let published = limits.capacity.map_or("-".to_owned(), |c| c.to_string());
     println!(
@@ -27,7 +33,10 @@ fn row(name: &str, items: &[Item], limits: &Limits) -> f64 {
         layout.gap() * 100.0,
         layout.nodes,
     );
-    assert!(limits.capacity.is_none_or(|c| layout.size <= c), "{name} misses its capacity");
+    assert!(
+        limits.capacity.is_none_or(|c| layout.size <= c),
+        "{name} misses its capacity"
+    );
     seconds
 }
 
@@ -49,16 +58,27 @@ fn random(name: &str, items: impl Fn(u64, u64) -> Vec<Item>) {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
     let wanted = |name: &str| words.iter().all(|w| name.contains(w.as_str()));
     println!(
         "{:<18} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10} {:>10} {:>11}",
         "instance", "items", "ours", "published", "bound", "greedy", "gap", "nodes", "time"
     );
-    let limits = Limits { capacity: Some(CAPACITY), steps: 100_000_000 };
+    let limits = Limits {
+        capacity: Some(CAPACITY),
+        steps: 100_000_000,
+    };
     let mut total = 0.0;
-    for name in ["A", "B", "C", "D", "E", "F"].into_iter().filter(|name| wanted(name)) {
-        let Some(items) = dsa::published(name) else { break };
+    for name in ["A", "B", "C", "D", "E", "F"]
+        .into_iter()
+        .filter(|name| wanted(name))
+    {
+        let Some(items) = dsa::published(name) else {
+            break;
+        };
         total += row(name, &items, &limits);
     }
     println!("{:<18} {total:>78.3} s", "together");
@@ -71,7 +91,10 @@ fn main() {
     for (name, items) in lists.iter().filter(|(name, _)| wanted(name)) {
         row(name, items, &Limits::default());
     }
-    println!("\n{:<18} {:>7} {:>14} {:>10} {:>11}", "random", "cases", "mean gap", "worst", "time");
+    println!(
+        "\n{:<18} {:>7} {:>14} {:>10} {:>11}",
+        "random", "cases", "mean gap", "worst", "time"
+    );
     if wanted("crossing") {
         random("crossing", dsa::crossing);
     }

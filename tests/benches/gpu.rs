@@ -64,22 +64,36 @@ fn main() {
 fn programmatic(registry: &Registry) {
     let mut drivers = Drivers::default();
     let devices = [false, true].map(|programmatic| {
-        let options = Options { programmatic, ..Options::default() };
-        drivers.open("cuda", "cuda:0", &options).expect("it was opened before")
+        let options = Options {
+            programmatic,
+            ..Options::default()
+        };
+        drivers
+            .open("cuda", "cuda:0", &options)
+            .expect("it was opened before")
     });
     if !matches!(&devices[1], Device::Cuda(device) if device.is_programmatic()) {
         return println!("programmatic edges: not run: the device or its driver has none");
     }
-    println!("{:>6} {:>12} {:>12} {:>12}", "slots", "plain", "programmatic", "ratio");
+    println!(
+        "{:>6} {:>12} {:>12} {:>12}",
+        "slots", "plain", "programmatic", "ratio"
+    );
     for slots in [10, 100, 1_000] {
         let program = chain(slots, registry);
         let plan = &program.plans[PlanId(0)];
         let none = program.graph.channels.iter().map(|_| vec![]).collect();
         let mut player = Player::new(&program, plan, DeviceId(1), &none, false);
-        let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+        let calendar = plan
+            .calendars
+            .iter()
+            .find(|c| c.device == DeviceId(1))
+            .expect("a calendar");
         let (exchange, kept) = (player.exchange(), &mut Kept::default());
         let mut replays = devices.each_ref().map(|device| {
-            device.replay(registry, &program, plan, calendar, &exchange, kept).expect("a replay")
+            device
+                .replay(registry, &program, plan, calendar, &exchange, kept)
+                .expect("a replay")
         });
         let mut times = [const { Vec::new() }; 2];
         for round in 0..ROUNDS as u64 + 10 {
@@ -103,14 +117,36 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
     let inputs = random_inputs(program, plan.block, 1);
     let (tokens, _) = tokens(program, registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, DeviceId(1), &tokens, false);
-    let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == DeviceId(1))
+        .expect("a calendar");
     let exchange = player.exchange();
     let mut replay = device
-        .replay(registry, program, plan, calendar, &exchange, &mut Kept::default())
+        .replay(
+            registry,
+            program,
+            plan,
+            calendar,
+            &exchange,
+            &mut Kept::default(),
+        )
         .expect("a replay");
-    let actor = program.graph.actors.iter().find(|a| a.op == "Gain").expect("a chain");
-    let kernels = registry.lower(actor, &program.blobs, device.caps()).expect("a kernel");
-    let calls = |n| device.calls(actor, &kernels, plan.block as usize, n).expect("calls");
+    let actor = program
+        .graph
+        .actors
+        .iter()
+        .find(|a| a.op == "Gain")
+        .expect("a chain");
+    let kernels = registry
+        .lower(actor, &program.blobs, device.caps())
+        .expect("a kernel");
+    let calls = |n| {
+        device
+            .calls(actor, &kernels, plan.block as usize, n)
+            .expect("calls")
+    };
     let (mut bare, mut single) = (calls(slots as usize), calls(1));
     let mut period = 0;
     let mut step = |replay: &mut dyn Replay| {
@@ -140,7 +176,10 @@ fn measure(device: &Device, registry: &Registry, program: &Program, slots: u32) 
         // The first rounds warm everything up.
         if round >= 10 {
             let new = [ours.0, its.0, ours.1, its.1, apart];
-            times.iter_mut().zip(new).for_each(|(all, new)| all.push(new));
+            times
+                .iter_mut()
+                .zip(new)
+                .for_each(|(all, new)| all.push(new));
         }
     }
     let [submit, bare_submit, whole, bare, apart] = times.map(median);
@@ -169,9 +208,19 @@ impl Peers for Receiver {
 
 /// Round trips of 4 KiB and 1 MiB, from the publication of tokens to that of what came of them.
 fn exchange(device: &Device, registry: &Registry, tiny: bool) {
-    let (sizes, rounds) = if tiny { ([64, 1024], 3) } else { ([1 << 10, 1 << 18], ROUNDS) };
-    println!("{}, round trips CPU -> GPU -> CPU, medians of {rounds}", device.kind());
-    println!("{:>10} {:>26} {:>26} {:>26}", "bytes", "by the host", "fetched", "by the device");
+    let (sizes, rounds) = if tiny {
+        ([64, 1024], 3)
+    } else {
+        ([1 << 10, 1 << 18], ROUNDS)
+    };
+    println!(
+        "{}, round trips CPU -> GPU -> CPU, medians of {rounds}",
+        device.kind()
+    );
+    println!(
+        "{:>10} {:>26} {:>26} {:>26}",
+        "bytes", "by the host", "fetched", "by the device"
+    );
     for tokens in sizes {
         let program = chain_in(tokens, 1, registry);
         let times = round_trips(device, registry, &program, rounds);
@@ -188,13 +237,20 @@ fn round_trips(
     rounds: usize,
 ) -> [(Transport, Duration); 3] {
     let plan = &program.plans[PlanId(0)];
-    let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == DeviceId(1))
+        .expect("a calendar");
     let no_tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let ring = |ends: fn(&zbmd_ir::Ring) -> bool| {
         let mut rings = plan.rings.iter_enumerated().filter(|(_, ring)| ends(ring));
         rings.next().expect("a ring either way").0
     };
-    let (there, back) = (ring(|r| r.to == DeviceId(1)), ring(|r| r.from == DeviceId(1)));
+    let (there, back) = (
+        ring(|r| r.to == DeviceId(1)),
+        ring(|r| r.from == DeviceId(1)),
+    );
     let mut ways = [Shares::Regions, Shares::Memory, Shares::Counters].map(|shares| {
         let mut player = Player::new(program, plan, DeviceId(1), &no_tokens, false).sharing(shares);
         let exchange = player.exchange();
@@ -215,7 +271,9 @@ fn round_trips(
             if by_device && period > 0 {
                 // It waits for tokens already.
                 start = Instant::now();
-                player.counter(there, 0).fetch_add(plan.block, Ordering::Release);
+                player
+                    .counter(there, 0)
+                    .fetch_add(plan.block, Ordering::Release);
                 while sent(back, 0) == before {
                     std::hint::spin_loop();
                 }
@@ -231,8 +289,12 @@ fn round_trips(
 }
 
 /// Rows, columns, depth: a matrix and a vector, a layer, and what keeps a large GPU busy.
-const PRODUCTS: [[u32; 3]; 4] =
-    [[1, 1024, 1024], [128, 768, 768], [1024, 1024, 1024], [8192, 8192, 8192]];
+const PRODUCTS: [[u32; 3]; 4] = [
+    [1, 1024, 1024],
+    [128, 768, 768],
+    [1024, 1024, 1024],
+    [8192, 8192, 8192],
+];
 /// What products of 8192 take on an H100 in f32, measured: operations a second.
 const FLOOR: f64 = 51e12;
 
@@ -240,13 +302,28 @@ const FLOOR: f64 = 51e12;
 fn product([rows, columns, depth]: [u32; 3]) -> Actor {
     let mut graph = GraphBuilder::new("product");
     let token = |dims: [u32; 2]| TokenType::new(DType::F32, dims);
-    let (x, y) =
-        (graph.source("x", token([rows, depth])), graph.source("y", token([depth, columns])));
-    let product = graph.actor("product", "NnMatMul", Vec::<(String, zbmd_ir::Value)>::new());
+    let (x, y) = (
+        graph.source("x", token([rows, depth])),
+        graph.source("y", token([depth, columns])),
+    );
+    let product = graph.actor(
+        "product",
+        "NnMatMul",
+        Vec::<(String, zbmd_ir::Value)>::new(),
+    );
     let z = graph.sink("z");
-    graph.connect(x, product.port("x")).connect(y, product.port("y")).connect(product, z);
-    let (graph, _) = graph.finish(&Registry::standard()).unwrap_or_else(|d| panic!("{d}"));
-    let actor = graph.actors.iter().find(|a| a.name == "product").expect("just added");
+    graph
+        .connect(x, product.port("x"))
+        .connect(y, product.port("y"))
+        .connect(product, z);
+    let (graph, _) = graph
+        .finish(&Registry::standard())
+        .unwrap_or_else(|d| panic!("{d}"));
+    let actor = graph
+        .actors
+        .iter()
+        .find(|a| a.name == "product")
+        .expect("just added");
     actor.clone()
 }
 
@@ -276,7 +353,9 @@ fn products(device: &Device, registry: &Registry) {
         let names = lower(None).expect("kernels").variants().to_vec();
         let (mut ours, mut its): (Vec<(f64, &str)>, _) = (Vec::new(), None);
         for name in names {
-            let Ok(kernels) = lower(Some(name)) else { continue };
+            let Ok(kernels) = lower(Some(name)) else {
+                continue;
+            };
             match device.refuses(&kernels).expect("no fault") {
                 Some(why) => println!("not run, {name}: {why}"),
                 None if name == "cublaslt" => its = Some(seconds(device, &actor, &kernels, more)),
@@ -284,15 +363,28 @@ fn products(device: &Device, registry: &Registry) {
             }
         }
         let of = |seconds: f64| {
-            format!("{:.1} us, {:.1} TFLOP/s", seconds * 1e6, flops / seconds / 1e12)
+            format!(
+                "{:.1} us, {:.1} TFLOP/s",
+                seconds * 1e6,
+                flops / seconds / 1e12
+            )
         };
         let title = sizes.map(|s| s.to_string()).join(" x ");
         for (seconds, name) in &ours {
             println!("{title:>20} {name:>14} {}", of(*seconds));
         }
-        let best = ours.iter().map(|(s, _)| *s).min_by(f64::total_cmp).expect("one at least");
+        let best = ours
+            .iter()
+            .map(|(s, _)| *s)
+            .min_by(f64::total_cmp)
+            .expect("one at least");
         if let Some(its) = its {
-            println!("{title:>20} {:>14} {}; ours / its: {:.2}", "cublaslt", of(its), best / its);
+            println!(
+                "{title:>20} {:>14} {}; ours / its: {:.2}",
+                "cublaslt",
+                of(its),
+                best / its
+            );
         }
         if sizes == [8192; 3] {
             let share = |seconds: f64| format!("{:.0} %", 100.0 * flops / seconds / FLOOR);

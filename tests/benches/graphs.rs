@@ -27,7 +27,11 @@ impl Memory {
     fn at(&mut self, byte: usize, bytes: usize, dtype: zbmd_ir::DType) -> RawPort {
         assert!(byte + bytes <= self.lines.len() * 64);
         // SAFETY: the offset was just checked to lie inside the allocation.
-        RawPort { ptr: unsafe { self.lines.as_mut_ptr().cast::<u8>().add(byte) }, bytes, dtype }
+        RawPort {
+            ptr: unsafe { self.lines.as_mut_ptr().cast::<u8>().add(byte) },
+            bytes,
+            dtype,
+        }
     }
 }
 
@@ -55,10 +59,17 @@ impl HandLoop {
             let token = channel.token.bytes() as usize;
             let rate = graph.actors[channel.from.actor].outputs[channel.from.port as usize].rate;
             let tokens = (q[channel.from.actor] * plan.block * rate) as usize;
-            let block = if graph.is_state(id) { 0 } else { tokens * token };
+            let block = if graph.is_state(id) {
+                0
+            } else {
+                tokens * token
+            };
             let head = channel.history() as usize * token;
-            let mut m =
-                Memory { lines: vec![Line([0; 64]); (head + block).div_ceil(64)], head, block };
+            let mut m = Memory {
+                lines: vec![Line([0; 64]); (head + block).div_ceil(64)],
+                head,
+                block,
+            };
             for (i, byte) in channel.initial.iter().enumerate() {
                 m.lines[i / 64].0[i % 64] = *byte;
             }
@@ -67,15 +78,20 @@ impl HandLoop {
         let joined = graph.port_channels();
         let (mut steps, mut source, mut sinks, mut scratch) = (vec![], None, vec![], 0);
         for entry in &plan.calendars[0].lanes[0].entries {
-            let Entry::Slot(slot) = entry else { panic!("the rival knows no loops") };
-            let Action::Fire { actor, count, .. } = slot.action else { continue };
+            let Entry::Slot(slot) = entry else {
+                panic!("the rival knows no loops")
+            };
+            let Action::Fire { actor, count, .. } = slot.action else {
+                continue;
+            };
             let ports = ports(program, &joined, &mut memory, actor, count);
             match graph.actors[actor].role {
                 Role::Source => source = ports.row.first().copied(),
                 Role::Sink => sinks.extend(ports.row),
                 Role::Compute => {
-                    let kernel =
-                        registry.kernel(&graph.actors[actor], &program.blobs).expect("known ops");
+                    let kernel = registry
+                        .kernel(&graph.actors[actor], &program.blobs)
+                        .expect("known ops");
                     scratch = scratch.max(kernel.scratch_bytes());
                     steps.push(Step { kernel, ports });
                 }
@@ -98,8 +114,10 @@ impl HandLoop {
             // SAFETY: the ports lie in `memory`, which lives as long, and nothing else touches it now.
             unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), self.source.ptr, block.len()) };
             for step in &self.steps {
-                let scratch =
-                    Scratch(self.scratch.as_mut_ptr().cast::<u8>(), self.scratch.len() * 64);
+                let scratch = Scratch(
+                    self.scratch.as_mut_ptr().cast::<u8>(),
+                    self.scratch.len() * 64,
+                );
                 // SAFETY: every port is its own stretch of `memory`; outputs and states belong to this step alone.
                 let mut io =
                     unsafe { Io::new(&step.ports.shape, step.ports.row.as_ptr(), &scratch) };
@@ -161,7 +179,10 @@ fn ports(
         states: states.len() as u16,
         over: false,
     };
-    Ports { row: [inputs, outputs, states].concat(), shape }
+    Ports {
+        row: [inputs, outputs, states].concat(),
+        shape,
+    }
 }
 
 fn model(c: &mut Criterion, name: &str, seconds: f64) {
@@ -169,22 +190,31 @@ fn model(c: &mut Criterion, name: &str, seconds: f64) {
     let compiled = compile(&format!("{name}/model.ron"), 1, &registry);
     let program = compiled.program;
     let (_, source) = program.graph.sources().next().expect("a source");
-    let (token, source) = (source.outputs[0].token.bytes() as usize, source.name.clone());
+    let (token, source) = (
+        source.outputs[0].token.bytes() as usize,
+        source.name.clone(),
+    );
     let mut hand = HandLoop::new(&program, &registry);
-    let blocks =
-        (seconds * 1e9 / program.plans[PlanId(0)].period_ns as f64).ceil().max(20.0) as usize;
+    let blocks = (seconds * 1e9 / program.plans[PlanId(0)].period_ns as f64)
+        .ceil()
+        .max(20.0) as usize;
     let mut rng = fastrand::Rng::with_seed(1);
     let floats = (0..blocks * hand.source.bytes / 4).flat_map(|_| (rng.f32() - 0.5).to_le_bytes());
     let input: Vec<u8> = floats.collect();
     let mut group = c.benchmark_group(name);
-    group.throughput(Throughput::Elements((input.len() / token) as u64)).sample_size(20);
+    group
+        .throughput(Throughput::Elements((input.len() / token) as u64))
+        .sample_size(20);
     group.measurement_time(Duration::from_secs(8));
     group.bench_function("hand-written loop", |b| b.iter(|| hand.run(&input)));
     let engine = Engine::new(program.clone(), &registry).expect("known ops");
     let sink = program.graph.sinks().next().expect("a sink").1.name.clone();
     group.bench_function("calendar, one device", |b| {
         b.iter_custom(|n| {
-            let options = RunOptions { sample_every: 0, ..RunOptions::default() };
+            let options = RunOptions {
+                sample_every: 0,
+                ..RunOptions::default()
+            };
             let mut session = engine.start(options).expect("memory and threads");
             let mut feed = session.source(&source).expect("the source");
             let mut drain = session.sink(&sink).expect("the sink");

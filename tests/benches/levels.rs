@@ -28,20 +28,43 @@ fn main() {
 }
 
 fn row(actors: usize, devices: usize, level: Level) {
-    let shape = Shape { min_actors: actors, actors, max_rate: 3, ..Shape::default() };
+    let shape = Shape {
+        min_actors: actors,
+        actors,
+        max_rate: 3,
+        ..Shape::default()
+    };
     let graph = random::graph(actors as u64, shape);
     let machine = random::machine(devices);
     let costs = random::costs(&graph, &machine, actors as u64);
-    let options = Options { block: Block::Fixed(1), level, ..Options::default() };
-    let firings: u64 = zbmd_scheduler::repetition(&graph).expect("consistent").iter().sum();
+    let options = Options {
+        block: Block::Fixed(1),
+        level,
+        ..Options::default()
+    };
+    let firings: u64 = zbmd_scheduler::repetition(&graph)
+        .expect("consistent")
+        .iter()
+        .sum();
     let start = Instant::now();
     let found = unattended(|control| schedule_with(&graph, &machine, &costs, &options, control))
         .expect("random graphs have schedules");
     let plans = found.plans.into();
-    let program = verify(Program { graph, machine, plans, ..Program::default() }).expect("valid");
+    let program = verify(Program {
+        graph,
+        machine,
+        plans,
+        ..Program::default()
+    })
+    .expect("valid");
     let seconds = start.elapsed().as_secs_f64();
-    let period = program.plans.first().map_or(0.0, |p| p.period_ns as f64 / 1e3);
-    let gap = found.estimate.map_or("?".to_owned(), |e| format!("{:.2}", 100.0 * e.gap()));
+    let period = program
+        .plans
+        .first()
+        .map_or(0.0, |p| p.period_ns as f64 / 1e3);
+    let gap = found
+        .estimate
+        .map_or("?".to_owned(), |e| format!("{:.2}", 100.0 * e.gap()));
     let level = format!("{level:?}").to_lowercase();
     println!(
         "{actors:>6} {firings:>8} {devices:>7} {level:>9} {period:>12.1} {gap:>8} {seconds:>10.3}"

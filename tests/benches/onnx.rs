@@ -72,7 +72,11 @@ fn run_with(
     options: RunOptions,
 ) -> f64 {
     let engine = Engine::new(program.clone(), &Registry::standard()).expect("known ops");
-    let options = RunOptions { sample_every: 0, iterations: Some(calls), ..options };
+    let options = RunOptions {
+        sample_every: 0,
+        iterations: Some(calls),
+        ..options
+    };
     let mut session = engine.start(options).expect("memory and threads");
     std::thread::scope(|scope| {
         for (name, token) in inputs {
@@ -103,7 +107,9 @@ impl Rival {
     fn tract(dir: &Path, name: &str, threads: usize, to: &Path) -> Option<Self> {
         let mut command = Command::new(std::env::var_os("ZBMD_TRACT")?);
         command.stderr(Stdio::null());
-        (threads == 1).then(|| Self::new(command, dir, name, threads, to)).flatten()
+        (threads == 1)
+            .then(|| Self::new(command, dir, name, threads, to))
+            .flatten()
     }
 
     fn new(
@@ -113,14 +119,21 @@ impl Rival {
         threads: usize,
         to: &Path,
     ) -> Option<Self> {
-        command.arg(dir.join(format!("{name}.onnx"))).arg(threads.to_string()).arg(to);
+        command
+            .arg(dir.join(format!("{name}.onnx")))
+            .arg(threads.to_string())
+            .arg(to);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("ZBMD_ORT and ZBMD_TRACT can be run");
         let (ask, answers) = (child.stdin.take(), child.stdout.take().expect("a pipe"));
-        let mut rival = Self { child, ask, answers: BufReader::new(answers) };
+        let mut rival = Self {
+            child,
+            ask,
+            answers: BufReader::new(answers),
+        };
         (rival.answer() == "ready").then_some(rival)
     }
 
@@ -154,15 +167,22 @@ impl Drop for Rival {
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// KiB at the peak of a process that runs this bundle, or none.
 fn memory(bundle: Option<&Path>) -> u64 {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.env("ZBMD_ONNX_BUNDLE", bundle.map_or("", |b| b.to_str().unwrap_or("")));
+    command.env(
+        "ZBMD_ONNX_BUNDLE",
+        bundle.map_or("", |b| b.to_str().unwrap_or("")),
+    );
     let output = command.output().expect("this program runs");
-    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0)
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap_or(0)
 }
 
 /// What the process of [`memory`] does.
@@ -174,7 +194,10 @@ fn only_run(bundle: &str) {
             (s.name.clone(), vec![0; s.outputs[0].token.bytes() as usize])
         };
         let inputs: BTreeMap<String, Vec<u8>> = graph.sources().map(zeros).collect();
-        let options = RunOptions { queue_bytes: 0, ..RunOptions::default() };
+        let options = RunOptions {
+            queue_bytes: 0,
+            ..RunOptions::default()
+        };
         let _ = run_with(&program, &inputs, 20, options);
     }
     println!("{}", peak());
@@ -202,13 +225,18 @@ fn main() {
     if let Ok(bundle) = std::env::var("ZBMD_ONNX_BUNDLE") {
         return only_run(&bundle);
     }
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
     let wanted = |name: &&str| words.first().is_none_or(|w| name.contains(w.as_str()));
     let threads: Vec<usize> = match words.get(1).and_then(|w| w.parse().ok()) {
         Some(n) => vec![n],
         None => vec![1, 2],
     };
-    let Some(dir) = data::file("models") else { return };
+    let Some(dir) = data::file("models") else {
+        return;
+    };
     println!(
         "{:<20} {:>7} {:>10} {:>10} {:>7} {:>10} {:>7} {:>8} {:>10} {:>9} {:>9} {:>9}",
         "model",

@@ -9,7 +9,10 @@ use zbmd_scheduler::search::{Control, Level};
 use zbmd_tests::{data, sets};
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
     let named = |word: &str| match word {
         "fast" => Some(Level::Fast),
         "balanced" => Some(Level::Balanced),
@@ -17,15 +20,25 @@ fn main() {
         _ => None,
     };
     let level = words.iter().find_map(|w| named(w)).unwrap_or_default();
-    let wanted =
-        |name: &str| words.iter().filter(|w| named(w).is_none()).all(|w| name.contains(w.as_str()));
+    let wanted = |name: &str| {
+        words
+            .iter()
+            .filter(|w| named(w).is_none())
+            .all(|w| name.contains(w.as_str()))
+    };
     let watch = std::env::args().any(|a| a == "--watch");
     println!(
         "{:<20} {:>9} {:>10} {:>9} {:>9} {:>10} {:>11} {:>10}",
         "instance", "ours", "published", "split", "bound", "gap", "time", "work"
     );
-    for (name, published) in [("bert24", 17.7899), ("gnmt", 32.9107), ("resnet50", 33.7747)] {
-        let Some(path) = data::file(&format!("placement/{name}_inference.json")) else { continue };
+    for (name, published) in [
+        ("bert24", 17.7899),
+        ("gnmt", 32.9107),
+        ("resnet50", 33.7747),
+    ] {
+        let Some(path) = data::file(&format!("placement/{name}_inference.json")) else {
+            continue;
+        };
         if !wanted(name) {
             continue;
         }
@@ -42,7 +55,10 @@ fn main() {
                 );
             }
         };
-        let mut control = Control { stop: &|| false, progress: &mut progress };
+        let mut control = Control {
+            stop: &|| false,
+            progress: &mut progress,
+        };
         let found = solve(&problem, level, &mut control).expect("a placement");
         println!(
             "{name:<20} {:>9.4} {published:>10.4} {:>9.4} {:>9.4} {:>8.3} % {:>9.3} s {:>10}",

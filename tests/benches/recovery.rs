@@ -37,15 +37,25 @@ mod linux {
 
     const PROCESSES: Isolation = Isolation::Processes { program: None };
     /// The last one needs `ZBMD_DATA`.
-    const MODELS: [&str; 5] =
-        ["cd2dat/model.ron", "fm/model.ron", "agc/model.ron", "adsb/model.ron", "vad/model.ron"];
+    const MODELS: [&str; 5] = [
+        "cd2dat/model.ron",
+        "fm/model.ron",
+        "agc/model.ron",
+        "adsb/model.ron",
+        "vad/model.ron",
+    ];
 
     pub(super) fn main() {
         zbmd_executor::testing::on_open(gpu::misbehave_as_told);
         zbmd_executor::serve_if_worker(&registry());
-        let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+        let args: Vec<String> = std::env::args()
+            .skip(1)
+            .filter(|a| a != "--bench")
+            .collect();
         let number = |at: usize, default: u64| {
-            args.get(at).and_then(|text| text.parse().ok()).unwrap_or(default)
+            args.get(at)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(default)
         };
         match args.first().map(String::as_str) {
             Some("kills") => kills(number(1, 1000)),
@@ -68,7 +78,11 @@ mod linux {
 
     /// How many iterations a second it does when nothing holds it up.
     fn pace(engine: &Engine) -> f64 {
-        let mut feed = Feed { seed: 1, iterations: 1000, per_s: None };
+        let mut feed = Feed {
+            seed: 1,
+            iterations: 1000,
+            per_s: None,
+        };
         loop {
             let told = live(engine, feed, RunOptions::default());
             let seconds = told.elapsed.as_secs_f64();
@@ -130,7 +144,12 @@ mod linux {
                             detected_ns.get_or_insert(event.at_ns);
                         }
                     }
-                    What::Recovered { fence_ns, restore_ns, replay_ns, .. } => {
+                    What::Recovered {
+                        fence_ns,
+                        restore_ns,
+                        replay_ns,
+                        ..
+                    } => {
                         let (Some(from), Some(seen)) = (injected_ns.take(), detected_ns.take())
                         else {
                             continue;
@@ -195,7 +214,11 @@ mod linux {
             let mut seed = 0;
             while (split.all.0.len() as u64) < count {
                 seed += 1;
-                let feed = Feed { seed, iterations: (per_s * 20.0) as u64, per_s: Some(per_s) };
+                let feed = Feed {
+                    seed,
+                    iterations: (per_s * 20.0) as u64,
+                    per_s: Some(per_s),
+                };
                 let faults =
                     format!("Inject(kinds: [kill], every: (\"50ms\", \"150ms\"), seed: {seed})");
                 let told = disturbed(&engine, feed, &faults, |o| o.standby = standby);
@@ -214,7 +237,11 @@ mod linux {
         let mut seed = 0;
         while (split.all.0.len() as u64) < count {
             seed += 1;
-            let feed = Feed { seed, iterations: (per_s * 10.0) as u64, per_s: Some(per_s) };
+            let feed = Feed {
+                seed,
+                iterations: (per_s * 10.0) as u64,
+                per_s: Some(per_s),
+            };
             let faults =
                 format!("Inject(kinds: [stop], every: (\"50ms\", \"150ms\"), seed: {seed})");
             let told = disturbed(&engine, feed, &faults, |_| ());
@@ -235,8 +262,11 @@ mod linux {
             .collect();
         let engine = engine("cd2dat/model.ron", &registry(), Losses::Single);
         let per_s = pace(&engine) / 4.0;
-        let feed =
-            Feed { seed: 1, iterations: (per_s * seconds as f64) as u64, per_s: Some(per_s) };
+        let feed = Feed {
+            seed: 1,
+            iterations: (per_s * seconds as f64) as u64,
+            per_s: Some(per_s),
+        };
         let told = disturbed(&engine, feed, "Inject()", |_| ());
         busy.store(false, Ordering::Relaxed);
         loops.into_iter().for_each(|l| l.join().expect("no panic"));
@@ -268,13 +298,21 @@ mod linux {
             let iterations = (pace(&engine) * 0.25) as u64;
             let run = |processes: bool, supervise: bool, checksums: bool| {
                 let options = RunOptions {
-                    isolation: if processes { PROCESSES } else { Isolation::Threads },
+                    isolation: if processes {
+                        PROCESSES
+                    } else {
+                        Isolation::Threads
+                    },
                     supervised: supervise.then(|| supervised(&engine, "Supervision()", None)),
                     checksums,
                     sample_every: 0,
                     ..RunOptions::default()
                 };
-                let feed = Feed { seed: 1, iterations, per_s: None };
+                let feed = Feed {
+                    seed: 1,
+                    iterations,
+                    per_s: None,
+                };
                 let told = live(&engine, feed, options);
                 told.outcome.expect("well").report.elapsed_ns as f64
             };
@@ -311,9 +349,19 @@ mod linux {
         for model in MODELS.into_iter().filter(|m| m.contains(only)) {
             let engine = engine(model, &registry(), Losses::Pairs);
             let per_s = pace(&engine) / 4.0;
-            let feed =
-                Feed { seed: 7, iterations: (per_s * seconds as f64) as u64, per_s: Some(per_s) };
-            let plain = live(&engine, Feed { per_s: None, ..feed }, RunOptions::default());
+            let feed = Feed {
+                seed: 7,
+                iterations: (per_s * seconds as f64) as u64,
+                per_s: Some(per_s),
+            };
+            let plain = live(
+                &engine,
+                Feed {
+                    per_s: None,
+                    ..feed
+                },
+                RunOptions::default(),
+            );
             let faults = format!("Inject(kinds: [{kind}], every: (\"50ms\", \"500ms\"), seed: 7)");
             let watched = Arc::new(AtomicBool::new(true));
             let memory = {
@@ -353,7 +401,8 @@ mod linux {
     fn resident_kib() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-        line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+        line.and_then(|l| l.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
     }
 
     /// Losses of a CUDA device, with the CPU going on or waiting for a restart.
@@ -386,17 +435,31 @@ mod linux {
         }
 
         pub(super) fn misbehave_as_told(device: &Device) {
-            let Ok(told) = std::env::var(MISDEED) else { return };
-            let Some((what, file)) = told.split_once(':') else { return };
-            let misdeed = MISDEEDS.iter().find(|(name, _)| *name == what).map(|(_, m)| *m);
-            let (Device::Cuda(device), Some(misdeed)) = (device, misdeed) else { return };
+            let Ok(told) = std::env::var(MISDEED) else {
+                return;
+            };
+            let Some((what, file)) = told.split_once(':') else {
+                return;
+            };
+            let misdeed = MISDEEDS
+                .iter()
+                .find(|(name, _)| *name == what)
+                .map(|(_, m)| *m);
+            let (Device::Cuda(device), Some(misdeed)) = (device, misdeed) else {
+                return;
+            };
             let (device, file) = (Arc::clone(device), PathBuf::from(file));
             std::thread::spawn(move || {
                 // Longer than it takes until the calendar is at work.
                 std::thread::sleep(Duration::from_millis(700));
-                let note = std::fs::OpenOptions::new().append(true).create(true).open(file);
+                let note = std::fs::OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .open(file);
                 let noted = note.and_then(|mut f| writeln!(f, "{}", now_ns()));
-                noted.map(|()| device.misbehave(misdeed)).expect("a file for the time")
+                noted
+                    .map(|()| device.misbehave(misdeed))
+                    .expect("a file for the time")
             });
         }
 
@@ -414,7 +477,11 @@ mod linux {
 
         /// Iterations of a block, and a second: 10 ms at the pace of the radio; what a device in software can do.
         fn paced() -> (u64, f64) {
-            if is_in_software() { (16, 300.0) } else { (480, 48_000.0) }
+            if is_in_software() {
+                (16, 300.0)
+            } else {
+                (480, 48_000.0)
+            }
         }
 
         fn engine(losses: Losses) -> Engine {
@@ -428,7 +495,10 @@ mod linux {
             let compiled = compile_file(graph_file("fm/model.ron"), &options);
             let program = compiled.unwrap_or_else(|d| panic!("{d}")).program;
             let calendars = &program.plans[PlanId(0)].calendars;
-            assert!(calendars.iter().any(|c| c.device == DeviceId(1)), "nothing is on the GPU");
+            assert!(
+                calendars.iter().any(|c| c.device == DeviceId(1)),
+                "nothing is on the GPU"
+            );
             assert_eq!(
                 losses == Losses::None,
                 program.contingencies.find(&[DeviceId(1)]).is_none()
@@ -450,11 +520,19 @@ mod linux {
             }
             println!(
                 "from a fault to the first new output; fm, all of it on {}",
-                if in_software { "a device in software: a rehearsal" } else { "a GPU" }
+                if in_software {
+                    "a device in software: a rehearsal"
+                } else {
+                    "a GPU"
+                }
             );
             let swap = ("swap to the CPU (goal 50 ms)", Losses::Single, false);
             let restart = ("restart (goal 400 ms)", Losses::None, false);
-            let ready = ("restart with a process standing by (goal 100 ms)", Losses::None, true);
+            let ready = (
+                "restart with a process standing by (goal 100 ms)",
+                Losses::None,
+                true,
+            );
             for (what, losses, standby) in [swap, restart, ready] {
                 let kill = "Inject(kinds: [kill], every: (\"900ms\", \"1200ms\"), seed: 1)";
                 let name = format!("worker killed; {what}");
@@ -488,8 +566,11 @@ mod linux {
             while (split.all.0.len() as u64) < count && rounds < count {
                 rounds += 1;
                 let per_s = paced().1;
-                let feed =
-                    Feed { seed: rounds, iterations: (per_s * 10.0) as u64, per_s: Some(per_s) };
+                let feed = Feed {
+                    seed: rounds,
+                    iterations: (per_s * 10.0) as u64,
+                    per_s: Some(per_s),
+                };
                 let _ = std::fs::remove_file(&file);
                 tell(misdeed.map(|m| format!("{m}:{}", file.display())));
                 let told = disturbed(&engine, feed, faults, |options| {

@@ -19,7 +19,11 @@ fn replay_time(program: &Verified<Program>, blocks: u64) -> Duration {
     let block = program.plans[zbmd_ir::PlanId(0)].block;
     let engine = Engine::new(program.clone(), &chain::registry()).expect("known ops");
     let iterations = Some(blocks * block);
-    let options = RunOptions { sample_every: 0, iterations, ..RunOptions::default() };
+    let options = RunOptions {
+        sample_every: 0,
+        iterations,
+        ..RunOptions::default()
+    };
     let mut session = engine.start(options).expect("memory and threads");
     std::thread::scope(|scope| {
         if program.graph.sources().next().is_some() {
@@ -43,7 +47,9 @@ fn nothing(x: &mut u64) {
 
 fn empty_chain(c: &mut Criterion) {
     let mut group = c.benchmark_group("1,000 empty actors");
-    group.throughput(Throughput::Elements(u64::from(ACTORS))).sample_size(20);
+    group
+        .throughput(Throughput::Elements(u64::from(ACTORS)))
+        .sample_size(20);
     let calls: Vec<fn(&mut u64)> = vec![nothing; ACTORS as usize];
     group.bench_function("loop of function pointers", |b| {
         let mut x = 0;
@@ -77,7 +83,9 @@ fn empty_chain(c: &mut Criterion) {
 fn saxpy_chain(c: &mut Criterion) {
     const M: u32 = 200;
     const BLOCK: u64 = 2_048;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(2);
+    let cores = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(2);
     let mut group = c.benchmark_group(format!("{M} saxpy on {cores} cores"));
     group
         .throughput(Throughput::Elements(BLOCK))
@@ -88,8 +96,11 @@ fn saxpy_chain(c: &mut Criterion) {
         b.iter(|| {
             for i in 0..M as usize / cores {
                 let (from, to) = buffers.split_at_mut(1);
-                let (x, y) =
-                    if i % 2 == 0 { (&from[0], &mut to[0]) } else { (&to[0], &mut from[0]) };
+                let (x, y) = if i % 2 == 0 {
+                    (&from[0], &mut to[0])
+                } else {
+                    (&to[0], &mut from[0])
+                };
                 for (y, x) in y.iter_mut().zip(black_box(x)) {
                     *y = *x * 1.0001 + 0.5;
                 }
@@ -97,9 +108,10 @@ fn saxpy_chain(c: &mut Criterion) {
             }
         });
     });
-    for (start, name) in
-        [(Start::Made, "calendar"), (Start::Pushed, "calendar, fed by another thread")]
-    {
+    for (start, name) in [
+        (Start::Made, "calendar"),
+        (Start::Pushed, "calendar, fed by another thread"),
+    ] {
         let program = chain::program(start, "Saxpy", M, cores, BLOCK);
         group.bench_function(name, |b| {
             b.iter_custom(|n| replay_time(&program, n + 100).mul_f64(n as f64 / (n + 100) as f64));

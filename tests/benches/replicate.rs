@@ -35,7 +35,10 @@ const MODEL: &str = r#"Model(
 
 fn main() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    println!("{FRAMES} frames of {} samples; microseconds", FRAME_BYTES / 4);
+    println!(
+        "{FRAMES} frames of {} samples; microseconds",
+        FRAME_BYTES / 4
+    );
     println!(
         "{:>7} {:>16} {:>16} {:>7} {:>16} {:>16} {:>7}",
         "devices",
@@ -46,13 +49,19 @@ fn main() {
         "measured with",
         "gain"
     );
-    let text = MODEL.replace("HEAVY", &format!("{}x{}", "sin(cos(".repeat(16), "))".repeat(16)));
+    let text = MODEL.replace(
+        "HEAVY",
+        &format!("{}x{}", "sin(cos(".repeat(16), "))".repeat(16)),
+    );
     let costs = calibrated(&text);
     for devices in [1, 2, 3, 4, 8] {
         let plain = compile(&text, devices, &costs, Replicate::Off);
         let spread = compile(&text, devices, &costs, Replicate::Auto);
         let (slow, quick) = (planned(&plain), planned(&spread));
-        print!("{devices:>7} {slow:>16.1} {quick:>16.1} {:>7.2}", slow / quick);
+        print!(
+            "{devices:>7} {slow:>16.1} {quick:>16.1} {:>7.2}",
+            slow / quick
+        );
         if devices <= cores {
             let (slow, quick) = (measured(plain), measured(spread));
             println!(" {slow:>16.1} {quick:>16.1} {:>7.2}", slow / quick);
@@ -64,15 +73,24 @@ fn main() {
 
 /// Costs of the kernels on this computer, as those of eight alike devices.
 fn calibrated(text: &str) -> MeasuredCosts {
-    let options =
-        CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() };
-    let how = CalibrateOptions { cache: None, fresh: true, budget_ns: CalibrateOptions::BUDGET_NS };
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(1),
+        ..CompileOptions::default()
+    };
+    let how = CalibrateOptions {
+        cache: None,
+        fresh: true,
+        budget_ns: CalibrateOptions::BUDGET_NS,
+    };
     let Calibration { rows, .. } =
         calibrate_str("heavy.ron", text, "", &options, &how, &mut |_| {}).expect("it compiles");
     let program = compile(text, 1, &MeasuredCosts::default(), Replicate::Off).program;
     let mut costs = MeasuredCosts::default();
     for row in rows {
-        let actor = program.graph.find(&row.actor).expect("a row for each actor");
+        let actor = program
+            .graph
+            .find(&row.actor)
+            .expect("a row for each actor");
         let key = CostKey::of(&program.graph.actors[actor], &program.blobs);
         for device in &machine::uniform(8).devices {
             costs.insert(&device.name, key, row.cost.clone());
@@ -83,7 +101,11 @@ fn calibrated(text: &str) -> MeasuredCosts {
 
 fn compile(text: &str, devices: usize, costs: &MeasuredCosts, replicate: Replicate) -> Compiled {
     let machine = MachineChoice::Measured(machine::uniform(devices), costs.clone());
-    let options = CompileOptions { machine, replicate, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        replicate,
+        ..CompileOptions::default()
+    };
     compile_str("heavy.ron", text, "", &options).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
@@ -99,7 +121,10 @@ fn measured(compiled: Compiled) -> f64 {
     let engine = Engine::new(compiled.program, &Registry::standard()).expect("known ops");
     let input = vec![0u8; (ITERATIONS * FRAMES) as usize * FRAME_BYTES];
     let run = || {
-        let options = RunOptions { sample_every: 0, ..RunOptions::default() };
+        let options = RunOptions {
+            sample_every: 0,
+            ..RunOptions::default()
+        };
         let mut session = engine.start(options).expect("memory and threads");
         let mut feed = session.source("x").expect("the source");
         let mut drain = session.sink("y").expect("the sink");

@@ -44,8 +44,10 @@ fn round_trips(c: &mut Criterion) {
                     std::hint::spin_loop();
                 }
             };
-            let lines =
-                [crossbeam_utils::CachePadded::new(ping), crossbeam_utils::CachePadded::new(pong)];
+            let lines = [
+                crossbeam_utils::CachePadded::new(ping),
+                crossbeam_utils::CachePadded::new(pong),
+            ];
             duel(
                 || {
                     (1..=n).for_each(|i| {
@@ -70,13 +72,16 @@ fn round_trips(c: &mut Criterion) {
                     let mut peer = Peer::default();
                     for i in 1..=n {
                         there.publish(i);
-                        back.wait_published(i, &mut peer, Spin::LONG, &stop).expect("no stop");
+                        back.wait_published(i, &mut peer, Spin::LONG, &stop)
+                            .expect("no stop");
                     }
                 },
                 || {
                     let mut peer = Peer::default();
                     for i in 1..=n {
-                        there.wait_published(i, &mut peer, Spin::LONG, &stop).expect("no stop");
+                        there
+                            .wait_published(i, &mut peer, Spin::LONG, &stop)
+                            .expect("no stop");
                         back.publish(i);
                     }
                 },

@@ -5,7 +5,10 @@
 use zbmd_tests::sdf;
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
     let wanted = |name: &str| words.iter().all(|w| name.contains(w.as_str()));
     sdf::header();
     for name in ["dac06_example", "samplerate", "modem", "satellite"] {

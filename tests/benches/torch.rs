@@ -45,12 +45,40 @@ const MODELS: &[(&str, Model)] = &[
     ("mobilenet_v2", Model::File("mobilenet_v2.onnx")),
     ("light_resnet50", Model::File("light_resnet50.onnx")),
     ("bert_tiny", Model::File("bert_tiny.onnx")),
-    ("encoder", Model::Encoder { layers: 12, width: 768, heads: 12, tokens: 128 }),
-    ("mlp", Model::Mlp { layers: 8, width: 1024 }),
+    (
+        "encoder",
+        Model::Encoder {
+            layers: 12,
+            width: 768,
+            heads: 12,
+            tokens: 128,
+        },
+    ),
+    (
+        "mlp",
+        Model::Mlp {
+            layers: 8,
+            width: 1024,
+        },
+    ),
 ];
 const TINY: &[(&str, Model)] = &[
-    ("tiny encoder", Model::Encoder { layers: 2, width: 32, heads: 2, tokens: 8 }),
-    ("tiny mlp", Model::Mlp { layers: 3, width: 32 }),
+    (
+        "tiny encoder",
+        Model::Encoder {
+            layers: 2,
+            width: 32,
+            heads: 2,
+            tokens: 8,
+        },
+    ),
+    (
+        "tiny mlp",
+        Model::Mlp {
+            layers: 3,
+            width: 32,
+        },
+    ),
 ];
 
 #[derive(Clone, Copy)]
@@ -58,7 +86,12 @@ enum Model {
     /// A file of the shared data.
     File(&'static str),
     /// A norm before each half of a layer, as the rival's.
-    Encoder { layers: usize, width: u32, heads: i64, tokens: u32 },
+    Encoder {
+        layers: usize,
+        width: u32,
+        heads: i64,
+        tokens: u32,
+    },
     /// Products of a row with square matrices, a bias and a ReLU behind each.
     Mlp { layers: usize, width: u32 },
 }
@@ -75,7 +108,12 @@ impl Maker {
     fn new(name: &str, shape: [u32; 3]) -> Self {
         let mut graph = GraphBuilder::new(name);
         let last = graph.source("x", TokenType::new(DType::F32, shape));
-        Self { graph, random: fastrand::Rng::with_seed(1), last, made: 0 }
+        Self {
+            graph,
+            random: fastrand::Rng::with_seed(1),
+            last,
+            made: 0,
+        }
     }
 
     fn weights(&mut self, shape: &[u32], around: f32) -> Value {
@@ -83,7 +121,9 @@ impl Maker {
         // So large that sums stay near 1.
         let size = 1.0 / (f64::from(shape[0]).sqrt() as f32);
         let mut one = || around + (self.random.f32() - 0.5) * size;
-        let bytes: Vec<u8> = (0..token.elements()).flat_map(|_| one().to_le_bytes()).collect();
+        let bytes: Vec<u8> = (0..token.elements())
+            .flat_map(|_| one().to_le_bytes())
+            .collect();
         self.graph.tensor(token, bytes)
     }
 
@@ -99,14 +139,23 @@ impl Maker {
     }
 
     fn product(&mut self, from: ActorRef, [inputs, outputs]: [u32; 2], act: &str) -> ActorRef {
-        let (y, bias) = (self.weights(&[inputs, outputs], 0.0), self.weights(&[outputs], 0.0));
-        let params = vec![("y", y), ("bias", bias), ("act", Value::Str(act.to_owned()))];
+        let (y, bias) = (
+            self.weights(&[inputs, outputs], 0.0),
+            self.weights(&[outputs], 0.0),
+        );
+        let params = vec![
+            ("y", y),
+            ("bias", bias),
+            ("act", Value::Str(act.to_owned())),
+        ];
         self.add("NnMatMul", params, &[(from, "x")])
     }
 
     fn norm(&mut self, from: ActorRef, width: u32) -> ActorRef {
-        let params =
-            vec![("scale", self.weights(&[width], 1.0)), ("bias", self.weights(&[width], 0.0))];
+        let params = vec![
+            ("scale", self.weights(&[width], 1.0)),
+            ("bias", self.weights(&[width], 0.0)),
+        ];
         self.add("NnLayerNormalization", params, &[(from, "x")])
     }
 
@@ -127,7 +176,9 @@ impl Maker {
     fn finish(mut self, registry: &Registry) -> (Graph, TiVec<BlobId, Bytes>) {
         let sink = self.graph.sink("y");
         self.graph.connect(self.last, sink);
-        self.graph.finish(registry).unwrap_or_else(|d| panic!("{d}"))
+        self.graph
+            .finish(registry)
+            .unwrap_or_else(|d| panic!("{d}"))
     }
 }
 
@@ -149,7 +200,12 @@ impl Model {
             Model::Mlp { width, .. } => Maker::new(name, [1, 1, width]),
         };
         match self {
-            Model::Encoder { layers, width, heads, .. } => {
+            Model::Encoder {
+                layers,
+                width,
+                heads,
+                ..
+            } => {
                 (0..layers).for_each(|_| maker.layer(width, heads));
             }
             Model::Mlp { layers, width } => (0..layers).for_each(|_| {
@@ -169,7 +225,11 @@ impl Given {
         let cpu = &mut machine.devices[DeviceId(0)];
         (cpu.flops_per_s, cpu.bytes_per_s) = (1_000, 1_000);
         let machine = MachineChoice::Measured(machine, costs.clone());
-        let options = CompileOptions { machine, block: Some(1), ..options };
+        let options = CompileOptions {
+            machine,
+            block: Some(1),
+            ..options
+        };
         let made = match self {
             Given::File(path) => compile_file(path, &options),
             Given::Made(graph, blobs) => compile_graph(graph.clone(), blobs.clone(), &options),
@@ -182,8 +242,14 @@ impl Given {
         let mut machine = with(&["cuda"]);
         machine.devices.remove(DeviceId(0));
         machine.links.clear();
-        let options = CompileOptions { machine: MachineChoice::Given(machine), ..options };
-        let how = CalibrateOptions { budget_ns: CALIBRATION_NS, ..CalibrateOptions::default() };
+        let options = CompileOptions {
+            machine: MachineChoice::Given(machine),
+            ..options
+        };
+        let how = CalibrateOptions {
+            budget_ns: CALIBRATION_NS,
+            ..CalibrateOptions::default()
+        };
         let made = match self {
             Given::File(path) => calibrate_file(path, &options, &how, &mut |_| {}),
             Given::Made(graph, blobs) => {
@@ -208,15 +274,31 @@ impl Rival {
         let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/torch_rival.py");
         let script = std::env::var_os("ZBMD_TORCH_SCRIPT").map_or_else(beside, PathBuf::from);
         let mut command = Command::new(&python);
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(|e| format!("{}: {e}", python.display()))?;
+        command
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command
+            .spawn()
+            .map_err(|e| format!("{}: {e}", python.display()))?;
         let (ask, answers) = (child.stdin.take(), child.stdout.take());
-        let (ask, answers) = (ask.expect("a pipe"), BufReader::new(answers.expect("a pipe")));
-        let mut rival = Self { child, ask, answers };
+        let (ask, answers) = (
+            ask.expect("a pipe"),
+            BufReader::new(answers.expect("a pipe")),
+        );
+        let mut rival = Self {
+            child,
+            ask,
+            answers,
+        };
         let said = rival.answer();
         match said.strip_prefix("ready ") {
             Some(name) => Ok((rival, name.to_owned())),
-            None => Err(said.strip_prefix("skip ").unwrap_or("it says nothing").to_owned()),
+            None => Err(said
+                .strip_prefix("skip ")
+                .unwrap_or("it says nothing")
+                .to_owned()),
         }
     }
 
@@ -230,7 +312,9 @@ impl Rival {
     fn number(&mut self, question: &str) -> Result<f64, String> {
         writeln!(self.ask, "{question}").map_err(|e| e.to_string())?;
         let answer = self.answer();
-        answer.parse().map_err(|_| answer.trim_start_matches("skip ").to_owned())
+        answer
+            .parse()
+            .map_err(|_| answer.trim_start_matches("skip ").to_owned())
     }
 }
 
@@ -243,10 +327,20 @@ impl Drop for Rival {
 
 /// Operations of an iteration and bytes of weights, halves where factors have 16 bits.
 fn work(program: &Program, registry: &Registry, math: Math) -> (f64, f64) {
-    let actors = || program.graph.actors.iter().filter(|a| a.role == Role::Compute);
+    let actors = || {
+        program
+            .graph
+            .actors
+            .iter()
+            .filter(|a| a.role == Role::Compute)
+    };
     let flops = actors().filter_map(|a| Some(registry.op(&a.op)?.work(a, &program.blobs).flops));
     let bytes: usize = program.blobs.iter().map(|b| b.len()).sum();
-    let share = if matches!(math, Math::F16 | Math::Bf16) { 0.5 } else { 1.0 };
+    let share = if matches!(math, Math::F16 | Math::Bf16) {
+        0.5
+    } else {
+        1.0
+    };
     (flops.sum(), bytes as f64 * share)
 }
 
@@ -302,15 +396,25 @@ impl Found {
             line += &format!(" {:>9} {:>6}", us(median(seconds)), text(median(ratios), 2));
         }
         let share = floor.zip(ours).map(|(floor, ours)| floor / ours);
-        println!("{line} {:>9} {:>6}{more}{}", us(floor), text(share, 2), self.why);
+        println!(
+            "{line} {:>9} {:>6}{more}{}",
+            us(floor),
+            text(share, 2),
+            self.why
+        );
     }
 }
 
 /// Seconds below which the device cannot do it.
 fn floor(rival: &mut Rival, program: &Program, math: Math) -> Option<f64> {
     let (flops, bytes) = work(program, &Registry::standard(), math);
-    let (peak, band) = (rival.number(&format!("peak {math}")), rival.number("bandwidth"));
-    peak.ok().zip(band.ok()).map(|(p, b)| (flops / p).max(bytes / b))
+    let (peak, band) = (
+        rival.number(&format!("peak {math}")),
+        rival.number("bandwidth"),
+    );
+    peak.ok()
+        .zip(band.ok())
+        .map(|(p, b)| (flops / p).max(bytes / b))
 }
 
 /// A model's calendar on a device, all of whose stages are at work.
@@ -327,11 +431,27 @@ impl<'p> Running<'p> {
     fn new(device: &Device, program: &'p Program, none: &'p Tokens) -> Self {
         let plan = &program.plans[PlanId(0)];
         let mut player = Player::new(program, plan, GPU, none, false);
-        let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+        let calendar = plan
+            .calendars
+            .iter()
+            .find(|c| c.device == GPU)
+            .expect("a calendar");
         let (exchange, kept) = (player.exchange(), &mut Kept::default());
-        let replay = device.replay(&Registry::standard(), program, plan, calendar, &exchange, kept);
+        let replay = device.replay(
+            &Registry::standard(),
+            program,
+            plan,
+            calendar,
+            &exchange,
+            kept,
+        );
         let replay = replay.expect("a replay");
-        let mut this = Self { replay, period: 0, first: 0.0, _player: player };
+        let mut this = Self {
+            replay,
+            period: 0,
+            first: 0.0,
+            _player: player,
+        };
         this.first = this.calls(1 + u64::from(plan.stages));
         this
     }
@@ -354,7 +474,11 @@ fn row(
     let Some(given) = model.given(name, &registry) else {
         return println!("{name:<16} {math:>5}  not run: its file is not here");
     };
-    let options = || CompileOptions { registry: registry.clone(), math, ..Default::default() };
+    let options = || CompileOptions {
+        registry: registry.clone(),
+        math,
+        ..Default::default()
+    };
     let found = given.calibrate(options());
     let early = found.early.first().is_some_and(EarlyLaunch::pays);
     let default = given.compile(&MeasuredCosts::default(), options());
@@ -376,7 +500,11 @@ fn row(
     let floor = rival.as_deref_mut().and_then(|r| floor(r, program, math));
     let mut plain = Running::new(&devices[0], &default.program, &plain_none);
     let mut best = Running::new(&devices[usize::from(early)], program, &best_none);
-    let calls = if turns == 1 { 1 } else { ((BUDGET / best.first) as u64).clamp(1, 1000) };
+    let calls = if turns == 1 {
+        1
+    } else {
+        ((BUDGET / best.first) as u64).clamp(1, 1000)
+    };
     let (mut found, mut plains) = (Found::default(), Vec::new());
     for _ in 0..turns {
         let question = |how: &str| format!("{name} {math} {how} {calls}");
@@ -390,19 +518,33 @@ fn row(
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
     let tiny = words.iter().any(|w| w == "tiny");
     let filter = words.iter().find(|w| *w != "tiny");
     let mut drivers = Drivers::default();
     let mut open = |programmatic| {
-        drivers.open("cuda", "cuda:0", &Options { programmatic, ..Options::default() })
+        drivers.open(
+            "cuda",
+            "cuda:0",
+            &Options {
+                programmatic,
+                ..Options::default()
+            },
+        )
     };
     let devices = match (open(false), open(true)) {
         (Ok(plain), Ok(early)) => [plain, early],
         (Err(fault), _) | (_, Err(fault)) => return println!("not run: {fault}"),
     };
     println!("{}", devices[0].kind());
-    let rival = if tiny { Err("not asked for".to_owned()) } else { Rival::start() };
+    let rival = if tiny {
+        Err("not asked for".to_owned())
+    } else {
+        Rival::start()
+    };
     let mut rival = match rival {
         Ok((rival, said)) => {
             println!("beside {said}");
@@ -419,7 +561,9 @@ fn main() {
     }
     println!(" {:>9} {:>6}", "floor us", "share");
     let (models, turns) = if tiny { (TINY, 1) } else { (MODELS, TURNS) };
-    for &(name, model) in models.iter().filter(|m| filter.is_none_or(|f| m.0.contains(f.as_str())))
+    for &(name, model) in models
+        .iter()
+        .filter(|m| filter.is_none_or(|f| m.0.contains(f.as_str())))
     {
         for math in Math::ALL {
             row(&devices, rival.as_mut(), (name, model), math, turns);

@@ -21,16 +21,30 @@ use zbmd_tests::actors::registry;
 use zbmd_tests::losses::{Feed, engine_on, live, live_with};
 
 /// The last one needs `ZBMD_DATA`.
-const MODELS: [&str; 4] = ["cd2dat/model.ron", "fm/model.ron", "adsb/model.ron", "vad/model.ron"];
+const MODELS: [&str; 4] = [
+    "cd2dat/model.ron",
+    "fm/model.ron",
+    "adsb/model.ron",
+    "vad/model.ron",
+];
 const WAYS: [&str; 5] = ["again", "traced", "profiled", "both", "watched"];
 /// Length of one run, unless told otherwise.
 const SECONDS: f64 = 0.25;
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    let rounds: u64 = args.first().and_then(|text| text.parse().ok()).unwrap_or(20);
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| a != "--bench")
+        .collect();
+    let rounds: u64 = args
+        .first()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(20);
     let only = args.get(1).map_or("", String::as_str);
-    let seconds: f64 = args.get(2).and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    let seconds: f64 = args
+        .get(2)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(SECONDS);
     println!(
         "time against a run that nobody records or watches, {rounds} rounds: median (fastest)"
     );
@@ -80,9 +94,19 @@ fn compare(model: &str, devices: usize, rounds: u64, seconds: f64) {
             let mut ratios: Vec<f64> = times.iter().zip(&plains).map(|(t, p)| t / p).collect();
             ratios.sort_by(f64::total_cmp);
             let median = ratios[ratios.len() / 2];
-            print!(" {:>15}", format!("{median:.3} ({:.3})", fastest(&times) / fastest(&plains)));
+            print!(
+                " {:>15}",
+                format!("{median:.3} ({:.3})", fastest(&times) / fastest(&plains))
+            );
         }
-        println!("  {}", if which == 0 { dropped.to_string() } else { String::new() });
+        println!(
+            "  {}",
+            if which == 0 {
+                dropped.to_string()
+            } else {
+                String::new()
+            }
+        );
     }
 }
 
@@ -116,11 +140,17 @@ fn pace(engine: &Engine) -> f64 {
 fn run(engine: &Engine, iterations: u64, way: &str, folder: &Path) -> Report {
     let options = RunOptions {
         sample_every: 0,
-        trace: ["traced", "both"].contains(&way).then(|| folder.join("run.trace")),
+        trace: ["traced", "both"]
+            .contains(&way)
+            .then(|| folder.join("run.trace")),
         profile: ["profiled", "both"].contains(&way),
         ..RunOptions::default()
     };
-    let feed = Feed { seed: 1, iterations, per_s: None };
+    let feed = Feed {
+        seed: 1,
+        iterations,
+        per_s: None,
+    };
     let told = match way {
         "watched" => live_with(engine, feed, options, watch),
         _ => live(engine, feed, options),

@@ -37,7 +37,11 @@ fn options(name: &str, cores: usize) -> CompileOptions {
     machine.devices.truncate(1);
     machine.links.clear();
     let machine = MachineChoice::Given(machine);
-    let mut options = CompileOptions { machine, block: Some(1), ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        machine,
+        block: Some(1),
+        ..CompileOptions::default()
+    };
     if name == "silero_vad" {
         options.onnx.dims = [("batch".to_owned(), 1), ("sequence".to_owned(), 576)].into();
         options.onnx.set = [("sr".to_owned(), SetValue::Numbers(vec![16_000.0]))].into();
@@ -51,7 +55,9 @@ fn inputs(program: &Program) -> BTreeMap<String, Vec<u8>> {
     let sources = program.graph.sources().map(|(_, source)| {
         let token = &source.outputs[0].token;
         let bytes = match token.dtype {
-            DType::F32 => (0..token.elements()).flat_map(|_| rng.f32().to_le_bytes()).collect(),
+            DType::F32 => (0..token.elements())
+                .flat_map(|_| rng.f32().to_le_bytes())
+                .collect(),
             _ => vec![0; token.bytes() as usize],
         };
         (source.name.clone(), bytes)
@@ -62,7 +68,11 @@ fn inputs(program: &Program) -> BTreeMap<String, Vec<u8>> {
 /// Seconds of one iteration: many in one run, so that starting it does not count.
 fn run(program: &Verified<Program>, inputs: &BTreeMap<String, Vec<u8>>, count: u64) -> f64 {
     let engine = Engine::new(program.clone(), &Registry::standard()).expect("known ops");
-    let options = RunOptions { sample_every: 0, iterations: Some(count), ..Default::default() };
+    let options = RunOptions {
+        sample_every: 0,
+        iterations: Some(count),
+        ..Default::default()
+    };
     let mut session = engine.start(options).expect("memory and threads");
     std::thread::scope(|scope| {
         for (name, token) in inputs {
@@ -83,8 +93,13 @@ fn main() {
     let mut words = std::env::args().skip(1).filter(|a| !a.starts_with('-'));
     let filter = words.next().unwrap_or_default();
     let cores = words.next().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let Some(dir) = data::file("models") else { return };
-    println!("{:20} {:>11} {:>11} {:>6}", "model", "default us", "chosen us", "ratio");
+    let Some(dir) = data::file("models") else {
+        return;
+    };
+    println!(
+        "{:20} {:>11} {:>11} {:>6}",
+        "model", "default us", "chosen us", "ratio"
+    );
     for name in MODELS.into_iter().filter(|name| name.contains(&filter)) {
         let (path, options) = (dir.join(format!("{name}.onnx")), options(name, cores));
         let plain = compile_file(&path, &options).unwrap_or_else(|d| panic!("{name}: {d}"));
@@ -94,7 +109,13 @@ fn main() {
         let found = found.unwrap_or_else(|d| panic!("{name}: {d}"));
         let took = start.elapsed().as_secs_f64();
         let machine = MachineChoice::Measured(found.machine.clone(), found.costs.clone());
-        let chosen = compile_file(&path, &CompileOptions { machine, ..options.clone() });
+        let chosen = compile_file(
+            &path,
+            &CompileOptions {
+                machine,
+                ..options.clone()
+            },
+        );
         let chosen = chosen.unwrap_or_else(|d| panic!("{name}: {d}"));
         let both = [&plain.program, &chosen.program];
         let inputs = inputs(&plain.program);
@@ -108,17 +129,31 @@ fn main() {
                 now[which] = run(both[which], &inputs, count);
             }
             ratios.push(now[1] / now[0]);
-            times.iter_mut().zip(now).for_each(|(all, time)| all.push(time));
+            times
+                .iter_mut()
+                .zip(now)
+                .for_each(|(all, time)| all.push(time));
         }
         let [before, after] = times.map(|all| median(all) * 1e6);
-        println!("{name:20} {before:11.1} {after:11.1} {:6.3}", median(ratios));
+        println!(
+            "{name:20} {before:11.1} {after:11.1} {:6.3}",
+            median(ratios)
+        );
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         let with_variants = found.rows.iter().filter(|row| !row.variants.is_empty());
         let total = with_variants.clone().count();
         for row in with_variants {
-            *names.entry(row.cost.variant.as_deref().unwrap_or("default")).or_default() += 1;
+            *names
+                .entry(row.cost.variant.as_deref().unwrap_or("default"))
+                .or_default() += 1;
         }
-        let names: Vec<_> = names.iter().map(|(name, n)| format!("{name} {n}")).collect();
-        println!("  {total} kernels with variants: {}; {took:.1} s", names.join(", "));
+        let names: Vec<_> = names
+            .iter()
+            .map(|(name, n)| format!("{name} {n}"))
+            .collect();
+        println!(
+            "  {total} kernels with variants: {}; {took:.1} s",
+            names.join(", ")
+        );
     }
 }

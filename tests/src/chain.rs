@@ -57,11 +57,19 @@ impl<K: Kernel + 'static> Op for Fixed<K> {
     }
 
     fn doc(&self) -> OpDoc {
-        OpDoc { summary: "for benchmarks", params: &[], ports: "one in, one out", example: "" }
+        OpDoc {
+            summary: "for benchmarks",
+            params: &[],
+            ports: "one in, one out",
+            example: "",
+        }
     }
 
     fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
-        Err(OpError::Other { message: "for built graphs only".into(), help: String::new() })
+        Err(OpError::Other {
+            message: "for built graphs only".into(),
+            help: String::new(),
+        })
     }
 
     fn kernel(&self, _: &Actor, _: &TiSlice<BlobId, Bytes>) -> Result<Arc<dyn Kernel>, OpError> {
@@ -87,7 +95,11 @@ fn measured(actor: &Actor, kernel: &dyn Kernel, firings: u64) -> ActorCost {
         start.elapsed()
     });
     let least = times.min().unwrap_or_default();
-    ActorCost { call_ps: least.as_nanos() as u64 * 1_000, firing_ps: 0, scratch_bytes: 0 }
+    ActorCost {
+        call_ps: least.as_nanos() as u64 * 1_000,
+        firing_ps: 0,
+        scratch_bytes: 0,
+    }
 }
 
 /// Where the tokens of a chain come from.
@@ -111,29 +123,51 @@ pub fn program(
     block: u64,
 ) -> Verified<Program> {
     let token = TokenType::scalar(DType::F32);
-    let mut graph = Graph { name: format!("{actors} x {op}"), ..Graph::default() };
+    let mut graph = Graph {
+        name: format!("{actors} x {op}"),
+        ..Graph::default()
+    };
     for i in 0..actors + 2 {
         let role = match i {
             0 if start == Start::Pushed => Role::Source,
             n if n > actors => Role::Sink,
             _ => Role::Compute,
         };
-        let input = InPort { name: "x".into(), token: token.clone(), rate: 1, window: 1 };
-        let output = OutPort { name: "y".into(), token: token.clone(), rate: 1 };
+        let input = InPort {
+            name: "x".into(),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        };
+        let output = OutPort {
+            name: "y".into(),
+            token: token.clone(),
+            rate: 1,
+        };
         graph.actors.push(Actor {
             name: format!("n{i}"),
             role,
             op: if i == 0 { "Ones" } else { op }.into(),
             params: Params::new(),
             inputs: if i == 0 { vec![] } else { vec![input] },
-            outputs: if role == Role::Sink { vec![] } else { vec![output] },
+            outputs: if role == Role::Sink {
+                vec![]
+            } else {
+                vec![output]
+            },
             state: vec![],
             in_place: vec![],
         });
     }
     for i in 0..=actors {
-        let end = |actor| Endpoint { actor: ActorId(actor), port: 0 };
-        let readers = vec![Reader { to: end(i + 1), delay: 0 }];
+        let end = |actor| Endpoint {
+            actor: ActorId(actor),
+            port: 0,
+        };
+        let readers = vec![Reader {
+            to: end(i + 1),
+            delay: 0,
+        }];
         graph.channels.push(Channel {
             from: end(i),
             readers,
@@ -149,18 +183,33 @@ pub fn program(
     let costs = graph.actors.iter().map(|actor| {
         let cost = match actor.role {
             Role::Compute => {
-                let kernel = registry.kernel(actor, TiSlice::from_ref(&[])).expect("known ops");
+                let kernel = registry
+                    .kernel(actor, TiSlice::from_ref(&[]))
+                    .expect("known ops");
                 measured(actor, kernel.as_ref(), block)
             }
-            Role::Source | Role::Sink => {
-                ActorCost { call_ps: 2_000, firing_ps: 0, scratch_bytes: 0 }
-            }
+            Role::Source | Role::Sink => ActorCost {
+                call_ps: 2_000,
+                firing_ps: 0,
+                scratch_bytes: 0,
+            },
         };
         vec![Some(cost); devices].into()
     });
-    let costs = Costs { table: costs.collect() };
-    let options = Options { block: Block::Fixed(block), ..Options::default() };
+    let costs = Costs {
+        table: costs.collect(),
+    };
+    let options = Options {
+        block: Block::Fixed(block),
+        ..Options::default()
+    };
     let plans = schedule(&graph, &machine, &costs, &options).expect("a chain has a schedule");
     let plans = plans.into();
-    verify(Program { graph, machine, plans, ..Program::default() }).expect("it verifies")
+    verify(Program {
+        graph,
+        machine,
+        plans,
+        ..Program::default()
+    })
+    .expect("it verifies")
 }

@@ -24,6 +24,9 @@ pub fn file(relative: &str) -> Option<PathBuf> {
         "shared data file {} is missing; set ZBMD_DATA to its folder",
         path.display()
     );
-    eprintln!("SKIPPED: {} is not here; set ZBMD_DATA to the shared data folder", path.display());
+    eprintln!(
+        "SKIPPED: {} is not here; set ZBMD_DATA to the shared data folder",
+        path.display()
+    );
     None
 }

@@ -15,7 +15,10 @@ pub fn published(name: &str) -> Option<Vec<Item>> {
     let path = data::file(&format!("dsa/{name}.{CAPACITY}.csv"))?;
     let text = std::fs::read_to_string(&path).expect("the data is readable");
     let item = |line: &str| {
-        let mut fields = line.split(',').skip(1).map(|f| f.trim().parse().expect("a number"));
+        let mut fields = line
+            .split(',')
+            .skip(1)
+            .map(|f| f.trim().parse().expect("a number"));
         let mut next = || fields.next().expect("three numbers");
         Item::new(next(), next(), next())
     };
@@ -35,7 +38,9 @@ pub fn crossing(seed: u64, count: u64) -> Vec<Item> {
 /// Items that start one after the other and live for up to `life` moments, as in the order of a long calendar.
 pub fn passing(seed: u64, count: u64, life: u64) -> Vec<Item> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    (0..count).map(|i| Item::new(i, i + rng.u64(1..=life), 64 * rng.u64(1..=1000))).collect()
+    (0..count)
+        .map(|i| Item::new(i, i + rng.u64(1..=life), 64 * rng.u64(1..=1000)))
+        .collect()
 }
 
 /// Checks by a sweep through time that no two live items overlap and that all lie within the layout's size.
@@ -59,7 +64,10 @@ pub fn assert_apart(items: &[Item], layout: &Layout) {
             continue;
         }
         let below = live.range(..end).next_back();
-        assert!(below.is_none_or(|(_, &top)| top <= start), "item {i} overlaps another");
+        assert!(
+            below.is_none_or(|(_, &top)| top <= start),
+            "item {i} overlaps another"
+        );
         assert!(end <= layout.size, "item {i} lies beyond the region");
         live.insert(start, end);
     }

@@ -1,6 +1,9 @@
 //! Plays the executor's part for the calendar of one GPU: feeds its rings with the tokens that the interpreter found on
 //! their channels, and takes what it sends.
-#![expect(unsafe_code, reason = "lends memory of its own to a replay as exchange regions")]
+#![expect(
+    unsafe_code,
+    reason = "lends memory of its own to a replay as exchange regions"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,10 +46,12 @@ pub fn turn() -> MutexGuard<'static, ()> {
 /// Without a device, if `ZBMD_REQUIRE` names `vulkan`.
 pub fn open(validate: bool, options: &Options) -> Option<Arc<VulkanDevice>> {
     let required = required("vulkan");
-    let opened = Instance::load(validate).map_err(OpenError::from).and_then(|instance| {
-        let listed = instance.find("vulkan:0")?;
-        VulkanDevice::open(&instance, &listed, options)
-    });
+    let opened = Instance::load(validate)
+        .map_err(OpenError::from)
+        .and_then(|instance| {
+            let listed = instance.find("vulkan:0")?;
+            VulkanDevice::open(&instance, &listed, options)
+        });
     match opened {
         Ok(device) => {
             let looks_on = device.instance().validates() || !validate || !required;
@@ -83,11 +88,16 @@ pub fn with(backends: &[&str]) -> Machine {
         bytes_per_s: 5_000_000_000,
         latency_ns: 10_000,
     };
-    let gpus = backends.iter().map(|backend| device(&format!("{backend}:0"), backend));
-    let devices: TiVec<DeviceId, Device> =
-        std::iter::once(device("cpu:0", "cpu")).chain(gpus).collect();
+    let gpus = backends
+        .iter()
+        .map(|backend| device(&format!("{backend}:0"), backend));
+    let devices: TiVec<DeviceId, Device> = std::iter::once(device("cpu:0", "cpu"))
+        .chain(gpus)
+        .collect();
     let ids = || devices.keys();
-    let pairs = ids().flat_map(|from| ids().map(move |to| (from, to))).filter(|(a, b)| a != b);
+    let pairs = ids()
+        .flat_map(|from| ids().map(move |to| (from, to)))
+        .filter(|(a, b)| a != b);
     let links = pairs.map(|(from, to)| link(from, to)).collect();
     Machine { devices, links }
 }
@@ -104,7 +114,10 @@ pub fn place(
     on_gpu: fn(usize) -> bool,
 ) -> Verified<Program> {
     let home = |i| if on_gpu(i) { DeviceId(1) } else { DeviceId(0) };
-    let options = zbmd_scheduler::Options { block, ..Default::default() };
+    let options = zbmd_scheduler::Options {
+        block,
+        ..Default::default()
+    };
     place_on(machine(), graph, blobs, registry, options, &home)
 }
 
@@ -139,15 +152,39 @@ pub fn try_place_on(
     home: &dyn Fn(usize) -> DeviceId,
 ) -> Result<Verified<Program>, ScheduleError> {
     let (graph, blobs) = (graph.clone(), blobs.clone());
-    let cost = |a| machine.devices.iter().map(|d| registry.cost(a, d, &blobs)).collect();
-    let costs = Costs { table: graph.actors.iter().map(cost).collect() };
+    let cost = |a| {
+        machine
+            .devices
+            .iter()
+            .map(|d| registry.cost(a, d, &blobs))
+            .collect()
+    };
+    let costs = Costs {
+        table: graph.actors.iter().map(cost).collect(),
+    };
     let pins = costs.table.iter_enumerated().map(|(id, row)| {
         let wanted = home(id.index());
-        (id, if row[wanted].is_some() { wanted } else { DeviceId(0) })
+        (
+            id,
+            if row[wanted].is_some() {
+                wanted
+            } else {
+                DeviceId(0)
+            },
+        )
     });
-    let options = zbmd_scheduler::Options { pins: pins.collect(), ..options };
+    let options = zbmd_scheduler::Options {
+        pins: pins.collect(),
+        ..options
+    };
     let plans = schedule(&graph, &machine, &costs, &options)?;
-    let program = Program { graph, machine, plans: plans.into(), blobs, ..Program::default() };
+    let program = Program {
+        graph,
+        machine,
+        plans: plans.into(),
+        blobs,
+        ..Program::default()
+    };
     Ok(verify(program).unwrap_or_else(|e| panic!("not verified: {e:?}")))
 }
 
@@ -178,7 +215,13 @@ pub fn chain(slots: u32, registry: &Registry) -> Verified<Program> {
 /// # Panics
 /// If it has no valid plan.
 pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program> {
-    place(&gains(slots), &TiVec::new(), registry, Block::Fixed(block), |_| true)
+    place(
+        &gains(slots),
+        &TiVec::new(),
+        registry,
+        Block::Fixed(block),
+        |_| true,
+    )
 }
 
 /// A chain of so many gains, on the CPU and on the GPU by turns, where a block ends before the next one begins: in each
@@ -188,17 +231,42 @@ pub fn chain_in(block: u64, slots: u32, registry: &Registry) -> Verified<Program
 /// If it has no valid plan.
 pub fn to_and_fro(slots: u32, registry: &Registry, machine: Machine) -> Verified<Program> {
     let (block, objective) = (Block::Fixed(8), Objective::LATENCY);
-    let options = zbmd_scheduler::Options { block, objective, ..Default::default() };
+    let options = zbmd_scheduler::Options {
+        block,
+        objective,
+        ..Default::default()
+    };
     let home = |i| DeviceId(i as u32 % 2);
-    place_on(machine, &gains(slots), &TiVec::new(), registry, options, &home)
+    place_on(
+        machine,
+        &gains(slots),
+        &TiVec::new(),
+        registry,
+        options,
+        &home,
+    )
 }
 
 /// So many gains in a row.
 fn gains(slots: u32) -> Graph {
     let token = TokenType::scalar(DType::F32);
-    let port = |name: &str| InPort { name: name.into(), token: token.clone(), rate: 1, window: 1 };
-    let output = || vec![OutPort { name: "y".into(), token: token.clone(), rate: 1 }];
-    let mut graph = Graph { name: "chain".into(), ..Graph::default() };
+    let port = |name: &str| InPort {
+        name: name.into(),
+        token: token.clone(),
+        rate: 1,
+        window: 1,
+    };
+    let output = || {
+        vec![OutPort {
+            name: "y".into(),
+            token: token.clone(),
+            rate: 1,
+        }]
+    };
+    let mut graph = Graph {
+        name: "chain".into(),
+        ..Graph::default()
+    };
     for i in 0..slots + 2 {
         let (role, op) = match i {
             0 => (Role::Source, "Source"),
@@ -210,17 +278,31 @@ fn gains(slots: u32) -> Graph {
             name: format!("n{i}"),
             role,
             op: op.into(),
-            params: (role == Role::Compute).then_some(gain).into_iter().collect(),
+            params: (role == Role::Compute)
+                .then_some(gain)
+                .into_iter()
+                .collect(),
             inputs: if i == 0 { vec![] } else { vec![port("x")] },
             outputs: if i > slots { vec![] } else { output() },
             state: vec![],
             in_place: vec![],
         });
         if i > 0 {
-            let end = |actor| Endpoint { actor: ActorId(actor), port: 0 };
-            let readers = vec![Reader { to: end(i), delay: 0 }];
+            let end = |actor| Endpoint {
+                actor: ActorId(actor),
+                port: 0,
+            };
+            let readers = vec![Reader {
+                to: end(i),
+                delay: 0,
+            }];
             let (from, token) = (end(i - 1), token.clone());
-            graph.channels.push(Channel { from, readers, token, initial: vec![] });
+            graph.channels.push(Channel {
+                from,
+                readers,
+                token,
+                initial: vec![],
+            });
         }
     }
     graph
@@ -249,7 +331,11 @@ pub fn distance(dtype: DType, got: &[u8], want: &[u8]) -> f64 {
     assert_eq!(got.len(), want.len());
     let (got, want) = (values(dtype, got), values(dtype, want));
     let scale = want.iter().fold(1e-30, |m: f64, v| m.max(v.abs()));
-    got.iter().zip(&want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max) / scale
+    got.iter()
+        .zip(&want)
+        .map(|(g, w)| (g - w).abs())
+        .fold(0.0, f64::max)
+        / scale
 }
 
 /// Inputs for so many iterations: tame noise for sources of floats, bytes for the rest.
@@ -261,7 +347,11 @@ pub fn tame_inputs(program: &Program, iterations: u64) -> Streams {
     let mut inputs = random_inputs(program, iterations, 5);
     for (_, source) in program.graph.sources() {
         if matches!(source.outputs[0].token.dtype, DType::F32 | DType::C32) {
-            for word in inputs.get_mut(&source.name).expect("its bytes").chunks_exact_mut(4) {
+            for word in inputs
+                .get_mut(&source.name)
+                .expect("its bytes")
+                .chunks_exact_mut(4)
+            {
                 word.copy_from_slice(&(rng.f32() - 0.5).to_le_bytes());
             }
         }
@@ -283,7 +373,11 @@ pub fn beside(
     make: impl FnOnce(&Plan, &Calendar, &Exchange) -> Box<dyn Replay>,
 ) -> Summary {
     let plan = &program.plans[PlanId(0)];
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == GPU)
+        .expect("a calendar");
     let inputs = tame_inputs(program, blocks * plan.block);
     let after = |blocks: u64| tokens(program, registry, &inputs, blocks * plan.block);
     let (tokens, want) = after(blocks);
@@ -295,7 +389,9 @@ pub fn beside(
     let heads = heads.filter(|(_, b)| b.device == GPU && b.head_tokens > 0);
     let heads: Vec<BufferId> = heads.map(|(id, _)| id).collect();
     let every = u64::from(plan.stages);
-    replay.save_borders(every, &heads).expect("room for borders");
+    replay
+        .save_borders(every, &heads)
+        .expect("room for borders");
     player.run(&mut *replay, blocks).expect("a run");
     assert_eq!(player.ended, blocks + every - 1);
     let close = |what: &str, channel: ChannelId, got: &[u8], want: &[u8]| {
@@ -321,7 +417,12 @@ pub fn beside(
         let (_, want) = after(border);
         for channel in heads.iter().map(|id| plan.buffers[*id].channel) {
             let saved = &player.saved[&(border, channel)];
-            close("a border", channel, saved, &last(&want.channels[channel], saved.len()));
+            close(
+                "a border",
+                channel,
+                saved,
+                &last(&want.channels[channel], saved.len()),
+            );
         }
     }
     replay.summary()
@@ -359,7 +460,12 @@ pub fn tokens(
         if states[id.index()] {
             continue;
         }
-        let port = InPort { name: "x".into(), token: channel.token.clone(), rate: 1, window: 1 };
+        let port = InPort {
+            name: "x".into(),
+            token: channel.token.clone(),
+            rate: 1,
+            window: 1,
+        };
         let tap = Actor {
             name: format!("tap {id}"),
             role: Role::Sink,
@@ -370,7 +476,10 @@ pub fn tokens(
             state: vec![],
             in_place: vec![],
         };
-        let to = Endpoint { actor: ActorId::from(graph.actors.len()), port: 0 };
+        let to = Endpoint {
+            actor: ActorId::from(graph.actors.len()),
+            port: 0,
+        };
         graph.actors.push(tap);
         channel.readers.push(Reader { to, delay: 0 });
     }
@@ -378,7 +487,12 @@ pub fn tokens(
         Interpreter::new(&graph, &program.blobs, registry).expect("an interpreter");
     let mut outcome = interpreter.run(inputs, Some(iterations)).expect("a run");
     assert_eq!(outcome.iterations, iterations, "the inputs are too short");
-    let tap = |id: ChannelId| outcome.outputs.remove(&format!("tap {id}")).unwrap_or_default();
+    let tap = |id: ChannelId| {
+        outcome
+            .outputs
+            .remove(&format!("tap {id}"))
+            .unwrap_or_default()
+    };
     (graph.channels.keys().map(tap).collect(), outcome.state)
 }
 
@@ -470,8 +584,10 @@ impl<'p> Player<'p> {
         // SAFETY: the vector is never resized, and is touched by the protocol of rings.
         let region =
             |at: usize, bytes| unsafe { HostRegion::new(first.wrapping_add(at).cast(), bytes) };
-        let regions =
-            self.regions.iter().map(|(device, (at, bytes))| (*device, region(*at, *bytes)));
+        let regions = self
+            .regions
+            .iter()
+            .map(|(device, (at, bytes))| (*device, region(*at, *bytes)));
         let exchange = Exchange::new(regions.collect());
         if self.shares == Shares::Regions {
             return exchange;
@@ -486,7 +602,10 @@ impl<'p> Player<'p> {
 
     /// A ring's counter: 0 for `published`, 1 for `released`.
     pub fn counter(&self, ring: RingId, which: usize) -> &AtomicU64 {
-        assert!(2 * ring.index() + which < self.memory.len(), "{ring} is none of the plan's");
+        assert!(
+            2 * ring.index() + which < self.memory.len(),
+            "{ring} is none of the plan's"
+        );
         let word = self.memory.as_ptr().wrapping_add(2 * ring.index() + which);
         // SAFETY: the word is accessed in this way only, by devices too.
         unsafe { AtomicU64::from_ptr(word.cast_mut()) }
@@ -503,15 +622,25 @@ impl<'p> Player<'p> {
     /// Bytes of a device's region, which are this side's by the protocol of rings.
     fn at(&mut self, device: DeviceId, offset: usize, len: usize) -> *mut u8 {
         let (first, bytes) = self.regions[&device];
-        assert!((offset + len) as u64 <= bytes, "{offset} + {len} of {bytes}");
-        self.memory.as_mut_ptr().wrapping_add(first).cast::<u8>().wrapping_add(offset)
+        assert!(
+            (offset + len) as u64 <= bytes,
+            "{offset} + {len} of {bytes}"
+        );
+        self.memory
+            .as_mut_ptr()
+            .wrapping_add(first)
+            .cast::<u8>()
+            .wrapping_add(offset)
     }
 
     /// A counter of the device's is what it says, and never goes back.
     fn look(&mut self, ring: RingId, which: usize, least: u64) {
         let now = self.counter(ring, which).load(Ordering::Acquire);
         let before = self.told.insert(ring, now).unwrap_or(0);
-        assert!(now >= least.max(before), "{ring}: {now} after {before}, told of {least}");
+        assert!(
+            now >= least.max(before),
+            "{ring}: {now} after {before}, told of {least}"
+        );
     }
 
     fn put(&mut self, device: DeviceId, offset: usize, bytes: &[u8]) {
@@ -547,7 +676,10 @@ impl<'p> Player<'p> {
         let token = self.graph.channels[buffer.channel].token.bytes();
         let (block, at) = (t / buffer.block_tokens, t % buffer.block_tokens);
         let place = buffer.offset_bytes + block % u64::from(buffer.blocks) * buffer.stride_bytes;
-        (token as usize, (place + (buffer.head_tokens + at) * token) as usize)
+        (
+            token as usize,
+            (place + (buffer.head_tokens + at) * token) as usize,
+        )
     }
 }
 
@@ -562,7 +694,10 @@ impl Peers for Player<'_> {
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
         let free = self.released.get(&ring).copied().unwrap_or(0) + u64::from(buffer.blocks);
         if tokens > free * buffer.block_tokens {
-            assert!(!wait, "deadlock: the device waits for tokens that it keeps from being sent");
+            assert!(
+                !wait,
+                "deadlock: the device waits for tokens that it keeps from being sent"
+            );
             return Ok(false);
         }
         if !wait && self.lazy && self.rng.u8(..) < 100 {
@@ -583,7 +718,10 @@ impl Peers for Player<'_> {
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
         let token = self.graph.channels[buffer.channel].token.bytes();
         let taken = self.sent.get(&ring).map_or(0, |s| s.len() as u64 / token);
-        assert!(blocks * buffer.block_tokens <= taken, "{ring}: waits for what it has not sent");
+        assert!(
+            blocks * buffer.block_tokens <= taken,
+            "{ring}: waits for what it has not sent"
+        );
         Ok(())
     }
 
@@ -598,11 +736,16 @@ impl Peers for Player<'_> {
             self.sent.entry(ring).or_default().extend(token);
         }
         let block_tokens = self.plan.buffers[self.plan.rings[ring].buffer].block_tokens;
-        self.counter(ring, 1).store(tokens / block_tokens, Ordering::Release);
+        self.counter(ring, 1)
+            .store(tokens / block_tokens, Ordering::Release);
     }
 
     fn release(&mut self, ring: RingId, blocks: u64) {
-        assert_eq!(self.released.get(&ring).copied().unwrap_or(0) + 1, blocks, "{ring}");
+        assert_eq!(
+            self.released.get(&ring).copied().unwrap_or(0) + 1,
+            blocks,
+            "{ring}"
+        );
         self.released.insert(ring, blocks);
         // The sender may overwrite the place now.
         let buffer = self.plan.buffers[self.plan.rings[ring].buffer].clone();
@@ -624,7 +767,12 @@ impl Peers for Player<'_> {
     }
 
     fn save(&mut self, border: u64, channel: ChannelId, tokens: &[u8]) -> Result<(), Stopped> {
-        assert!(self.saved.insert((border, channel), tokens.to_vec()).is_none(), "saved twice");
+        assert!(
+            self.saved
+                .insert((border, channel), tokens.to_vec())
+                .is_none(),
+            "saved twice"
+        );
         Ok(())
     }
 

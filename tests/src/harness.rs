@@ -22,7 +22,10 @@ pub fn run(tests: &[Test], ready: impl FnOnce() -> bool) {
     if !ready() {
         return;
     }
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
     for &(name, test) in tests {
         if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
             continue;
@@ -38,6 +41,9 @@ pub fn run(tests: &[Test], ready: impl FnOnce() -> bool) {
         test();
         watch.thread().unpark();
         watch.join().expect("no panic");
-        println!("test {name} ... ok ({:.1} s)", begun.elapsed().as_secs_f64());
+        println!(
+            "test {name} ... ok ({:.1} s)",
+            begun.elapsed().as_secs_f64()
+        );
     }
 }

@@ -39,9 +39,11 @@ pub fn engine_on(
     let detector = crate::data::file("models/silero_vad.onnx");
     let detector = detector.and_then(|path| std::path::absolute(path).ok());
     let params = match detector {
-        Some(path) if model.starts_with("vad/") => {
-            [("detector".to_owned(), format!("{:?}", path.display().to_string()))].into()
-        }
+        Some(path) if model.starts_with("vad/") => [(
+            "detector".to_owned(),
+            format!("{:?}", path.display().to_string()),
+        )]
+        .into(),
         _ => BTreeMap::new(),
     };
     let options = CompileOptions {
@@ -57,7 +59,12 @@ pub fn engine_on(
 
 /// Options of a test: it shares the computer with other tests, which pinning and locking would only disturb.
 pub fn options(isolation: Isolation) -> RunOptions {
-    RunOptions { isolation, pin: false, lock_memory: false, ..RunOptions::default() }
+    RunOptions {
+        isolation,
+        pin: false,
+        lock_memory: false,
+        ..RunOptions::default()
+    }
 }
 
 /// What the sources are given: tokens that depend on the seed and their position alone.
@@ -93,7 +100,12 @@ pub const HARDY: &str = r#"Supervision(intensity: 1000000, period: "60s", backof
 /// # Panics
 /// If a declaration is wrong.
 pub fn supervised(engine: &Engine, declaration: &str, inject: Option<&str>) -> Supervised {
-    let names = engine.program().machine.devices.iter().map(|d| d.name.as_str());
+    let names = engine
+        .program()
+        .machine
+        .devices
+        .iter()
+        .map(|d| d.name.as_str());
     let declared = Supervision::parse(declaration).expect("a declaration");
     let resolved = declared.resolve(names).expect("it fits the machine");
     let inject = inject.map(|text| Injector::new(Injector::parse(text).expect("faults")));
@@ -207,11 +219,19 @@ fn driven(
             .collect();
         let outcome = session.join();
         is_over.store(true, Ordering::Relaxed);
-        let sinks = sinks.into_iter().map(|s| s.join().expect("a sink's thread")).collect();
+        let sinks = sinks
+            .into_iter()
+            .map(|s| s.join().expect("a sink's thread"))
+            .collect();
         (sinks, outcome)
     });
     let events = std::mem::take(&mut *events.lock().expect("no panic"));
-    Told { sinks, outcome, events, elapsed: start.elapsed() }
+    Told {
+        sinks,
+        outcome,
+        events,
+        elapsed: start.elapsed(),
+    }
 }
 
 /// A stream of random tokens; floats from -1 to 1.
@@ -225,7 +245,12 @@ struct Tokens {
 impl Tokens {
     fn new(token: &TokenType, seed: u64) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
-        Self { rng, dtype: token.dtype, token_bytes: token.bytes(), bytes: Vec::new() }
+        Self {
+            rng,
+            dtype: token.dtype,
+            token_bytes: token.bytes(),
+            bytes: Vec::new(),
+        }
     }
 
     fn next(&mut self, tokens: u64) -> &[u8] {

@@ -32,7 +32,13 @@ impl MixKernel {
         let bytes = (io.firings() - 1) * step + window;
         let pairs = self.pairs.iter().filter(|p| p.input as usize == i);
         let mut shared: Vec<_> = pairs
-            .map(|p| (p.at_bytes as usize, outputs[p.output as usize].len(), p.output as usize))
+            .map(|p| {
+                (
+                    p.at_bytes as usize,
+                    outputs[p.output as usize].len(),
+                    p.output as usize,
+                )
+            })
             .filter(|(.., o)| io.shares(i, *o))
             .collect();
         // An output as large as the input or larger has all of it.
@@ -59,7 +65,9 @@ pub fn registry() -> Registry {
 
 fn absorb(mut hash: u64, bytes: &[u8]) -> u64 {
     for &byte in bytes {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5);
+        hash = (hash ^ u64::from(byte))
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(5);
     }
     hash
 }
@@ -77,15 +85,20 @@ fn squeeze(mut hash: u64, out: &mut [u8]) {
 impl Kernel for MixKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let firings = io.firings();
-        let mut outputs: Vec<&mut [u8]> =
-            (0..self.outputs.len()).map(|i| io.output_bytes(i)).collect();
+        let mut outputs: Vec<&mut [u8]> = (0..self.outputs.len())
+            .map(|i| io.output_bytes(i))
+            .collect();
         let mut states: Vec<&mut [u8]> = (0..self.states).map(|i| io.state_bytes(i)).collect();
-        let inputs: Vec<Vec<u8>> =
-            (0..self.inputs.len()).map(|i| self.input(io, i, &outputs)).collect();
+        let inputs: Vec<Vec<u8>> = (0..self.inputs.len())
+            .map(|i| self.input(io, i, &outputs))
+            .collect();
         for firing in 0..firings {
             let mut hash = self.seed;
             for (i, (input, &(step, window))) in inputs.iter().zip(&self.inputs).enumerate() {
-                hash = absorb(hash ^ i as u64, &input[firing * step..firing * step + window]);
+                hash = absorb(
+                    hash ^ i as u64,
+                    &input[firing * step..firing * step + window],
+                );
             }
             for state in &mut states {
                 hash = absorb(hash, state);
@@ -109,11 +122,19 @@ impl Op for Mix {
     }
 
     fn doc(&self) -> OpDoc {
-        OpDoc { summary: "hash of all windows", params: &[], ports: "any", example: "Mix()" }
+        OpDoc {
+            summary: "hash of all windows",
+            params: &[],
+            ports: "any",
+            example: "Mix()",
+        }
     }
 
     fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
-        Err(OpError::Other { message: "Mix is for built graphs".into(), help: String::new() })
+        Err(OpError::Other {
+            message: "Mix is for built graphs".into(),
+            help: String::new(),
+        })
     }
 
     /// All windows are read before anything is written: any output may lie over any input, at any of its bytes, but at
@@ -129,7 +150,11 @@ impl Op for Mix {
                 // Other places for other ports, as far as there are any.
                 let places = read.abs_diff(written) / limits::ALIGN_BYTES + 1;
                 let at_bytes = u64::from(input + output) % places * limits::ALIGN_BYTES;
-                InPlace { input, output, at_bytes }
+                InPlace {
+                    input,
+                    output,
+                    at_bytes,
+                }
             })
         };
         inputs.flat_map(over).collect()
@@ -154,7 +179,9 @@ impl Op for Mix {
             let (input, output) = (0..pair.input, 0..pair.output);
             InPlace {
                 input: input.filter(|&i| actor.state_of_input(i).is_none()).count() as u32,
-                output: output.filter(|&o| actor.state_of_output(o).is_none()).count() as u32,
+                output: output
+                    .filter(|&o| actor.state_of_output(o).is_none())
+                    .count() as u32,
                 ..*pair
             }
         };
@@ -166,6 +193,12 @@ impl Op for Mix {
             .filter(|(i, _)| actor.state_of_output(*i as u32).is_none())
             .map(|(_, p)| bytes(p.rate, &p.token))
             .collect();
-        Ok(Arc::new(MixKernel { seed, inputs, outputs, states: actor.state.len(), pairs }))
+        Ok(Arc::new(MixKernel {
+            seed,
+            inputs,
+            outputs,
+            states: actor.state.len(),
+            pairs,
+        }))
     }
 }

@@ -23,7 +23,11 @@ struct Node {
 /// every output a reader.
 pub fn random(seed: u64) -> String {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let node = |name: String, rate: i32| Node { name, rate, is_read: false };
+    let node = |name: String, rate: i32| Node {
+        name,
+        rate,
+        is_read: false,
+    };
     let mut nodes = vec![node("in".to_owned(), 0)];
     let (mut actors, mut channels) = (String::new(), String::new());
     let mut join = |from: &mut Node, to: &str, tokens: usize, rng: &mut fastrand::Rng| {
@@ -31,8 +35,11 @@ pub fn random(seed: u64) -> String {
         let initial: Vec<String> = (0..tokens).map(|_| format!("{:.2}", rng.f32())).collect();
         let initial = initial.join(", ");
         let name = &from.name;
-        writeln!(channels, "(from: \"{name}\", to: [\"{to}\"], initial: [{initial}]),")
-            .expect("text");
+        writeln!(
+            channels,
+            "(from: \"{name}\", to: [\"{to}\"], initial: [{initial}]),"
+        )
+        .expect("text");
     };
     // Inputs that read what comes later.
     let mut open: Vec<(String, i32)> = Vec::new();
@@ -45,8 +52,9 @@ pub fn random(seed: u64) -> String {
             1 if rate < 2 => ("Hold(2)".to_owned(), rate + 1),
             2 => ("Fir([0.4, 0.3, 0.2])".to_owned(), rate),
             _ => {
-                let alike: Vec<usize> =
-                    (0..nodes.len()).filter(|n| nodes[*n].rate == rate).collect();
+                let alike: Vec<usize> = (0..nodes.len())
+                    .filter(|n| nodes[*n].rate == rate)
+                    .collect();
                 let mut inputs = vec!["a: f32"];
                 if rng.bool() {
                     inputs.push("b: f32");
@@ -58,25 +66,43 @@ pub fn random(seed: u64) -> String {
                     inputs.push("c: f32");
                     open.push((format!("{name}.c"), rate));
                 }
-                let terms: Vec<String> =
-                    inputs.iter().map(|i| format!("0.3 * {}", &i[..1])).collect();
-                let inputs: Vec<String> =
-                    inputs.iter().map(|i| format!("\"{}\": f32", &i[..1])).collect();
+                let terms: Vec<String> = inputs
+                    .iter()
+                    .map(|i| format!("0.3 * {}", &i[..1]))
+                    .collect();
+                let inputs: Vec<String> = inputs
+                    .iter()
+                    .map(|i| format!("\"{}\": f32", &i[..1]))
+                    .collect();
                 (
-                    format!("Expr(\"{}\", inputs: {{ {} }})", terms.join(" + "), inputs.join(", ")),
+                    format!(
+                        "Expr(\"{}\", inputs: {{ {} }})",
+                        terms.join(" + "),
+                        inputs.join(", ")
+                    ),
                     rate,
                 )
             }
         };
-        let port = if op.starts_with("Expr") { format!("{name}.a") } else { name.clone() };
-        let tokens = if rng.u8(0..4) == 0 { rng.usize(1..8) } else { 0 };
+        let port = if op.starts_with("Expr") {
+            format!("{name}.a")
+        } else {
+            name.clone()
+        };
+        let tokens = if rng.u8(0..4) == 0 {
+            rng.usize(1..8)
+        } else {
+            0
+        };
         join(&mut nodes[from], &port, tokens, &mut rng);
         writeln!(actors, "\"{name}\": {op},").expect("text");
         nodes.push(node(name, rate));
     }
     for (to, rate) in open {
         // At least the reader itself has that rate.
-        let alike: Vec<usize> = (1..nodes.len()).filter(|n| nodes[*n].rate == rate).collect();
+        let alike: Vec<usize> = (1..nodes.len())
+            .filter(|n| nodes[*n].rate == rate)
+            .collect();
         let from = alike[rng.usize(..alike.len())];
         let tokens = rng.usize(1..9);
         join(&mut nodes[from], &to, tokens, &mut rng);
@@ -105,16 +131,27 @@ pub fn placed(
     registry: &Registry,
 ) -> Option<(Verified<Program>, fastrand::Rng)> {
     let text = random(seed);
-    let options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+    let options = CompileOptions {
+        registry: registry.clone(),
+        ..CompileOptions::default()
+    };
     let compiled = compile_str("random.ron", &text, ".", &options);
     let compiled = compiled.unwrap_or_else(|d| panic!("{seed}: {d}\n{text}"));
     let Program { graph, blobs, .. } = compiled.program.into_inner();
     let mut rng = fastrand::Rng::with_seed(seed);
     let devices = machine.devices.len() as u32;
     let mut homes: Vec<u32> = graph.actors.iter().map(|_| rng.u32(0..devices)).collect();
-    let objective = if rng.bool() { Objective::LATENCY } else { Objective::PERIOD };
+    let objective = if rng.bool() {
+        Objective::LATENCY
+    } else {
+        Objective::PERIOD
+    };
     let block = Block::Fixed(rng.u64(1..7));
-    let options = Options { block, objective, ..Options::default() };
+    let options = Options {
+        block,
+        objective,
+        ..Options::default()
+    };
     let program = loop {
         let home = |actor: usize| DeviceId(homes[actor]);
         let (machine, options) = (machine.clone(), options.clone());
@@ -126,6 +163,9 @@ pub fn placed(
             placed => break placed.unwrap_or_else(|e| panic!("{seed}: {e}\n{text}")),
         }
     };
-    let works = program.plans[PlanId(0)].calendars.iter().any(|c| c.device == DeviceId(1));
+    let works = program.plans[PlanId(0)]
+        .calendars
+        .iter()
+        .any(|c| c.device == DeviceId(1));
     works.then_some((program, rng))
 }

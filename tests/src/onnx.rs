@@ -47,15 +47,23 @@ pub fn read_pb(path: &Path) -> Tensor {
     let shape: Vec<u32> = proto.dims.iter().map(|&d| d as u32).collect();
     let data = match proto.raw_data {
         Some(raw) => raw.take(),
-        None if dtype == DType::F32 => {
-            proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect()
-        }
-        None if dtype == DType::I64 => {
-            proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect()
-        }
+        None if dtype == DType::F32 => proto
+            .float_data
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect(),
+        None if dtype == DType::I64 => proto
+            .int64_data
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect(),
         None => Vec::new(),
     };
-    Tensor { name: proto.name.unwrap_or_default(), ty: TokenType::new(dtype, shape), data }
+    Tensor {
+        name: proto.name.unwrap_or_default(),
+        ty: TokenType::new(dtype, shape),
+        data,
+    }
 }
 
 /// What became of a case.
@@ -76,13 +84,16 @@ pub fn graph_once(
     inputs: &[Tensor],
     registry: &Registry,
 ) -> Result<(Graph, TiVec<BlobId, Bytes>), String> {
-    let mut options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        registry: registry.clone(),
+        ..CompileOptions::default()
+    };
     loop {
         match check_onnx_bytes(model, registry, &options.onnx) {
             Ok(()) => break,
-            Err(OnnxError::NotConstant { value, input: true, .. })
-                if !options.onnx.set.contains_key(&value) =>
-            {
+            Err(OnnxError::NotConstant {
+                value, input: true, ..
+            }) if !options.onnx.set.contains_key(&value) => {
                 let Some(given) = inputs.iter().find(|t| t.name == value) else {
                     return Err(format!("no data for input `{value}`"));
                 };
@@ -106,7 +117,10 @@ pub fn run_once(model: &[u8], inputs: &[Tensor], registry: &Registry) -> Ran {
         Ok(interpreter) => interpreter,
         Err(error) => return Ran::Refused(error.to_string()),
     };
-    let data = inputs.iter().map(|t| (t.name.clone(), t.data.clone())).collect();
+    let data = inputs
+        .iter()
+        .map(|t| (t.name.clone(), t.data.clone()))
+        .collect();
     match interpreter.run(&data, Some(1)) {
         Ok(outcome) => Ran::Outputs(outcome.outputs),
         Err(error) => Ran::Refused(error.to_string()),
@@ -124,7 +138,9 @@ pub fn model_inputs(dir: &Path, name: &str, graph: &Graph) -> Streams {
             Ok(bytes) => read_npy(&bytes.into()).expect("an array").data.to_vec(),
             Err(_) => {
                 let n = source.outputs[0].token.elements();
-                (0..n).flat_map(|k| (k as f32 / n as f32).to_le_bytes()).collect()
+                (0..n)
+                    .flat_map(|k| (k as f32 / n as f32).to_le_bytes())
+                    .collect()
             }
         };
         (source.name.clone(), bytes)
@@ -145,7 +161,9 @@ pub fn model_outputs(dir: &Path, name: &str) -> Vec<(DType, Vec<u8>)> {
     }
     let files = (0..).map_while(|i| std::fs::read(dir.join(format!("{name}.out{i}.npy"))).ok());
     let arrays = files.map(|bytes| read_npy(&bytes.into()).expect("an array"));
-    arrays.map(|array| (array.token.dtype, array.data.to_vec())).collect()
+    arrays
+        .map(|array| (array.token.dtype, array.data.to_vec()))
+        .collect()
 }
 
 /// Elements as f64.
@@ -161,9 +179,10 @@ pub fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
     match dtype {
         DType::F32 => each!(f32),
         DType::F64 => each!(f64),
-        DType::F16 => {
-            bytes.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64()).collect()
-        }
+        DType::F16 => bytes
+            .chunks_exact(2)
+            .map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f64())
+            .collect(),
         DType::I8 => each!(i8),
         DType::I16 => each!(i16),
         DType::I32 => each!(i32),
@@ -174,7 +193,10 @@ pub fn to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
 
 /// Where two tensors differ beyond the tolerance; `None` where they agree.
 pub fn difference(got: &[u8], want: &Tensor, rtol: f64, atol: f64) -> Option<String> {
-    let (a, b) = (to_f64(got, want.ty.dtype), to_f64(&want.data, want.ty.dtype));
+    let (a, b) = (
+        to_f64(got, want.ty.dtype),
+        to_f64(&want.data, want.ty.dtype),
+    );
     if a.len() != b.len() {
         return Some(format!("{} elements, {} are expected", a.len(), b.len()));
     }

@@ -20,7 +20,13 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { min_actors: 2, actors: 40, max_rate: 12, max_overlap: 6, cycles: true }
+        Shape {
+            min_actors: 2,
+            actors: 40,
+            max_rate: 12,
+            max_overlap: 6,
+            cycles: true,
+        }
     }
 }
 
@@ -45,7 +51,10 @@ pub fn graph(seed: u64, shape: Shape) -> Graph {
     let mut b = Builder {
         rng,
         shape,
-        graph: Graph { name: format!("random-{seed}"), ..Graph::default() },
+        graph: Graph {
+            name: format!("random-{seed}"),
+            ..Graph::default()
+        },
         q: vec![],
         first_channel: vec![None; actors],
     };
@@ -106,7 +115,13 @@ pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
         .filter(|(_, a)| a.role == Role::Compute)
         .map(|(id, _)| id)
         .collect();
-    while graph.channels.iter().map(|ch| ch.readers.len()).sum::<usize>() < readers {
+    while graph
+        .channels
+        .iter()
+        .map(|ch| ch.readers.len())
+        .sum::<usize>()
+        < readers
+    {
         let (a, b) = (rng.usize(..compute.len()), rng.usize(..compute.len()));
         if a == b {
             continue;
@@ -118,7 +133,10 @@ pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
             token: token.clone(),
             rate: 1,
         });
-        let from = Endpoint { actor: from, port: outputs.len() as u32 - 1 };
+        let from = Endpoint {
+            actor: from,
+            port: outputs.len() as u32 - 1,
+        };
         let inputs = &mut graph.actors[to].inputs;
         inputs.push(InPort {
             name: format!("x{}", inputs.len()),
@@ -126,9 +144,17 @@ pub fn densify(graph: &mut Graph, readers: usize, seed: u64) {
             rate: 1,
             window: 1,
         });
-        let to = Endpoint { actor: to, port: inputs.len() as u32 - 1 };
+        let to = Endpoint {
+            actor: to,
+            port: inputs.len() as u32 - 1,
+        };
         let readers = vec![Reader { to, delay: 0 }];
-        graph.channels.push(Channel { from, readers, token: token.clone(), initial: vec![] });
+        graph.channels.push(Channel {
+            from,
+            readers,
+            token: token.clone(),
+            initial: vec![],
+        });
     }
 }
 
@@ -148,7 +174,12 @@ pub fn machine(devices: usize) -> Machine {
     }
     for from in machine.devices.keys() {
         for to in machine.devices.keys().filter(|&to| to != from) {
-            machine.links.push(Link { from, to, bytes_per_s: 10_000_000_000, latency_ns: 200 });
+            machine.links.push(Link {
+                from,
+                to,
+                bytes_per_s: 10_000_000_000,
+                latency_ns: 200,
+            });
         }
     }
     machine
@@ -158,11 +189,16 @@ pub fn machine(devices: usize) -> Machine {
 pub fn costs(graph: &Graph, machine: &Machine, seed: u64) -> Costs {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let table = graph.actors.iter().map(|_| {
-        let cost =
-            ActorCost { call_ps: 20_000, firing_ps: rng.u64(1_000..20_000_000), scratch_bytes: 0 };
+        let cost = ActorCost {
+            call_ps: 20_000,
+            firing_ps: rng.u64(1_000..20_000_000),
+            scratch_bytes: 0,
+        };
         machine.devices.iter().map(|_| Some(cost)).collect()
     });
-    Costs { table: table.collect() }
+    Costs {
+        table: table.collect(),
+    }
 }
 
 impl Builder {
@@ -177,13 +213,23 @@ impl Builder {
 
     fn add_output(&mut self, actor: ActorId, token: &TokenType, rate: u64) -> Endpoint {
         let outputs = &mut self.graph.actors[actor].outputs;
-        outputs.push(OutPort { name: format!("y{}", outputs.len()), token: token.clone(), rate });
-        Endpoint { actor, port: outputs.len() as u32 - 1 }
+        outputs.push(OutPort {
+            name: format!("y{}", outputs.len()),
+            token: token.clone(),
+            rate,
+        });
+        Endpoint {
+            actor,
+            port: outputs.len() as u32 - 1,
+        }
     }
 
     fn add_reader(&mut self, actor: ActorId, token: &TokenType, rate: u64, tokens: u64) -> Reader {
-        let overlap =
-            if self.rng.u8(..) < 64 { self.rng.u64(0..=self.shape.max_overlap) } else { 0 };
+        let overlap = if self.rng.u8(..) < 64 {
+            self.rng.u64(0..=self.shape.max_overlap)
+        } else {
+            0
+        };
         let inputs = &mut self.graph.actors[actor].inputs;
         inputs.push(InPort {
             name: format!("x{}", inputs.len()),
@@ -191,14 +237,26 @@ impl Builder {
             rate,
             window: rate + overlap,
         });
-        Reader { to: Endpoint { actor, port: inputs.len() as u32 - 1 }, delay: overlap + tokens }
+        Reader {
+            to: Endpoint {
+                actor,
+                port: inputs.len() as u32 - 1,
+            },
+            delay: overlap + tokens,
+        }
     }
 
     fn add_channel(&mut self, from: Endpoint, token: TokenType, readers: Vec<Reader>) -> ChannelId {
         let history = readers.iter().map(|r| r.delay).max().unwrap_or(0);
-        let initial = (0..history * token.bytes()).map(|_| self.rng.u8(..)).collect();
-        let channel =
-            self.graph.channels.push_and_get_key(Channel { from, readers, token, initial });
+        let initial = (0..history * token.bytes())
+            .map(|_| self.rng.u8(..))
+            .collect();
+        let channel = self.graph.channels.push_and_get_key(Channel {
+            from,
+            readers,
+            token,
+            initial,
+        });
         self.first_channel[from.actor.index()].get_or_insert(channel);
         channel
     }
@@ -268,13 +326,17 @@ impl Builder {
     fn join(&mut self, from: ActorId, to: ActorId) {
         let must_share = self.graph.actors[from].role == Role::Source
             && !self.graph.actors[from].outputs.is_empty();
-        let shared = self.shared(from, to).filter(|_| must_share || self.rng.bool());
+        let shared = self
+            .shared(from, to)
+            .filter(|_| must_share || self.rng.bool());
         if let Some((channel, rate)) = shared {
             let token = self.graph.channels[channel].token.clone();
             let tokens = self.rng.u64(0..3);
             let reader = self.add_reader(to, &token, rate, tokens);
-            let more =
-                reader.delay.saturating_sub(self.graph.channels[channel].history()) * token.bytes();
+            let more = reader
+                .delay
+                .saturating_sub(self.graph.channels[channel].history())
+                * token.bytes();
             let older: Vec<u8> = (0..more).map(|_| self.rng.u8(..)).collect();
             let ch = &mut self.graph.channels[channel];
             ch.initial.splice(0..0, older);
@@ -286,7 +348,11 @@ impl Builder {
             unreachable!("q is at most max_rate")
         };
         let from = self.add_output(from, &token, produced);
-        let tokens = if self.rng.u8(..) < 32 { self.rng.u64(0..consumed * 3) } else { 0 };
+        let tokens = if self.rng.u8(..) < 32 {
+            self.rng.u64(0..consumed * 3)
+        } else {
+            0
+        };
         let reader = self.add_reader(to, &token, consumed, tokens);
         self.add_channel(from, token, vec![reader]);
     }
@@ -307,7 +373,9 @@ impl Builder {
             let a = compute[self.rng.usize(..compute.len())];
             let b = compute[self.rng.usize(..compute.len())];
             let (to, from) = (a.min(b), a.max(b));
-            let Some((produced, consumed)) = self.rates(from, to) else { continue };
+            let Some((produced, consumed)) = self.rates(from, to) else {
+                continue;
+            };
             let token = self.token();
             let enough = self.q[to.index()] * consumed;
             let tokens = self.rng.u64(0..=enough * 2);
@@ -327,10 +395,14 @@ impl Builder {
                     rate: 1,
                     window: 1,
                 });
-                let to = Endpoint { actor, port: inputs.len() as u32 - 1 };
-                self.graph.actors[actor]
-                    .state
-                    .push(StatePort { input: to.port, output: from.port });
+                let to = Endpoint {
+                    actor,
+                    port: inputs.len() as u32 - 1,
+                };
+                self.graph.actors[actor].state.push(StatePort {
+                    input: to.port,
+                    output: from.port,
+                });
                 self.add_channel(from, token, vec![Reader { to, delay: 1 }]);
             }
         }
@@ -338,7 +410,9 @@ impl Builder {
 
     /// Adds initial tokens to the channel until the graph runs: just as many as the analysis asks for.
     fn free(&mut self, channel: ChannelId) {
-        let Ok(q) = repetition(&self.graph) else { unreachable!("rates balance by construction") };
+        let Ok(q) = repetition(&self.graph) else {
+            unreachable!("rates balance by construction")
+        };
         while let Err(AnalysisError::Deadlock { .. }) = check_deadlock(&self.graph, &q) {
             let bytes = self.graph.channels[channel].token.bytes();
             let more: Vec<u8> = (0..bytes).map(|_| self.rng.u8(..)).collect();

@@ -17,7 +17,10 @@ pub type Streams = BTreeMap<String, Vec<u8>>;
 
 /// Streams of one name each.
 pub fn streams<const N: usize>(entries: [(&str, Vec<u8>); N]) -> Streams {
-    entries.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
+    entries
+        .into_iter()
+        .map(|(name, bytes)| (name.to_owned(), bytes))
+        .collect()
 }
 
 /// Path of a file in `graphs/`, or in the folder that `ZBMD_GRAPHS` names, for binaries that run elsewhere.
@@ -33,8 +36,11 @@ pub fn graph_file(relative: &str) -> PathBuf {
 /// With the diagnostics, where the model does not compile, or compiles with warnings.
 pub fn compile(model: &str, devices: usize, registry: &Registry) -> Compiled {
     let machine = MachineChoice::Uniform(devices);
-    let options =
-        CompileOptions { registry: registry.clone(), machine, ..CompileOptions::default() };
+    let options = CompileOptions {
+        registry: registry.clone(),
+        machine,
+        ..CompileOptions::default()
+    };
     match compile_file(graph_file(model), &options) {
         Ok(compiled) => {
             let warnings = compiled.warnings.to_string();
@@ -72,9 +78,19 @@ pub fn replay_program(
 ) -> (Streams, Outcome) {
     let engine = Engine::new(program, registry).expect("an engine");
     // Tests share the computer with other tests: pinning and locking would only make them quarrel.
-    let options =
-        RunOptions { state, iterations, pin: false, lock_memory: false, ..RunOptions::default() };
-    let sinks = engine.program().graph.sinks().map(|(_, actor)| actor.name.clone()).collect();
+    let options = RunOptions {
+        state,
+        iterations,
+        pin: false,
+        lock_memory: false,
+        ..RunOptions::default()
+    };
+    let sinks = engine
+        .program()
+        .graph
+        .sinks()
+        .map(|(_, actor)| actor.name.clone())
+        .collect();
     let session = engine.start(options).expect("a session");
     drive(session, inputs, sinks)
 }
@@ -110,7 +126,13 @@ pub fn drive(mut session: Session, inputs: &Streams, sinks: Vec<String>) -> (Str
             })
             .collect();
         let outcome = session.join().expect("the run ends well");
-        (pulls.into_iter().map(|p| p.join().expect("a sink's thread")).collect(), outcome)
+        (
+            pulls
+                .into_iter()
+                .map(|p| p.join().expect("a sink's thread"))
+                .collect(),
+            outcome,
+        )
     })
 }
 
@@ -125,7 +147,14 @@ pub fn run(
     inputs: &Streams,
     iterations: Option<u64>,
 ) -> Streams {
-    replay(compile(model, devices, registry), registry, inputs, iterations, None).0
+    replay(
+        compile(model, devices, registry),
+        registry,
+        inputs,
+        iterations,
+        None,
+    )
+    .0
 }
 
 /// The same by the reference interpreter, which knows no plan.
@@ -138,7 +167,13 @@ pub fn interpret(
     inputs: &Streams,
     iterations: Option<u64>,
 ) -> Streams {
-    interpret_program(&compile(model, 1, registry).program, registry, inputs, iterations).0
+    interpret_program(
+        &compile(model, 1, registry).program,
+        registry,
+        inputs,
+        iterations,
+    )
+    .0
 }
 
 /// [`interpret`] for a program that did not come from a model file; also the state that is left.
@@ -153,7 +188,9 @@ pub fn interpret_program(
 ) -> (Streams, State) {
     let mut interpreter =
         Interpreter::new(&program.graph, &program.blobs, registry).expect("an interpreter");
-    let outcome = interpreter.run(inputs, iterations).expect("the interpretation ends well");
+    let outcome = interpreter
+        .run(inputs, iterations)
+        .expect("the interpretation ends well");
     (outcome.outputs, outcome.state)
 }
 
@@ -167,7 +204,9 @@ pub fn random_inputs(program: &Program, iterations: u64, seed: u64) -> Streams {
     let sources = program.graph.sources().map(|(id, source)| {
         let port = &source.outputs[0];
         let tokens = q[id] * port.rate * iterations + rng.u64(0..q[id] * port.rate);
-        let bytes = (0..tokens * port.token.bytes()).map(|_| rng.u8(..)).collect();
+        let bytes = (0..tokens * port.token.bytes())
+            .map(|_| rng.u8(..))
+            .collect();
         (source.name.clone(), bytes)
     });
     sources.collect()

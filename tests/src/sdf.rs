@@ -58,8 +58,11 @@ fn load(name: &str) -> Option<(TimedSdf, Expected)> {
     let text = std::fs::read_to_string(&path).expect("the data is readable");
     let instance: Instance = serde_json::from_str(&text).expect("the data is as documented");
     let mut sdf = TimedSdf::default();
-    let ids: BTreeMap<&str, ActorId> =
-        instance.actors.iter().map(|a| (a.name.as_str(), sdf.add_actor(&a.name, a.time))).collect();
+    let ids: BTreeMap<&str, ActorId> = instance
+        .actors
+        .iter()
+        .map(|a| (a.name.as_str(), sdf.add_actor(&a.name, a.time)))
+        .collect();
     for c in &instance.channels {
         let (from, to) = (ids[c.src.as_str()], ids[c.dst.as_str()]);
         sdf.add_channel(from, c.produce, to, c.consume, c.initial_tokens);
@@ -75,7 +78,10 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// Prints the titles of the columns.
 pub fn header() {
-    println!("{:<14} {:<32} {:>20} {:>20} {:>13}", "instance", "what", "ours", "beside", "time");
+    println!(
+        "{:<14} {:<32} {:>20} {:>20} {:>13}",
+        "instance", "what", "ours", "beside", "time"
+    );
 }
 
 fn row(instance: &str, what: &str, ours: &str, published: &str, took: Duration) {
@@ -90,7 +96,11 @@ fn points(front: &Front) -> Vec<(u64, Period)> {
 }
 
 fn published(expected: &Expected) -> Vec<(u64, Period)> {
-    expected.buffer_throughput.iter().map(|p| (p.size, Period::from(p.period))).collect()
+    expected
+        .buffer_throughput
+        .iter()
+        .map(|p| (p.size, Period::from(p.period)))
+        .collect()
 }
 
 /// Repetition vector and period; the period is returned.
@@ -98,18 +108,42 @@ fn check_throughput(name: &str, sdf: &TimedSdf, expected: &Expected) -> Period {
     let (found, took) = timed(|| analyse(sdf).expect("it runs"));
     for (id, actor) in sdf.actors.iter_enumerated() {
         if let Some(&q) = expected.repetition_vector.get(&actor.name) {
-            assert_eq!(found.repetition[id], q, "{name}: repetition of {}", actor.name);
+            assert_eq!(
+                found.repetition[id], q,
+                "{name}: repetition of {}",
+                actor.name
+            );
         }
     }
     let firings: u64 = found.repetition.iter().sum();
     let published = expected.firings_per_iteration.unwrap_or(firings);
     assert_eq!(firings, published, "{name}: firings per iteration");
-    row(name, "firings", &firings.to_string(), &published.to_string(), took);
-    let bound = found.bound.as_ref().expect("every component has a cycle").to_string();
+    row(
+        name,
+        "firings",
+        &firings.to_string(),
+        &published.to_string(),
+        took,
+    );
+    let bound = found
+        .bound
+        .as_ref()
+        .expect("every component has a cycle")
+        .to_string();
     if let Some(published) = expected.iteration_period_unbounded {
-        assert_eq!(found.period, Period::from(published), "{name}: period, bound by {bound}");
+        assert_eq!(
+            found.period,
+            Period::from(published),
+            "{name}: period, bound by {bound}"
+        );
         let what = format!("period, by {bound}");
-        row(name, &what, &found.period.to_string(), &published.to_string(), took);
+        row(
+            name,
+            &what,
+            &found.period.to_string(),
+            &published.to_string(),
+            took,
+        );
     }
     found.period
 }
@@ -118,19 +152,44 @@ fn check_throughput(name: &str, sdf: &TimedSdf, expected: &Expected) -> Period {
 fn check_front(name: &str, sdf: &TimedSdf, shortest: Period, published: &[(u64, Period)]) -> Front {
     let (front, took) = timed(|| front(sdf, Unit::Tokens, Limits::default()).expect("it runs"));
     assert!(front.complete, "{name}: {:?}", points(&front));
-    assert_eq!(front.points.last().map(|p| p.period), Some(shortest), "{name}: the front's end");
-    row(name, "Pareto points", &front.points.len().to_string(), "", took);
+    assert_eq!(
+        front.points.last().map(|p| p.period),
+        Some(shortest),
+        "{name}: the front's end"
+    );
+    row(
+        name,
+        "Pareto points",
+        &front.points.len().to_string(),
+        "",
+        took,
+    );
     for &(total, period) in published {
         let at = front.points.iter().find(|p| p.total == total);
         let ours = at.map_or("none".into(), |p| p.period.to_string());
-        row(name, &format!("period at {total}"), &ours, &period.to_string(), took);
+        row(
+            name,
+            &format!("period at {total}"),
+            &ours,
+            &period.to_string(),
+            took,
+        );
     }
     for point in &front.points {
         let at = analyse_bounded(sdf, &point.capacities).expect("it runs");
-        assert_eq!(at.period, point.period, "{name}: capacities of {}", point.total);
+        assert_eq!(
+            at.period, point.period,
+            "{name}: capacities of {}",
+            point.total
+        );
         assert_eq!(point.capacities.iter().sum::<u64>(), point.total, "{name}");
         let simulated = simulate(sdf, &point.capacities.raw);
-        assert_eq!(simulated, Some(point.period), "{name}: simulation at {}", point.total);
+        assert_eq!(
+            simulated,
+            Some(point.period),
+            "{name}: simulation at {}",
+            point.total
+        );
     }
     front
 }
@@ -140,7 +199,9 @@ fn check_front(name: &str, sdf: &TimedSdf, shortest: Period, published: &[(u64, 
 /// # Panics
 /// If a figure differs from the published one.
 pub fn check(name: &str) {
-    let Some((sdf, expected)) = load(name) else { return };
+    let Some((sdf, expected)) = load(name) else {
+        return;
+    };
     let shortest = check_throughput(name, &sdf, &expected);
     let published = published(&expected);
     let front = check_front(name, &sdf, shortest, &published);
@@ -151,7 +212,9 @@ pub fn check(name: &str) {
 
 /// The modes agree with the front.
 fn check_modes(name: &str, sdf: &TimedSdf, front: &Front) {
-    let (Some(first), Some(last)) = (front.points.first(), front.points.last()) else { return };
+    let (Some(first), Some(last)) = (front.points.first(), front.points.last()) else {
+        return;
+    };
     let cases = [
         (Mode::Min(Unit::Tokens), first),
         (Mode::Throughput(Unit::Tokens), last),
@@ -184,8 +247,9 @@ fn simulate(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
         }
     }
     let actors = sdf.actors.len();
-    let into: Vec<Vec<usize>> =
-        (0..actors).map(|a| (0..links.len()).filter(|&l| links[l].2 == a).collect()).collect();
+    let into: Vec<Vec<usize>> = (0..actors)
+        .map(|a| (0..links.len()).filter(|&l| links[l].2 == a).collect())
+        .collect();
     let q = sdf.repetition().expect("consistent");
     let rarest = (0..actors).min_by_key(|&a| q.raw[a])?;
     let mut running: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
@@ -197,7 +261,10 @@ fn simulate(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
         while let Some(a) = awake.pop() {
             while into[a].iter().all(|&l| links[l].4 >= links[l].3) {
                 into[a].iter().for_each(|&l| links[l].4 -= links[l].3);
-                running.entry(now + sdf.actors.raw[a].time).or_default().push(a);
+                running
+                    .entry(now + sdf.actors.raw[a].time)
+                    .or_default()
+                    .push(a);
                 fired += u64::from(a == rarest);
             }
         }
@@ -229,15 +296,30 @@ fn simulate(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
 
 /// Capacities that the publication names give its period.
 fn published_capacities(name: &str, sdf: &TimedSdf, expected: &Expected) {
-    for point in expected.buffer_throughput.iter().filter(|p| !p.caps.is_empty()) {
+    for point in expected
+        .buffer_throughput
+        .iter()
+        .filter(|p| !p.caps.is_empty())
+    {
         let mut caps = point.caps.iter();
         let capacities: TiVec<ChannelId, u64> = sdf
             .channels
             .keys()
-            .map(|c| if sdf.is_buffered(c) { caps.next().copied().unwrap_or(0) } else { 0 })
+            .map(|c| {
+                if sdf.is_buffered(c) {
+                    caps.next().copied().unwrap_or(0)
+                } else {
+                    0
+                }
+            })
             .collect();
         let found = analyse_bounded(sdf, &capacities).expect("it runs");
-        assert_eq!(found.period, Period::from(point.period), "{name}: {:?}", point.caps);
+        assert_eq!(
+            found.period,
+            Period::from(point.period),
+            "{name}: {:?}",
+            point.caps
+        );
     }
 }
 
@@ -252,21 +334,33 @@ fn published_capacities(name: &str, sdf: &TimedSdf, expected: &Expected) {
 /// If a figure is wrong.
 pub fn h263decoder() {
     let name = "h263decoder";
-    let Some((mut sdf, expected)) = load(name) else { return };
+    let Some((mut sdf, expected)) = load(name) else {
+        return;
+    };
     let shortest = check_throughput(name, &sdf, &expected);
     let front = check_front(name, &sdf, shortest, &[]);
     let ends = |front: &Front| [front.points.first(), front.points.last()].map(|p| p.map(total));
-    assert_eq!(ends(&front), [Some((1189, 646_262.into())), Some((1257, 332_046.into()))]);
+    assert_eq!(
+        ends(&front),
+        [Some((1189, 646_262.into())), Some((1257, 332_046.into()))]
+    );
     check_modes(name, &sdf, &front);
 
     let name = "h263 halved";
-    for actor in sdf.actors.iter_mut().filter(|a| a.name == "vld" || a.name == "mc") {
+    for actor in sdf
+        .actors
+        .iter_mut()
+        .filter(|a| a.name == "vld" || a.name == "mc")
+    {
         actor.time /= 2;
     }
     let published = published(&expected);
     let front = check_front(name, &sdf, shortest, &published);
     assert_eq!(front.points.len(), 36);
-    assert_eq!(ends(&front), [published.first(), published.last()].map(|p| p.copied()));
+    assert_eq!(
+        ends(&front),
+        [published.first(), published.last()].map(|p| p.copied())
+    );
     published_capacities(name, &sdf, &expected);
 }
 
@@ -279,13 +373,27 @@ fn total(point: &Point) -> (u64, Period) {
 /// # Panics
 /// If a figure differs from the published one.
 pub fn cd_to_dat_orders() {
-    let Some((sdf, _)) = load("samplerate") else { return };
+    let Some((sdf, _)) = load("samplerate") else {
+        return;
+    };
     let (least, took) = timed(|| least_buffers(&sdf, Limits::default()).expect("it runs"));
-    row("samplerate", "least tokens", &least.tokens.to_string(), "32", took);
+    row(
+        "samplerate",
+        "least tokens",
+        &least.tokens.to_string(),
+        "32",
+        took,
+    );
     assert_eq!((least.tokens, least.exact), (32, true));
     for (what, depth, published) in [("nested loops", 4, 264), ("flat", 0, 1021)] {
         let (found, took) = timed(|| looped(&sdf, depth).expect("a chain"));
-        row("samplerate", what, &found.tokens.to_string(), &published.to_string(), took);
+        row(
+            "samplerate",
+            what,
+            &found.tokens.to_string(),
+            &published.to_string(),
+            took,
+        );
         assert_eq!((found.tokens, found.exact), (published, true));
     }
 }
@@ -313,23 +421,57 @@ fn chain(times: &[u64], rates: &[(u64, u64)]) -> TimedSdf {
 /// If a figure is wrong.
 pub fn coprime_rates(without: usize) {
     let name = if without == 0 { "rates" } else { "rates, part" };
-    let rates = [(1, 1), (13, 20), (4, 5), (25, 21), (21, 19), (3, 5), (17, 12), (19, 12)];
-    let sdf = chain(&[19, 20, 29, 37, 30, 29, 48, 33, 21][without..], &rates[without..]);
+    let rates = [
+        (1, 1),
+        (13, 20),
+        (4, 5),
+        (25, 21),
+        (21, 19),
+        (3, 5),
+        (17, 12),
+        (19, 12),
+    ];
+    let sdf = chain(
+        &[19, 20, 29, 37, 30, 29, 48, 33, 21][without..],
+        &rates[without..],
+    );
     let (found, took) = timed(|| analyse(&sdf).expect("it runs"));
     let firings: u64 = found.repetition.iter().sum();
     row(name, "firings", &firings.to_string(), "", took);
-    assert!(firings >= if without == 0 { 1_000_000 } else { 40_000 }, "{firings}");
+    assert!(
+        firings >= if without == 0 { 1_000_000 } else { 40_000 },
+        "{firings}"
+    );
     let (front, took) = timed(|| front(&sdf, Unit::Tokens, Limits::default()).expect("it runs"));
     let complete = if front.complete { "all" } else { "not all" };
-    row(name, "Pareto points", &front.points.len().to_string(), complete, took);
+    row(
+        name,
+        "Pareto points",
+        &front.points.len().to_string(),
+        complete,
+        took,
+    );
     let first = front.points.first().expect("one point at least");
-    row(name, "the first", &format!("{} -> {}", first.total, first.period), "", took);
-    for (mode, period) in
-        [(Mode::Min(Unit::Tokens), None), (Mode::Throughput(Unit::Tokens), Some(found.period))]
-    {
+    row(
+        name,
+        "the first",
+        &format!("{} -> {}", first.total, first.period),
+        "",
+        took,
+    );
+    for (mode, period) in [
+        (Mode::Min(Unit::Tokens), None),
+        (Mode::Throughput(Unit::Tokens), Some(found.period)),
+    ] {
         let (sized, took) = timed(|| size(&sdf, mode, Limits::default()).expect("it runs"));
         let ours = format!("{} -> {}", sized.tokens, sized.period);
-        row(name, &format!("{mode:?}"), &ours, &format!("at least {}", sized.least), took);
+        row(
+            name,
+            &format!("{mode:?}"),
+            &ours,
+            &format!("at least {}", sized.least),
+            took,
+        );
         assert!(sized.least <= sized.tokens, "{name}: {mode:?}");
         assert!(period.is_none_or(|p| p == sized.period), "{name}: {mode:?}");
     }
@@ -349,17 +491,38 @@ pub fn coprime_rates(without: usize) {
 pub fn a_million_firings_on_the_critical_cycle() {
     let name = "decoder";
     let blocks = 500_000;
-    let sdf = chain(&[26_018, 559, 486, 10_958], &[(blocks, 1), (1, 1), (1, blocks)]);
+    let sdf = chain(
+        &[26_018, 559, 486, 10_958],
+        &[(blocks, 1), (1, 1), (1, blocks)],
+    );
     let (found, took) = timed(|| analyse(&sdf).expect("it runs"));
-    row(name, "firings", &found.repetition.iter().sum::<u64>().to_string(), "", took);
+    row(
+        name,
+        "firings",
+        &found.repetition.iter().sum::<u64>().to_string(),
+        "",
+        took,
+    );
     assert_eq!(found.period, Period::from(blocks * 559));
     let capacities = sdf
         .channels
         .keys()
-        .map(|c| if sdf.is_buffered(c) { sdf.least_capacity(c) } else { 0 })
+        .map(|c| {
+            if sdf.is_buffered(c) {
+                sdf.least_capacity(c)
+            } else {
+                0
+            }
+        })
         .collect();
     let (found, took) = timed(|| analyse_bounded(&sdf, &capacities).expect("it runs"));
     let expected = 26_018 + blocks * 559 + (blocks - 1) * 486;
-    row(name, "period, least buffers", &found.period.to_string(), &expected.to_string(), took);
+    row(
+        name,
+        "period, least buffers",
+        &found.period.to_string(),
+        &expected.to_string(),
+        took,
+    );
     assert_eq!(found.period, Period::from(expected));
 }

@@ -16,20 +16,29 @@ fn read(path: &Path) -> String {
 /// If the text is no such graph.
 pub fn stg(path: &Path, processors: usize) -> Dag {
     let text = read(path);
-    let mut lines = text
-        .lines()
-        .take_while(|l| !l.starts_with('#'))
-        .map(|l| l.split_whitespace().map(|w| w.parse::<u64>().expect("a number")));
-    let tasks = lines.next().and_then(|mut l| l.next()).expect("the number of tasks");
+    let mut lines = text.lines().take_while(|l| !l.starts_with('#')).map(|l| {
+        l.split_whitespace()
+            .map(|w| w.parse::<u64>().expect("a number"))
+    });
+    let tasks = lines
+        .next()
+        .and_then(|mut l| l.next())
+        .expect("the number of tasks");
     let (mut times, mut edges) = (Vec::new(), Vec::new());
     for mut line in lines {
-        let (Some(id), Some(time)) = (line.next(), line.next()) else { continue };
+        let (Some(id), Some(time)) = (line.next(), line.next()) else {
+            continue;
+        };
         if id == 0 || id > tasks {
             continue;
         }
         times.push(vec![Some(time); processors]);
         for before in line.skip(1).filter(|&b| b > 0) {
-            edges.push(Edge { from: before as u32 - 1, to: id as u32 - 1, cost: 0 });
+            edges.push(Edge {
+                from: before as u32 - 1,
+                to: id as u32 - 1,
+                cost: 0,
+            });
         }
     }
     assert_eq!(times.len() as u64, tasks);
@@ -51,9 +60,15 @@ pub struct Published {
 /// If the table is malformed.
 pub fn stg_optima(path: &Path) -> Vec<Published> {
     let row = |line: &str| {
-        let mut numbers = line.split(',').skip(2).map(|w| w.trim().parse().expect("a makespan"));
+        let mut numbers = line
+            .split(',')
+            .skip(2)
+            .map(|w| w.trim().parse().expect("a makespan"));
         let bound = numbers.next().expect("a makespan or a bound");
-        Published { bound, makespan: numbers.next().unwrap_or(bound) }
+        Published {
+            bound,
+            makespan: numbers.next().unwrap_or(bound),
+        }
     };
     read(path).lines().map(row).collect()
 }
@@ -65,11 +80,22 @@ pub fn stg_optima(path: &Path) -> Vec<Published> {
 pub fn small_dag(times: &Path, edges: &Path) -> Dag {
     let table = |path: &Path| -> Vec<Vec<u64>> {
         let text = read(path);
-        let numbers =
-            |l: &str| l.split(',').skip(1).map(|w| w.trim().parse().expect("a number")).collect();
-        text.lines().skip(1).filter(|l| !l.is_empty()).map(numbers).collect()
+        let numbers = |l: &str| {
+            l.split(',')
+                .skip(1)
+                .map(|w| w.trim().parse().expect("a number"))
+                .collect()
+        };
+        text.lines()
+            .skip(1)
+            .filter(|l| !l.is_empty())
+            .map(numbers)
+            .collect()
     };
-    let times = table(times).into_iter().map(|row| row.into_iter().map(Some).collect()).collect();
+    let times = table(times)
+        .into_iter()
+        .map(|row| row.into_iter().map(Some).collect())
+        .collect();
     let mut list = Vec::new();
     for (from, row) in (0u32..).zip(table(edges)) {
         let costs = (0u32..).zip(row).filter(|(_, cost)| *cost > 0);
@@ -130,25 +156,59 @@ pub fn workload(path: &Path) -> Problem {
             let fast = (n.supported_on_fpga == 1).then(|| ps(n.fpga_latency));
             let mut ticks = vec![fast; w.accelerators];
             ticks.resize(devices, Some(ps(n.cpu_latency)));
-            Node { ticks, bytes: n.size as u64, group: Some(n.color_class) }
+            Node {
+                ticks,
+                bytes: n.size as u64,
+                group: Some(n.color_class),
+            }
         })
         .collect();
     let mut channels: Vec<Channel> = Vec::new();
     for edge in &w.edges {
         let (from, to, amount) = (index(edge.source_id), index(edge.dest_id), ps(edge.cost));
-        match channels.iter_mut().find(|c| c.from == from && c.amount == amount) {
+        match channels
+            .iter_mut()
+            .find(|c| c.from == from && c.amount == amount)
+        {
             Some(channel) => channel.to.push(to),
             None => {
-                channels.push(Channel { from, to: vec![to], amount, bytes: 0, delayed: false });
+                channels.push(Channel {
+                    from,
+                    to: vec![to],
+                    amount,
+                    bytes: 0,
+                    delayed: false,
+                });
             }
         }
     }
-    let each = LinkTime { latency: 0, numerator: 1, denominator: 1 };
-    let time = |d: usize| if d < w.accelerators { each } else { LinkTime::FREE };
+    let each = LinkTime {
+        latency: 0,
+        numerator: 1,
+        denominator: 1,
+    };
+    let time = |d: usize| {
+        if d < w.accelerators {
+            each
+        } else {
+            LinkTime::FREE
+        }
+    };
     let links = (0..devices * devices)
-        .map(|pair| Some(Link { send: time(pair / devices), receive: time(pair % devices) }))
+        .map(|pair| {
+            Some(Link {
+                send: time(pair / devices),
+                receive: time(pair % devices),
+            })
+        })
         .collect();
-    let bytes = |d: usize| if d < w.accelerators { w.max_size as u64 } else { 1 << 60 };
+    let bytes = |d: usize| {
+        if d < w.accelerators {
+            w.max_size as u64
+        } else {
+            1 << 60
+        }
+    };
     Problem {
         nodes,
         channels,

@@ -18,7 +18,11 @@ pub fn kaiser_lowpass(cutoff: f64, rate: f64, taps: usize, beta: f64, gain: f64)
     let tap = |i: usize| {
         let t = i as f64 - middle;
         let angle = TAU * cutoff / rate * t;
-        let sinc = if t == 0.0 { 2.0 * cutoff / rate } else { angle.sin() / (PI * t) };
+        let sinc = if t == 0.0 {
+            2.0 * cutoff / rate
+        } else {
+            angle.sin() / (PI * t)
+        };
         let x = t / middle;
         sinc * bessel_i0(beta * (1.0 - x * x).max(0.0).sqrt())
     };
@@ -33,7 +37,9 @@ pub fn resample(x: &[f64], taps: &[f64], up: usize, down: usize) -> Vec<f64> {
         let at = m * down;
         let first = at % up;
         let products = (first..taps.len()).step_by(up).zip((0..=at / up).rev());
-        products.map(|(k, n)| taps[k] * x.get(n).copied().unwrap_or(0.0)).sum()
+        products
+            .map(|(k, n)| taps[k] * x.get(n).copied().unwrap_or(0.0))
+            .sum()
     };
     (0..x.len() * up / down).map(output).collect()
 }
@@ -45,7 +51,11 @@ pub fn resample(x: &[f64], taps: &[f64], up: usize, down: usize) -> Vec<f64> {
 pub fn snr_db(reference: &[f64], signal: &[f64]) -> f64 {
     assert_eq!(reference.len(), signal.len());
     let power: f64 = reference.iter().map(|r| r * r).sum();
-    let error: f64 = reference.iter().zip(signal).map(|(r, s)| (r - s) * (r - s)).sum();
+    let error: f64 = reference
+        .iter()
+        .zip(signal)
+        .map(|(r, s)| (r - s) * (r - s))
+        .sum();
     10.0 * (power / error).log10()
 }
 
@@ -72,14 +82,20 @@ pub fn sweep(from: f64, to: f64, rate: f64, samples: usize) -> Vec<f64> {
 
 /// Samples as f32 bytes, for a source.
 pub fn to_f32_bytes(samples: &[f64]) -> Vec<u8> {
-    samples.iter().flat_map(|&s| (s as f32).to_ne_bytes()).collect()
+    samples
+        .iter()
+        .flat_map(|&s| (s as f32).to_ne_bytes())
+        .collect()
 }
 
 /// Samples of a sink of f32 (or c32: pairs).
 pub fn from_f32_bytes(bytes: &[u8]) -> Vec<f64> {
     let (chunks, rest) = bytes.as_chunks::<4>();
     assert!(rest.is_empty(), "{} bytes are no f32 samples", bytes.len());
-    chunks.iter().map(|c| f64::from(f32::from_ne_bytes(*c))).collect()
+    chunks
+        .iter()
+        .map(|c| f64::from(f32::from_ne_bytes(*c)))
+        .collect()
 }
 
 #[cfg(test)]

@@ -64,11 +64,16 @@ impl Touched {
     /// Notes that a token is read, from byte `own` of the input's window on.
     fn read(&mut self, at: (DeviceId, Region), bytes: std::ops::Range<usize>, who: Reader) {
         let (input, firing, own) = who;
-        self.reads.push((input, firing, own.wrapping_sub(bytes.start as u64)));
+        self.reads
+            .push((input, firing, own.wrapping_sub(bytes.start as u64)));
         let number = self.shared + 1 + self.reads.len() as u32;
         let marks = self.marks.get_mut(&at).expect("every region has marks");
         for mark in &mut marks[bytes] {
-            *mark = if *mark < self.shared { number } else { self.shared };
+            *mark = if *mark < self.shared {
+                number
+            } else {
+                self.shared
+            };
         }
     }
 
@@ -76,13 +81,18 @@ impl Touched {
     fn write(&mut self, at: (DeviceId, Region), byte: usize) -> (Option<Option<Reader>>, bool) {
         let mark = &mut self.marks.get_mut(&at).expect("every region has marks")[byte];
         let before = std::mem::replace(mark, self.shared + 1);
-        let Some(before) = before.checked_sub(self.shared) else { return (None, false) };
+        let Some(before) = before.checked_sub(self.shared) else {
+            return (None, false);
+        };
         match before {
             0 => (Some(None), false),
             1 => (None, true),
             read => {
                 let (input, firing, own) = self.reads[read as usize - 2];
-                (Some(Some((input, firing, own.wrapping_add(byte as u64)))), false)
+                (
+                    Some(Some((input, firing, own.wrapping_add(byte as u64)))),
+                    false,
+                )
             }
         }
     }
@@ -96,26 +106,39 @@ pub fn step(graph: &Graph, plan: &Plan, blocks: u64, seed: u64) -> Result<(), Vi
     let q = zbmd_scheduler::repetition(graph).map_err(|e| Violation(e.to_string()))?;
     let mut buffer_at = BTreeMap::new();
     for (id, buffer) in plan.buffers.iter_enumerated() {
-        if buffer_at.insert((buffer.channel, buffer.device), id).is_some() {
-            return violation(format!("two buffers for {} on {}", buffer.channel, buffer.device));
+        if buffer_at
+            .insert((buffer.channel, buffer.device), id)
+            .is_some()
+        {
+            return violation(format!(
+                "two buffers for {} on {}",
+                buffer.channel, buffer.device
+            ));
         }
     }
     for ring in &plan.rings {
         if ring.buffer.index() >= plan.buffers.len() {
-            return violation(format!("a ring names {} of {}", ring.buffer, plan.buffers.len()));
+            return violation(format!(
+                "a ring names {} of {}",
+                ring.buffer,
+                plan.buffers.len()
+            ));
         }
     }
     let (mut memory, mut touched) = (BTreeMap::new(), Touched::default());
     let mut lanes = Vec::new();
     for calendar in &plan.calendars {
-        for (region, bytes) in
-            [(Region::Arena, calendar.arena_bytes), (Region::Exchange, calendar.exchange_bytes)]
-        {
+        for (region, bytes) in [
+            (Region::Arena, calendar.arena_bytes),
+            (Region::Exchange, calendar.exchange_bytes),
+        ] {
             if bytes > 1 << 26 {
                 return violation(format!("{bytes} bytes are too many for the slow checker"));
             }
             memory.insert((calendar.device, region), vec![None; bytes as usize]);
-            touched.marks.insert((calendar.device, region), vec![0; bytes as usize]);
+            touched
+                .marks
+                .insert((calendar.device, region), vec![0; bytes as usize]);
         }
         let mut steps = Vec::new();
         for lane in &calendar.lanes {
@@ -169,11 +192,18 @@ fn flatten(
             Entry::Slot(slot) => {
                 let mut action = slot.action;
                 let (key, first, count) = match &mut action {
-                    Action::Fire { actor, first, count } => ((0, actor.0), first, *count),
+                    Action::Fire {
+                        actor,
+                        first,
+                        count,
+                    } => ((0, actor.0), first, *count),
                     Action::Send { ring, first, count } => ((1, ring.0), first, *count),
                     Action::Recv { ring, first, count } => ((2, ring.0), first, *count),
                     Action::Release { .. } | Action::Carry { .. } => {
-                        out.push(Step { stage: slot.stage, action });
+                        out.push(Step {
+                            stage: slot.stage,
+                            action,
+                        });
                         continue;
                     }
                 };
@@ -193,7 +223,10 @@ fn flatten(
                     return violation(format!("{action:?} counts beyond all bounds"));
                 };
                 *before = after;
-                out.push(Step { stage: slot.stage, action });
+                out.push(Step {
+                    stage: slot.stage,
+                    action,
+                });
             }
             Entry::Loop { count, body } => {
                 for _ in 0..*count {
@@ -226,14 +259,22 @@ impl Machine<'_> {
         let token = self.graph.channels[buffer.channel].token.bytes();
         let place = block % u64::from(buffer.blocks.max(1));
         let start = buffer.offset_bytes + place * buffer.stride_bytes + position * token;
-        let size = self.memory.get(&(buffer.device, buffer.region)).map_or(0, Vec::len) as u64;
+        let size = self
+            .memory
+            .get(&(buffer.device, buffer.region))
+            .map_or(0, Vec::len) as u64;
         if start + token > size || (position + 1) * token > buffer.stride_bytes {
             return violation(format!(
                 "position {position} of {} lies outside its place or region",
                 buffer.channel
             ));
         }
-        Ok((buffer.device, buffer.region, start as usize, (start + token) as usize))
+        Ok((
+            buffer.device,
+            buffer.region,
+            start as usize,
+            (start + token) as usize,
+        ))
     }
 
     fn write(
@@ -244,7 +285,10 @@ impl Machine<'_> {
         token: u64,
     ) -> Result<(), Violation> {
         let (device, region, start, end) = self.bytes_at(buffer, block, position)?;
-        let memory = self.memory.get_mut(&(device, region)).expect("bytes_at looked it up");
+        let memory = self
+            .memory
+            .get_mut(&(device, region))
+            .expect("bytes_at looked it up");
         for (byte, cell) in memory[start..end].iter_mut().enumerate() {
             *cell = Some((buffer.channel.0, token, byte as u32));
         }
@@ -259,7 +303,10 @@ impl Machine<'_> {
         token: u64,
     ) -> Result<(), Violation> {
         let (device, region, start, end) = self.bytes_at(buffer, block, position)?;
-        for (byte, cell) in self.memory[&(device, region)][start..end].iter().enumerate() {
+        for (byte, cell) in self.memory[&(device, region)][start..end]
+            .iter()
+            .enumerate()
+        {
             let wanted = (buffer.channel.0, token, byte as u32);
             if *cell != Some(wanted) {
                 return violation(format!(
@@ -282,7 +329,11 @@ impl Machine<'_> {
         if let (Region::Exchange, Some(new)) =
             (buffer.region, position.checked_sub(buffer.head_tokens))
         {
-            let ring = self.plan.rings.iter().position(|r| self.plan.buffers[r.buffer] == *buffer);
+            let ring = self
+                .plan
+                .rings
+                .iter()
+                .position(|r| self.plan.buffers[r.buffer] == *buffer);
             if ring.is_none_or(|r| self.received[r] <= block * buffer.block_tokens + new) {
                 return violation(format!("{} is read without a receive", buffer.channel));
             }
@@ -311,7 +362,9 @@ impl Machine<'_> {
         let periods = self.blocks + u64::from(self.plan.stages) - 1;
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut at = vec![(0u64, 0usize); lanes.len()];
-        let mut live: Vec<usize> = (0..lanes.len()).filter(|&l| !lanes[l].1.is_empty()).collect();
+        let mut live: Vec<usize> = (0..lanes.len())
+            .filter(|&l| !lanes[l].1.is_empty())
+            .collect();
         while !live.is_empty() {
             let mut blocked = live.clone();
             let mut moved = false;
@@ -345,14 +398,18 @@ impl Machine<'_> {
 
     /// Does one step if it can go on; `false` if it must wait.
     fn execute(&mut self, device: DeviceId, period: u64, step: &Step) -> Result<bool, Violation> {
-        let Some(block) = period.checked_sub(u64::from(step.stage)).filter(|&b| b < self.blocks)
+        let Some(block) = period
+            .checked_sub(u64::from(step.stage))
+            .filter(|&b| b < self.blocks)
         else {
             return Ok(true);
         };
         match step.action {
-            Action::Fire { actor, first, count } => {
-                self.fire(device, block, actor, first, count)?
-            }
+            Action::Fire {
+                actor,
+                first,
+                count,
+            } => self.fire(device, block, actor, first, count)?,
             Action::Send { ring, first, count } => {
                 let r = self.plan.rings[ring].clone();
                 let to = self.plan.buffers[r.buffer].clone();
@@ -418,10 +475,15 @@ impl Machine<'_> {
                 calendar.scratch_offset_bytes,
                 calendar.scratch_offset_bytes + calendar.scratch_bytes,
             );
-            let arena =
-                self.memory.get_mut(&(device, Region::Arena)).expect("every calendar has an arena");
+            let arena = self
+                .memory
+                .get_mut(&(device, Region::Arena))
+                .expect("every calendar has an arena");
             if end > arena.len() as u64 {
-                return violation(format!("scratch ends at {end}, the arena at {}", arena.len()));
+                return violation(format!(
+                    "scratch ends at {end}, the arena at {}",
+                    arena.len()
+                ));
             }
             arena[start as usize..end as usize].fill(None);
         }
@@ -454,14 +516,18 @@ impl Machine<'_> {
                     )?;
                     let (_, region, start, end) = self.bytes_at(&buffer, block, position)?;
                     let own = (token - firing * port.rate) * port.token.bytes();
-                    self.touched.read((device, region), start..end, (i, firing, own));
+                    self.touched
+                        .read((device, region), start..end, (i, firing, own));
                 }
             }
         }
         // A call reads all its windows before it writes. None of that may be among them, but for what a firing alone
         // reads, by one input, at the very byte at which the actor may write over it. Nothing is written twice.
         for firing in first..first + count {
-            let outputs = graph.actors[actor].outputs.iter().zip(&ports.outputs[actor]);
+            let outputs = graph.actors[actor]
+                .outputs
+                .iter()
+                .zip(&ports.outputs[actor]);
             for (o, (port, joined)) in (0..).zip(outputs) {
                 let Some(channel) = *joined else {
                     return violation(format!("{actor} has an open output"));
@@ -520,9 +586,17 @@ impl Machine<'_> {
             let state = self.graph.is_state(buffer.channel);
             let firings = self.fired[self.graph.channels[buffer.channel].from.actor];
             for position in 0..buffer.head_tokens {
-                let number =
-                    if state { firings } else { self.token_number(buffer, self.blocks, position) };
-                self.expect(buffer, if state { 0 } else { self.blocks }, position, number)?;
+                let number = if state {
+                    firings
+                } else {
+                    self.token_number(buffer, self.blocks, position)
+                };
+                self.expect(
+                    buffer,
+                    if state { 0 } else { self.blocks },
+                    position,
+                    number,
+                )?;
             }
         }
         Ok(())

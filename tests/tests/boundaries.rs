@@ -14,8 +14,9 @@ fn read(relative: &str) -> String {
 
 /// The crates of ours that a manifest imports, in a section such as `dependencies`.
 fn imports(folder: &str, section: &str) -> BTreeSet<String> {
-    let manifest: toml::Table =
-        read(&format!("{folder}/Cargo.toml")).parse().expect("a manifest is TOML");
+    let manifest: toml::Table = read(&format!("{folder}/Cargo.toml"))
+        .parse()
+        .expect("a manifest is TOML");
     let table = manifest.get(section).and_then(|s| s.as_table());
     table
         .into_iter()
@@ -34,7 +35,10 @@ fn crates_import_only_what_the_design_allows() {
         ("executor", &["ir", "backends", "scheduler"]),
         ("executor/c", &["ir", "backends", "compiler", "executor"]),
         ("executor/loom", &[]),
-        ("executor/python", &["ir", "scheduler", "backends", "compiler", "executor"]),
+        (
+            "executor/python",
+            &["ir", "scheduler", "backends", "compiler", "executor"],
+        ),
     ];
     for (folder, allowed) in table {
         let allowed: BTreeSet<String> = allowed.iter().map(|s| (*s).to_owned()).collect();
@@ -94,7 +98,10 @@ fn the_top_level_stays() {
         "rustfmt.toml",
     ]
     .into();
-    let listed = std::process::Command::new("git").args(["ls-files"]).current_dir(root()).output();
+    let listed = std::process::Command::new("git")
+        .args(["ls-files"])
+        .current_dir(root())
+        .output();
     let Ok(listed) = listed.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()) else {
         eprintln!("SKIPPED: git is not here to list the tracked files");
         return;
@@ -113,13 +120,27 @@ fn the_readme_names_real_paths() {
     let mut checked = 0;
     for word in readme.split('`').skip(1).step_by(2) {
         let top = word.split('/').next().unwrap_or_default();
-        let ours =
-            ["compiler", "ir", "scheduler", "executor", "backends", "graphs", "tests", ".ci"]
-                .contains(&top);
+        let ours = [
+            "compiler",
+            "ir",
+            "scheduler",
+            "executor",
+            "backends",
+            "graphs",
+            "tests",
+            ".ci",
+        ]
+        .contains(&top);
         if ours && word.contains('/') && !word.contains([' ', '*', '<', 'N']) {
-            assert!(root().join(word).exists(), "the README names `{word}`, which does not exist");
+            assert!(
+                root().join(word).exists(),
+                "the README names `{word}`, which does not exist"
+            );
             checked += 1;
         }
     }
-    assert!(checked > 10, "the README's code map names only {checked} paths");
+    assert!(
+        checked > 10,
+        "the README's code map names only {checked} paths"
+    );
 }

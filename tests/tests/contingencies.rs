@@ -13,20 +13,38 @@ use zbmd_tests::{mix, stepper};
 
 /// The graph with plans for the loss of any two devices.
 fn contingent(graph: Graph, machine: Machine, costs: &Costs, block: Block) -> Program {
-    let options = Options { block, ..Options::default() };
+    let options = Options {
+        block,
+        ..Options::default()
+    };
     let given = (&graph, &machine, costs, &options);
     let plans = schedule(&graph, &machine, costs, &options).expect("random graphs have schedules");
     let made = schedule_contingencies(given, plans, Losses::Pairs).expect("few losses");
     // What leaves no device is all that cannot be borne.
-    assert_eq!(made.impossible.len(), usize::from(machine.devices.len() <= 2));
+    assert_eq!(
+        made.impossible.len(),
+        usize::from(machine.devices.len() <= 2)
+    );
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program { graph, machine, plans, contingencies, ..Program::default() }
+    Program {
+        graph,
+        machine,
+        plans,
+        contingencies,
+        ..Program::default()
+    }
 }
 
 /// A random graph with plans for the loss of any two of 2 to 6 devices, of which every other one is smaller in half of
 /// the cases.
 fn program(seed: u64) -> Verified<Program> {
-    let graph = random::graph(seed, Shape { actors: 16, ..Shape::default() });
+    let graph = random::graph(
+        seed,
+        Shape {
+            actors: 16,
+            ..Shape::default()
+        },
+    );
     let mut machine = random::machine(2 + (seed % 5) as usize);
     if seed % 2 == 1 {
         for device in machine.devices.iter_mut().skip(1).step_by(2) {
@@ -47,7 +65,9 @@ fn without(program: &Program, entry: &Contingency) -> Verified<Program> {
         plan
     };
     let tail = entry.tail.map(|tail| named(tail, "tail"));
-    left.plans = std::iter::once(named(entry.main, "main")).chain(tail).collect();
+    left.plans = std::iter::once(named(entry.main, "main"))
+        .chain(tail)
+        .collect();
     left.contingencies = Contingencies::default();
     verify(left).expect("a plan for what is left is a plan")
 }
@@ -60,7 +80,10 @@ fn what_is_left_gives_the_same_bits() {
         let program = program(seed);
         for (i, entry) in program.contingencies.list.iter().enumerate() {
             let left = without(&program, entry);
-            let what = format!("seed {seed}, contingency {i}: {}", program.plans[entry.main].name);
+            let what = format!(
+                "seed {seed}, contingency {i}: {}",
+                program.plans[entry.main].name
+            );
             for plan in &left.plans {
                 let blocks = u64::from(plan.stages) + 3;
                 stepper::step(&left.graph, plan, blocks, seed)
@@ -96,7 +119,9 @@ fn a_run_goes_over_at_a_border_of_blocks() {
             for &(source, tokens) in &outcome.state.consumed {
                 let actor = &program.graph.actors[source];
                 let bytes = tokens * actor.outputs[0].token.bytes();
-                rest.get_mut(&actor.name).expect("a source").drain(..bytes as usize);
+                rest.get_mut(&actor.name)
+                    .expect("a source")
+                    .drain(..bytes as usize);
             }
             let left = without(&program, entry);
             let state = Some(outcome.state);
@@ -114,7 +139,11 @@ fn a_run_goes_over_at_a_border_of_blocks() {
 
 fn compile(model: &str, devices: usize, contingencies: Losses) -> Compiled {
     let machine = MachineChoice::Uniform(devices);
-    let options = CompileOptions { machine, contingencies, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        contingencies,
+        ..CompileOptions::default()
+    };
     compile_file(graph_file(model), &options).unwrap_or_else(|errors| panic!("{model}: {errors}"))
 }
 
@@ -125,17 +154,25 @@ fn any_two_of_eight_alike_devices_need_three_entries_with_the_whole_machine() {
     assert_eq!(table.kinds.raw, [(0..8).map(DeviceId).collect::<Vec<_>>()]);
     assert_eq!((1 + table.list.len(), compiled.impossible.len()), (3, 0));
     for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))) {
-        let lost: Vec<DeviceId> =
-            [a, b].into_iter().take(1 + usize::from(a != b)).map(DeviceId).collect();
+        let lost: Vec<DeviceId> = [a, b]
+            .into_iter()
+            .take(1 + usize::from(a != b))
+            .map(DeviceId)
+            .collect();
         let entry = table.find(&lost).expect("every pair is foreseen");
         let roles = table.roles(&lost);
         for calendar in &compiled.program.plans[entry.main].calendars {
-            let device = roles.get(&calendar.device).expect("a role that somebody takes");
+            let device = roles
+                .get(&calendar.device)
+                .expect("a role that somebody takes");
             assert!(!lost.contains(device), "{lost:?}");
         }
     }
     let without = compile("fm/model.ron", 8, Losses::None);
-    assert_eq!(without.program.plans[PlanId(0)], compiled.program.plans[PlanId(0)]);
+    assert_eq!(
+        without.program.plans[PlanId(0)],
+        compiled.program.plans[PlanId(0)]
+    );
     assert_eq!(without.program.contingencies, Contingencies::default());
 }
 
@@ -143,8 +180,11 @@ fn any_two_of_eight_alike_devices_need_three_entries_with_the_whole_machine() {
 fn one_device_cannot_be_lost() {
     let compiled = compile("agc/model.ron", 1, Losses::Single);
     assert_eq!(compiled.program.contingencies, Contingencies::default());
-    let reasons: Vec<(&str, &str)> =
-        compiled.impossible.iter().map(|i| (i.lost.as_str(), i.reason.as_str())).collect();
+    let reasons: Vec<(&str, &str)> = compiled
+        .impossible
+        .iter()
+        .map(|i| (i.lost.as_str(), i.reason.as_str()))
+        .collect();
     assert_eq!(reasons, [("cpu:0", "no device is left")]);
 }
 
@@ -177,17 +217,28 @@ fn check_sizes(what: &str, program: &Program, percent: usize) {
 #[test]
 fn plans_for_losses_are_stored_as_differences() {
     // Of 8 devices the model uses some, bound by its largest actor; of so many, every one is missed.
-    let devices = compile("fm/model.ron", 8, Losses::None).program.plans[PlanId(0)].calendars.len();
+    let devices = compile("fm/model.ron", 8, Losses::None).program.plans[PlanId(0)]
+        .calendars
+        .len();
     let compile = || compile("fm/model.ron", devices, Losses::Pairs);
     let program = compile().program;
     assert!(program.plans.len() > 2, "all devices have work");
     let bytes = bundle::encode(&program);
-    assert_eq!(bytes, bundle::encode(&compile().program), "threads leave no trace");
+    assert_eq!(
+        bytes,
+        bundle::encode(&compile().program),
+        "threads leave no trace"
+    );
     assert_eq!(bundle::decode(bytes.into()).as_ref(), Ok(&*program));
     check_sizes(&format!("fm on {devices} devices"), &program, 50);
 
     for actors in [100, 1000] {
-        let shape = Shape { min_actors: actors, actors, max_rate: 2, ..Shape::default() };
+        let shape = Shape {
+            min_actors: actors,
+            actors,
+            max_rate: 2,
+            ..Shape::default()
+        };
         let (graph, machine) = (random::graph(7, shape), random::machine(4));
         let costs = random::costs(&graph, &machine, 7);
         let program = contingent(graph, machine, &costs, Block::Fixed(1));

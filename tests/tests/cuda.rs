@@ -23,7 +23,10 @@ use zbmd_tests::models;
 const GPU: DeviceId = DeviceId(1);
 
 /// With kernels that wait for others themselves.
-const PROGRAMMATIC: Options = Options { bank_bytes: None, programmatic: true };
+const PROGRAMMATIC: Options = Options {
+    bank_bytes: None,
+    programmatic: true,
+};
 
 /// A device in software, which can do what the options ask for.
 fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
@@ -33,16 +36,21 @@ fn soft(options: &Options) -> (Arc<Device>, Arc<Machine>) {
         machine.is_of((9, 0));
     }
     let listed = instance.find("cuda:0").expect("the only one");
-    (Device::open(&instance, &listed, options).expect("nothing is injected"), machine)
+    (
+        Device::open(&instance, &listed, options).expect("nothing is injected"),
+        machine,
+    )
 }
 
 /// The first device of this machine. `None`, loudly, without one, unless `ZBMD_REQUIRE` names `cuda`.
 fn real(options: &Options) -> Option<Arc<Device>> {
     let required = required("cuda");
-    let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
-        let listed = instance.find("cuda:0")?;
-        Device::open(&instance, &listed, options)
-    });
+    let opened = Instance::load()
+        .map_err(OpenError::from)
+        .and_then(|instance| {
+            let listed = instance.find("cuda:0")?;
+            Device::open(&instance, &listed, options)
+        });
     match opened {
         Ok(device) => Some(device),
         Err(error) if required => panic!("ZBMD_REQUIRE names cuda, but {error}"),
@@ -60,7 +68,14 @@ fn replay(
     plan: &Plan,
     player: &mut Player<'_>,
 ) -> Result<Replay, ReplayError> {
-    keeping(device, registry, program, plan, player, &mut Kept::default())
+    keeping(
+        device,
+        registry,
+        program,
+        plan,
+        player,
+        &mut Kept::default(),
+    )
 }
 
 fn keeping(
@@ -71,8 +86,20 @@ fn keeping(
     player: &mut Player<'_>,
     kept: &mut Kept,
 ) -> Result<Replay, ReplayError> {
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    Replay::keeping(device, registry, program, plan, calendar, &player.exchange(), kept)
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == GPU)
+        .expect("a calendar");
+    Replay::keeping(
+        device,
+        registry,
+        program,
+        plan,
+        calendar,
+        &player.exchange(),
+        kept,
+    )
 }
 
 /// [`beside`] on a device.
@@ -85,10 +112,17 @@ fn check(
     tolerance: f64,
     kept: &mut Kept,
 ) -> Summary {
-    beside(program, registry, blocks, ways, tolerance, |plan, calendar, exchange| {
-        let made = Replay::keeping(device, registry, program, plan, calendar, exchange, kept);
-        Box::new(made.expect("a replay"))
-    })
+    beside(
+        program,
+        registry,
+        blocks,
+        ways,
+        tolerance,
+        |plan, calendar, exchange| {
+            let made = Replay::keeping(device, registry, program, plan, calendar, exchange, kept);
+            Box::new(made.expect("a replay"))
+        },
+    )
 }
 
 /// What a device learns, whether others are late, and how tokens come and go then where the device can do it all.
@@ -136,21 +170,46 @@ fn models_run_on_a_device_in_software_as_in_the_interpreter() {
             let filters = model.starts_with("fm") || model.starts_with("cd2dat");
             for (i, (shares, lazy, want)) in WAYS.into_iter().enumerate() {
                 let ways = (lazy, shares);
-                let made = check(&device, &registry, &program, blocks, ways, tolerance, &mut kept);
+                let made = check(
+                    &device, &registry, &program, blocks, ways, tolerance, &mut kept,
+                );
                 assert_eq!((made.transport, made.segments), (want, 1), "{model}");
-                assert_eq!(made.uploaded > 0, filters && i == 0, "{model}: constants stay");
+                assert_eq!(
+                    made.uploaded > 0,
+                    filters && i == 0,
+                    "{model}: constants stay"
+                );
             }
             let kept_banks = machine.counts().allocations;
-            assert_eq!(kept_banks, usize::from(filters), "{model}: and nothing else");
+            assert_eq!(
+                kept_banks,
+                usize::from(filters),
+                "{model}: and nothing else"
+            );
             drop(kept);
             let counts = machine.counts();
             println!("{model}: {counts:?}");
-            assert_eq!(machine.conflicts(), Vec::<String>::new(), "{model}: edges are missing");
-            let kept =
-                [counts.allocations, counts.registered, counts.events, counts.graphs, counts.ready];
+            assert_eq!(
+                machine.conflicts(),
+                Vec::<String>::new(),
+                "{model}: edges are missing"
+            );
+            let kept = [
+                counts.allocations,
+                counts.registered,
+                counts.events,
+                counts.graphs,
+                counts.ready,
+            ];
             assert_eq!(kept, [0; 5], "{model}: not given back");
-            assert!(counts.nodes[0] > 0 && counts.edges > 0, "{model}: {counts:?}");
-            assert!(options.programmatic || counts.programmatic == 0, "{model}: {counts:?}");
+            assert!(
+                counts.nodes[0] > 0 && counts.edges > 0,
+                "{model}: {counts:?}"
+            );
+            assert!(
+                options.programmatic || counts.programmatic == 0,
+                "{model}: {counts:?}"
+            );
             programmatic += counts.programmatic;
         }
     }
@@ -179,19 +238,36 @@ fn random_models_run_as_in_the_interpreter() {
     let (mut segments, mut transports) = (BTreeMap::new(), BTreeMap::new());
     for seed in 0..120 {
         let machine = with(&["cuda", "vulkan"]);
-        let Some((program, mut rng)) = models::placed(seed, machine, &registry) else { continue };
+        let Some((program, mut rng)) = models::placed(seed, machine, &registry) else {
+            continue;
+        };
         let (shares, lazy, want) = WAYS[rng.usize(..WAYS.len())];
         let (device, machine) = soft(&Options::default());
         machine.check();
         let (ways, kept) = ((lazy, shares), &mut Kept::default());
-        let made = check(&device, &registry, &program, rng.u64(1..12), ways, 1e-5, kept);
-        assert_eq!(machine.conflicts(), Vec::<String>::new(), "{seed}: edges are missing");
+        let made = check(
+            &device,
+            &registry,
+            &program,
+            rng.u64(1..12),
+            ways,
+            1e-5,
+            kept,
+        );
+        assert_eq!(
+            machine.conflicts(),
+            Vec::<String>::new(),
+            "{seed}: edges are missing"
+        );
         assert_eq!(made.transport, want, "{seed}");
         *segments.entry(made.segments).or_insert(0) += 1;
         *transports.entry(format!("{want:?}")).or_insert(0) += 1;
     }
     println!("segments {segments:?}, transports {transports:?}");
-    assert!(segments.len() > 3 && transports.len() == 3, "{segments:?} {transports:?}");
+    assert!(
+        segments.len() > 3 && transports.len() == 3,
+        "{segments:?} {transports:?}"
+    );
 }
 
 /// The comparison of edges with what nodes touch notices that they are missing.
@@ -206,7 +282,9 @@ fn graphs_without_edges_are_noticed() {
     machine.check();
     machine.cut();
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
-    replay.load_state(&State::initial(&program.graph)).expect("a state");
+    replay
+        .load_state(&State::initial(&program.graph))
+        .expect("a state");
     // The chain is at work once all stages are.
     for period in 0..u64::from(plan.stages) {
         replay.step(period, None, &mut Idle).expect("a period");
@@ -225,34 +303,55 @@ fn objects_of_kernels_are_taken_from_the_bundle() {
     let (device, _) = soft(&Options::default());
     for actor in &plain.graph.actors {
         let plan = registry.lower(actor, &plain.blobs, device.caps());
-        plan.iter().for_each(|plan| cuda::texts(plan, false, &mut texts));
+        plan.iter()
+            .for_each(|plan| cuda::texts(plan, false, &mut texts));
     }
     for (arch, takes) in [("sm_80", true), ("sm_80", false), ("sm_90", true)] {
         let mut program = plain.clone();
         for (&key, text) in &texts {
             let object = cuda::in_software(if takes { text } else { "for another driver" });
             let blob = program.blobs.push_and_get_key(object.into());
-            program.kernels.push(KernelCode { format: cuda::format(arch), key, blob });
+            program.kernels.push(KernelCode {
+                format: cuda::format(arch),
+                key,
+                blob,
+            });
         }
         let program = verify(program).expect("objects are no matter of the verifier");
         let (device, machine) = soft(&Options::default());
         let ways = (false, Shares::Regions);
-        check(&device, &registry, &program, 3, ways, 1e-5, &mut Kept::default());
+        check(
+            &device,
+            &registry,
+            &program,
+            3,
+            ways,
+            1e-5,
+            &mut Kept::default(),
+        );
         let counts = machine.counts();
         let offered = if arch == "sm_80" { texts.len() } else { 0 };
-        assert_eq!((counts.cubins, counts.modules), (offered, texts.len()), "{arch}, {takes}");
+        assert_eq!(
+            (counts.cubins, counts.modules),
+            (offered, texts.len()),
+            "{arch}, {takes}"
+        );
     }
 }
 
 #[test]
 fn models_run_on_a_gpu_as_in_the_interpreter() {
-    let Some(device) = real(&Options::default()) else { return };
+    let Some(device) = real(&Options::default()) else {
+        return;
+    };
     on_a_gpu(&device);
 }
 
 #[test]
 fn kernels_that_wait_themselves_run_on_a_gpu_as_in_the_interpreter() {
-    let Some(device) = real(&PROGRAMMATIC) else { return };
+    let Some(device) = real(&PROGRAMMATIC) else {
+        return;
+    };
     match device.is_programmatic() {
         true => on_a_gpu(&device),
         false => eprintln!("SKIPPED: the device or its driver has no programmatic edges"),
@@ -263,14 +362,24 @@ fn on_a_gpu(device: &Arc<Device>) {
     let registry = Registry::standard();
     let program = to_and_fro(40, &registry, with(&["cuda"]));
     for (shares, lazy, _) in WAYS {
-        check(device, &registry, &program, 30, (lazy, shares), 1e-5, &mut Kept::default());
+        check(
+            device,
+            &registry,
+            &program,
+            30,
+            (lazy, shares),
+            1e-5,
+            &mut Kept::default(),
+        );
     }
     for &(model, block, on_gpu, blocks, tolerance) in LARGE {
         let program = place_model(model, &registry, block, on_gpu);
         let mut kept = Kept::default();
         for (shares, lazy, _) in WAYS {
             let ways = (lazy, shares);
-            let made = check(device, &registry, &program, blocks, ways, tolerance, &mut kept);
+            let made = check(
+                device, &registry, &program, blocks, ways, tolerance, &mut kept,
+            );
             println!("{model}, {shares:?}: {:?}", made.transport);
         }
     }
@@ -313,7 +422,12 @@ fn filters(cutoffs: &[f64], registry: &Registry) -> Verified<Program> {
         )
     };
     let actors: Vec<String> = names.iter().zip(cutoffs).map(fir).collect();
-    let ends = || ["in"].into_iter().chain(names.iter().map(String::as_str)).chain(["out"]);
+    let ends = || {
+        ["in"]
+            .into_iter()
+            .chain(names.iter().map(String::as_str))
+            .chain(["out"])
+    };
     let channels: Vec<String> = ends()
         .zip(ends().skip(1))
         .map(|(from, to)| format!("(from: \"{from}\", to: [\"{to}\"])"))
@@ -324,10 +438,15 @@ fn filters(cutoffs: &[f64], registry: &Registry) -> Verified<Program> {
         actors.join(", "),
         channels.join(", ")
     );
-    let options = CompileOptions { registry: registry.clone(), ..CompileOptions::default() };
+    let options = CompileOptions {
+        registry: registry.clone(),
+        ..CompileOptions::default()
+    };
     let compiled = compile_str("filters.ron", &model, ".", &options);
-    let Program { graph, blobs, .. } =
-        compiled.unwrap_or_else(|d| panic!("{d}")).program.into_inner();
+    let Program { graph, blobs, .. } = compiled
+        .unwrap_or_else(|d| panic!("{d}"))
+        .program
+        .into_inner();
     place(&graph, &blobs, registry, Block::Fixed(1), EVERY)
 }
 
@@ -347,7 +466,15 @@ fn without_registration_or_operations_on_words_the_host_goes_on() {
         let listed = instance.find("cuda:0").expect("the only one");
         let device = Device::open(&instance, &listed, &Options::default()).expect("a device");
         let ways = (false, Shares::Counters);
-        let made = check(&device, &registry, &program, 4, ways, 1e-5, &mut Kept::default());
+        let made = check(
+            &device,
+            &registry,
+            &program,
+            4,
+            ways,
+            1e-5,
+            &mut Kept::default(),
+        );
         assert_eq!(made.transport, want, "{lacking:?}");
         assert_eq!(machine.counts().signals > 0, want == Transport::Device);
     }
@@ -360,7 +487,11 @@ struct Silent {
 
 impl Peers for Silent {
     fn published(&mut self, _: RingId, _: u64, _: bool) -> Result<bool, Stopped> {
-        if self.publishes { Ok(true) } else { Err(Stopped) }
+        if self.publishes {
+            Ok(true)
+        } else {
+            Err(Stopped)
+        }
     }
     fn wait_released(&mut self, _: RingId, blocks: u64) -> Result<(), Stopped> {
         if blocks == 0 { Ok(()) } else { Err(Stopped) }
@@ -371,7 +502,11 @@ impl Peers for Silent {
 
 /// All that a device receives is there, and nobody takes what it sends.
 fn publish_all(player: &Player<'_>, plan: &Plan) {
-    for (ring, _) in plan.rings.iter_enumerated().filter(|(_, ring)| ring.to == GPU) {
+    for (ring, _) in plan
+        .rings
+        .iter_enumerated()
+        .filter(|(_, ring)| ring.to == GPU)
+    {
         player.counter(ring, 0).store(1 << 40, Ordering::Release);
     }
 }
@@ -397,7 +532,10 @@ fn a_device_that_waits_for_a_silent_peer_is_let_go() {
         replay.let_go().expect("it goes on at once");
         assert!(!machine.is_waiting() && device.is_alive());
         drop(replay);
-        assert_eq!((machine.counts().registered, machine.counts().allocations), (0, 0));
+        assert_eq!(
+            (machine.counts().registered, machine.counts().allocations),
+            (0, 0)
+        );
     }
 }
 
@@ -415,7 +553,10 @@ fn a_device_that_hangs_is_told_from_one_that_waits() {
     publish_all(&player, plan);
     replay.set_patience(50_000_000);
     let halt = (0..20).find_map(|period| replay.step(period, None, &mut Idle).err());
-    assert!(matches!(halt, Some(Halt::Fault(Fault::Hung { .. }))), "{halt:?}");
+    assert!(
+        matches!(halt, Some(Halt::Fault(Fault::Hung { .. }))),
+        "{halt:?}"
+    );
     assert!(machine.is_waiting() && !device.is_alive());
     // Nobody may take the memory from a device that is left to itself.
     std::mem::forget(player);
@@ -432,11 +573,27 @@ fn a_dead_device_is_not_let_go() {
     let mut player = Player::new(&program, plan, GPU, &no_tokens, false);
     player = player.sharing(Shares::Counters);
     let mut replay = replay(&device, &registry, &program, plan, &mut player).expect("a replay");
-    machine.inject(Some(Injection { site: Site::Signal, after: 0, code: Some(Code(700)) }));
-    let lost =
-        (0..4).find_map(|period| replay.step(period, None, &mut Silent { publishes: false }).err());
+    machine.inject(Some(Injection {
+        site: Site::Signal,
+        after: 0,
+        code: Some(Code(700)),
+    }));
+    let lost = (0..4).find_map(|period| {
+        replay
+            .step(period, None, &mut Silent { publishes: false })
+            .err()
+    });
     let lost = lost.expect("it waits for words in every period");
-    assert!(matches!(lost, Halt::Fault(Fault::Lost { site: Site::Signal, .. })), "{lost}");
+    assert!(
+        matches!(
+            lost,
+            Halt::Fault(Fault::Lost {
+                site: Site::Signal,
+                ..
+            })
+        ),
+        "{lost}"
+    );
     machine.inject(None);
     let before = machine.counts();
     replay.let_go().expect("nothing is done");
@@ -463,18 +620,31 @@ fn arenas_are_one_allocation_unless_told_otherwise() {
         Ok((machine.counts().allocations, replay.summary().bytes))
     };
     let (whole, bytes) = made(&Options::default(), &mut player).expect("fits");
-    let plan_bytes: u64 =
-        plan.calendars.iter().filter(|c| c.device == GPU).map(|c| c.arena_bytes).sum();
+    let plan_bytes: u64 = plan
+        .calendars
+        .iter()
+        .filter(|c| c.device == GPU)
+        .map(|c| c.arena_bytes)
+        .sum();
     // Room for the largest buffer, and not for all.
-    let part = Options { bank_bytes: Some(plan_bytes * 3 / 4), ..Options::default() };
+    let part = Options {
+        bank_bytes: Some(plan_bytes * 3 / 4),
+        ..Options::default()
+    };
     let (cut, _) = made(&part, &mut player).expect("fits");
     // The arena, the exchange region, memory for carries, inbox, outbox, constants.
     assert_eq!(whole, 6);
     assert!(cut > whole, "{cut}");
     assert!(bytes >= plan_bytes, "{bytes} of {plan_bytes}");
-    let small = Options { bank_bytes: Some(256), ..Options::default() };
+    let small = Options {
+        bank_bytes: Some(256),
+        ..Options::default()
+    };
     let refused = made(&small, &mut player);
-    assert!(matches!(refused, Err(ReplayError::TooLarge { limit: 256, .. })));
+    assert!(matches!(
+        refused,
+        Err(ReplayError::TooLarge { limit: 256, .. })
+    ));
 }
 
 /// A replay of a chain on a device that fails as told, from its making to its end.
@@ -494,7 +664,9 @@ fn fails(program: &Program, shares: Shares, injection: Injection) -> Option<Faul
     let run = made.and_then(|mut replay| {
         replay.set_patience(1_000_000);
         replay.load_state(&State::initial(&program.graph))?;
-        (0..8).try_for_each(|p| replay.step(p, None, &mut Idle)).map_err(halted)?;
+        (0..8)
+            .try_for_each(|p| replay.step(p, None, &mut Idle))
+            .map_err(halted)?;
         replay.drain(&mut Idle).map_err(halted)
     });
     match run {
@@ -523,8 +695,14 @@ fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
                     continue;
                 }
                 for shares in [Shares::Regions, Shares::Counters] {
-                    let injection = Injection { site, after, code: code.map(Code) };
-                    let Some(fault) = fails(&program, shares, injection) else { continue };
+                    let injection = Injection {
+                        site,
+                        after,
+                        code: code.map(Code),
+                    };
+                    let Some(fault) = fails(&program, shares, injection) else {
+                        continue;
+                    };
                     reported += 1;
                     assert_eq!(fault.verdict(), verdict, "{injection:?}: {fault}");
                     let hung = matches!(fault, Fault::Hung { .. });

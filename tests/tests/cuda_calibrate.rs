@@ -26,7 +26,11 @@ const MODEL: &str = r#"Model(
 "#;
 
 fn options(machine: MachineChoice, math: Math) -> CompileOptions {
-    CompileOptions { machine, math, ..CompileOptions::default() }
+    CompileOptions {
+        machine,
+        math,
+        ..CompileOptions::default()
+    }
 }
 
 fn calibrate(cache: &std::path::Path, math: Math) -> Calibration {
@@ -41,37 +45,78 @@ fn calibrate(cache: &std::path::Path, math: Math) -> Calibration {
 
 /// Actor, device, and where its cost is from.
 fn sources(found: &Calibration) -> Vec<String> {
-    found.rows.iter().map(|r| format!("{} {} {}", r.actor, r.devices[0], r.source)).collect()
+    found
+        .rows
+        .iter()
+        .map(|r| format!("{} {} {}", r.actor, r.devices[0], r.source))
+        .collect()
 }
 
 fn rounded_kernels_are_measured_under_keys_of_their_own() {
     let dir = tempfile::tempdir().expect("a folder");
     let exact = calibrate(dir.path(), Math::F32);
-    assert!(exact.rows.iter().all(|r| r.source == CostSource::Measured), "{:?}", exact.rows);
+    assert!(
+        exact.rows.iter().all(|r| r.source == CostSource::Measured),
+        "{:?}",
+        exact.rows
+    );
     // What does not round is what was measured already.
     let rounded = calibrate(dir.path(), Math::Tf32);
-    let told = ["large cpu:0 cache", "small cpu:0 cache", "large cuda:0 measured"];
-    assert_eq!(sources(&rounded), [&told[..], &["small cuda:0 cache"]].concat());
+    let told = [
+        "large cpu:0 cache",
+        "small cpu:0 cache",
+        "large cuda:0 measured",
+    ];
+    assert_eq!(
+        sources(&rounded),
+        [&told[..], &["small cuda:0 cache"]].concat()
+    );
     let again = calibrate(dir.path(), Math::Tf32);
-    assert!(again.rows.iter().all(|r| r.source == CostSource::Cache), "{:?}", again.rows);
+    assert!(
+        again.rows.iter().all(|r| r.source == CostSource::Cache),
+        "{:?}",
+        again.rows
+    );
     assert_eq!(again.to_ron().expect("RON"), rounded.to_ron().expect("RON"));
     let halves = calibrate(dir.path(), Math::Bf16);
-    assert_eq!(sources(&halves)[2], "large cuda:0 measured", "another type, another kernel");
+    assert_eq!(
+        sources(&halves)[2],
+        "large cuda:0 measured",
+        "another type, another kernel"
+    );
     let before = calibrate(dir.path(), Math::F32);
-    assert!(before.rows.iter().all(|r| r.source == CostSource::Cache), "{:?}", before.rows);
+    assert!(
+        before.rows.iter().all(|r| r.source == CostSource::Cache),
+        "{:?}",
+        before.rows
+    );
 }
 
 fn placement_uses_the_cost_of_the_kernel_that_runs() {
     let dir = tempfile::tempdir().expect("a folder");
     let found = calibrate(dir.path(), Math::Tf32);
     let compiled = |choice: MachineChoice, math: Math| {
-        let options = CompileOptions { block: Some(1), ..options(choice, math) };
-        compile_str("m.ron", MODEL, "", &options).unwrap_or_else(|d| panic!("{d}")).program
+        let options = CompileOptions {
+            block: Some(1),
+            ..options(choice, math)
+        };
+        compile_str("m.ron", MODEL, "", &options)
+            .unwrap_or_else(|d| panic!("{d}"))
+            .program
     };
     let graph = compiled(MachineChoice::Given(with(&["cuda"])), Math::F32);
-    let mut large = graph.graph.actors.iter().find(|a| a.name == "large").expect("it").clone();
+    let mut large = graph
+        .graph
+        .actors
+        .iter()
+        .find(|a| a.name == "large")
+        .expect("it")
+        .clone();
     let exact = CostKey::of(&large, &graph.blobs);
-    large.params.insert(Math::PARAM.to_owned(), Value::Str(Math::Tf32.name().to_owned()));
+    large.params.insert(
+        Math::PARAM.to_owned(),
+        Value::Str(Math::Tf32.name().to_owned()),
+    );
     let rounded = CostKey::of(&large, &graph.blobs);
     assert!(
         found.costs.get("cuda:0", rounded).is_some() && found.costs.get("cpu:0", exact).is_some()
@@ -108,8 +153,13 @@ fn early_launches_are_chosen_where_they_pay() {
     driver("software,sm_90");
     let found = calibrate(dir.path(), Math::F32);
     driver("software");
-    let [early] = &found.early[..] else { panic!("one device can: {:?}", found.early) };
-    assert!(early.device == "cuda:0" && early.relative > 0.0, "{early:?}");
+    let [early] = &found.early[..] else {
+        panic!("one device can: {:?}", found.early)
+    };
+    assert!(
+        early.device == "cuda:0" && early.relative > 0.0,
+        "{early:?}"
+    );
     assert_eq!(early.pays(), early.relative <= 0.97);
     assert_eq!(found.machine.devices[GPU].programmatic, early.pays());
     let text = found.to_ron().expect("RON");
@@ -134,7 +184,10 @@ fn driver(to: &str) {
 fn main() {
     driver("software");
     let tests: [Test; 4] = [
-        ("measured", rounded_kernels_are_measured_under_keys_of_their_own),
+        (
+            "measured",
+            rounded_kernels_are_measured_under_keys_of_their_own,
+        ),
         ("placement", placement_uses_the_cost_of_the_kernel_that_runs),
         ("early launches", early_launches_are_chosen_where_they_pay),
         ("refused", a_machine_without_a_cuda_device_is_refused),

@@ -20,7 +20,12 @@ fn options(math: Math) -> CompileOptions {
     let cpu = &mut machine.devices[DeviceId(0)];
     (cpu.flops_per_s, cpu.bytes_per_s) = (1_000_000, 1_000_000);
     let machine = MachineChoice::Given(machine);
-    CompileOptions { machine, math, block: Some(1), ..CompileOptions::default() }
+    CompileOptions {
+        machine,
+        math,
+        block: Some(1),
+        ..CompileOptions::default()
+    }
 }
 
 /// One period of the GPU's calendar; how far what it sends is from the interpreter's, as a share of the largest.
@@ -40,19 +45,31 @@ fn off(program: &Program) -> f64 {
     }
     let (tokens, _) = tokens(program, &registry, &inputs, plan.block);
     let mut player = Player::new(program, plan, GPU, &tokens, false);
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == GPU)
+        .expect("a calendar");
     let exchange = player.exchange();
     let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let mut replay = replay.expect("a replay");
-    replay.load_state(&State::initial(&program.graph)).expect("a state");
+    replay
+        .load_state(&State::initial(&program.graph))
+        .expect("a state");
     for period in 0..u64::from(plan.stages) {
-        replay.step(period, (period >= 1).then_some(1), &mut player).expect("a period");
+        replay
+            .step(period, (period >= 1).then_some(1), &mut player)
+            .expect("a period");
     }
     replay.drain(&mut player).expect("the end");
     assert!(!player.sent.is_empty());
     let each = player.sent.iter().map(|(ring, bytes)| {
         let channel = plan.rings[*ring].channel;
-        distance(program.graph.channels[channel].token.dtype, bytes, &tokens[channel])
+        distance(
+            program.graph.channels[channel].token.dtype,
+            bytes,
+            &tokens[channel],
+        )
     });
     each.fold(0.0, f64::max)
 }
@@ -63,8 +80,18 @@ fn check(name: &str, made: Result<Compiled, Diagnostics>, math: Math, least: usi
     let rounding = compiled.rounding.expect("it has products");
     assert!(rounding.rounded.len() >= least, "{name}: {rounding}");
     let said = |a: &zbmd_ir::Actor| a.params.contains_key(Math::PARAM);
-    let kept = compiled.program.graph.actors.iter().filter(|a| said(a)).count();
-    assert_eq!(kept, rounding.rounded.len(), "{name}: the graph says so of just these");
+    let kept = compiled
+        .program
+        .graph
+        .actors
+        .iter()
+        .filter(|a| said(a))
+        .count();
+    assert_eq!(
+        kept,
+        rounding.rounded.len(),
+        "{name}: the graph says so of just these"
+    );
     let off = off(&compiled.program);
     println!("{name} in {math}: off by {off:.1e}; {rounding}");
     assert!(off > 1e-7 && off < most, "{name} in {math}: off by {off:e}");
@@ -85,21 +112,42 @@ fn inverted(math: Math) -> Result<Compiled, Diagnostics> {
     };
     let ints = |v: &[i64]| Value::List(v.iter().map(|i| Value::Int(*i)).collect());
     let relu6 = |w: Value, b: Value| {
-        let (act, low, high) =
-            (Value::Str("clip".to_owned()), Value::Float(0.0), Value::Float(6.0));
-        vec![("w", w), ("b", b), ("act", act), ("act_min", low), ("act_max", high)]
+        let (act, low, high) = (
+            Value::Str("clip".to_owned()),
+            Value::Float(0.0),
+            Value::Float(6.0),
+        );
+        vec![
+            ("w", w),
+            ("b", b),
+            ("act", act),
+            ("act_min", low),
+            ("act_max", high),
+        ]
     };
     let x = graph.source("x", TokenType::new(DType::F32, [1, 16, 14, 14]));
-    let (w, b) = (weights(&mut graph, &[96, 16, 1, 1]), weights(&mut graph, &[96]));
+    let (w, b) = (
+        weights(&mut graph, &[96, 16, 1, 1]),
+        weights(&mut graph, &[96]),
+    );
     let up = graph.actor("up", "NnConv", relu6(w, b));
-    let (w, b) = (weights(&mut graph, &[96, 1, 3, 3]), weights(&mut graph, &[96]));
+    let (w, b) = (
+        weights(&mut graph, &[96, 1, 3, 3]),
+        weights(&mut graph, &[96]),
+    );
     let mut params = relu6(w, b);
     params.extend([("group", Value::Int(96)), ("pads", ints(&[1, 1, 1, 1]))]);
     let each = graph.actor("each", "NnConv", params);
-    let (w, b) = (weights(&mut graph, &[16, 96, 1, 1]), weights(&mut graph, &[16]));
+    let (w, b) = (
+        weights(&mut graph, &[16, 96, 1, 1]),
+        weights(&mut graph, &[16]),
+    );
     let down = graph.actor("down", "NnConv", [("w", w), ("b", b)]);
     let y = graph.sink("y");
-    graph.connect(x, up.port("x")).connect(up, each.port("x")).connect(each, down.port("x"));
+    graph
+        .connect(x, up.port("x"))
+        .connect(up, each.port("x"))
+        .connect(each, down.port("x"));
     graph.connect(x, down.port("added")).connect(down, y);
     graph.compile(&options(math))
 }
@@ -119,7 +167,9 @@ fn encoder(math: Math) -> Result<Compiled, Diagnostics> {
     let mut weights = |graph: &mut GraphBuilder, shape: &[u32], around: f32| {
         let token = TokenType::new(DType::F32, shape);
         let mut one = || around + (random.f32() - 0.5) * 0.5;
-        let bytes: Vec<u8> = (0..token.elements()).flat_map(|_| one().to_le_bytes()).collect();
+        let bytes: Vec<u8> = (0..token.elements())
+            .flat_map(|_| one().to_le_bytes())
+            .collect();
         graph.tensor(token, bytes)
     };
     let x = graph.source("x", TokenType::new(DType::F32, [1, 19, WIDTH]));
@@ -131,13 +181,18 @@ fn encoder(math: Math) -> Result<Compiled, Diagnostics> {
     for name in ["q", "k", "v"] {
         let y = weights(&mut graph, &[WIDTH, WIDTH], 0.0);
         let product = graph.actor(name, "NnMatMul", [("y", y)]);
-        graph.connect(normed, product.port("x")).connect(product, attention.port(name));
+        graph
+            .connect(normed, product.port("x"))
+            .connect(product, attention.port(name));
     }
     let y = weights(&mut graph, &[WIDTH, WIDTH], 0.0);
     let last = graph.actor("last", "NnMatMul", [("y", y)]);
     let (sum, sink) = (graph.actor::<String>("sum", "NnAdd", []), graph.sink("y"));
     graph.connect(attention, last.port("x"));
-    graph.connect(x, sum.port("x")).connect(last, sum.port("y")).connect(sum, sink);
+    graph
+        .connect(x, sum.port("x"))
+        .connect(last, sum.port("y"))
+        .connect(sum, sink);
     graph.compile(&options(math))
 }
 
@@ -147,21 +202,32 @@ fn a_block_of_an_encoder_stays_near_with_its_attention_rounded() {
         let compiled = encoder(math).unwrap_or_else(|d| panic!("{d}"));
         let rounding = compiled.rounding.expect("it has products");
         assert!(rounding.exact.is_empty(), "{rounding}");
-        assert!(rounding.rounded.contains(&("attention".to_owned(), math)), "{rounding}");
+        assert!(
+            rounding.rounded.contains(&("attention".to_owned(), math)),
+            "{rounding}"
+        );
         check("encoder", encoder(math), math, 5, most);
     }
 }
 
 #[test]
 fn models_stay_near() {
-    let Some(models) = data::file("models") else { return };
+    let Some(models) = data::file("models") else {
+        return;
+    };
     for (name, math, least, most) in [
         ("mnist.onnx", Math::Tf32, 1, 5e-3),
         ("mnist.onnx", Math::F16, 1, 5e-3),
         ("mnist.onnx", Math::Bf16, 1, 5e-2),
         ("bert_tiny.onnx", Math::Bf16, 8, 2e-2),
     ] {
-        check(name, compile_file(models.join(name), &options(math)), math, least, most);
+        check(
+            name,
+            compile_file(models.join(name), &options(math)),
+            math,
+            least,
+            most,
+        );
     }
 }
 
@@ -177,10 +243,21 @@ fn a_device_that_is_too_old_refuses_the_calendar_with_both_numbers() {
     let device = Device::open(&instance, &listed, &Options::default()).expect("not that old");
     let none = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &none, false);
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == GPU)
+        .expect("a calendar");
     let exchange = player.exchange();
-    let refused =
-        Replay::new(&device, &Registry::standard(), program, plan, calendar, &exchange).map(drop);
+    let refused = Replay::new(
+        &device,
+        &Registry::standard(),
+        program,
+        plan,
+        calendar,
+        &exchange,
+    )
+    .map(drop);
     let said = refused.expect_err("the device is too old").to_string();
     let expected =
         "cuda:0: products in tf32 need compute capability 8.0, the device has 7.5; compile for";

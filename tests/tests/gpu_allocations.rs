@@ -48,11 +48,19 @@ fn allocations(device: &Device, shares: Shares) -> u64 {
     let registry = Registry::standard();
     let program = chain(20, &registry);
     let plan = &program.plans[PlanId(0)];
-    let (tokens, _) =
-        tokens(&program, &registry, &random_inputs(&program, plan.block, 1), plan.block);
+    let (tokens, _) = tokens(
+        &program,
+        &registry,
+        &random_inputs(&program, plan.block, 1),
+        plan.block,
+    );
     let mut player = Player::new(&program, plan, DeviceId(1), &tokens, false).sharing(shares);
     player.be_idle();
-    let calendar = plan.calendars.iter().find(|c| c.device == DeviceId(1)).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == DeviceId(1))
+        .expect("a calendar");
     let (exchange, kept) = (player.exchange(), &mut Kept::default());
     let replay = device.replay(&registry, &program, plan, calendar, &exchange, kept);
     let mut replay = replay.expect("a replay");
@@ -67,7 +75,9 @@ fn allocations(device: &Device, shares: Shares) -> u64 {
 
 #[test]
 fn steady_periods_allocate_nothing() {
-    let Some(device) = open(false, &vulkan::Options::default()) else { return };
+    let Some(device) = open(false, &vulkan::Options::default()) else {
+        return;
+    };
     assert_eq!(allocations(&Device::Vulkan(device), Shares::Counters), 0);
 }
 
@@ -87,17 +97,23 @@ fn steady_periods_of_cuda_allocate_nothing() {
         let counts = machine.counts();
         assert_eq!(counts.launches, 99, "a launch a period, and nothing else");
         // A wait for tokens, a release, a wait for a place but while the receiver's three are free, a publication.
-        let signals = if shares == Shares::Counters { 4 * 99 - 3 } else { 0 };
+        let signals = if shares == Shares::Counters {
+            4 * 99 - 3
+        } else {
+            0
+        };
         assert_eq!(counts.signals, signals, "{shares:?}");
     }
 }
 
 #[test]
 fn steady_periods_on_a_gpu_allocate_nothing() {
-    let opened = Instance::load().map_err(cuda::OpenError::from).and_then(|instance| {
-        let listed = instance.find("cuda:0")?;
-        cuda::Device::open(&instance, &listed, &cuda::Options::default())
-    });
+    let opened = Instance::load()
+        .map_err(cuda::OpenError::from)
+        .and_then(|instance| {
+            let listed = instance.find("cuda:0")?;
+            cuda::Device::open(&instance, &listed, &cuda::Options::default())
+        });
     match opened {
         Ok(device) => {
             let device = Device::Cuda(device);

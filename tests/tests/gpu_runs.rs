@@ -98,7 +98,11 @@ mod linux {
             let (got, want) = (&got[&sink.name], &want[&sink.name]);
             let dtype = sink.inputs[0].token.dtype;
             let off = distance(dtype, got, &want[..got.len()]);
-            assert!(off <= tolerance, "{model}, sink {}: off by {off:e}", sink.name);
+            assert!(
+                off <= tolerance,
+                "{model}, sink {}: off by {off:e}",
+                sink.name
+            );
         }
         if outcome.state.iterations == state.iterations {
             for (id, channel) in program.graph.channels.iter_enumerated() {
@@ -128,22 +132,30 @@ mod linux {
 
     /// Actors of one model in turns on a CPU, on a GPU by way of Vulkan, and on one by way of CUDA.
     fn three() {
-        for (model, block, tolerance) in
-            [("cd2dat/model.ron", 1, 1e-5), ("fm/model.ron", 2, 1e-5), ("adsb/model.ron", 1, 1e-5)]
-        {
+        for (model, block, tolerance) in [
+            ("cd2dat/model.ron", 1, 1e-5),
+            ("fm/model.ron", 2, 1e-5),
+            ("adsb/model.ron", 1, 1e-5),
+        ] {
             let home = |i| DeviceId(i as u32 % 3);
             on_machine(&with(&["vulkan", "cuda"]), model, block, &home, tolerance);
         }
     }
 
     fn fixed(block: u64) -> Options {
-        Options { block: Block::Fixed(block), ..Options::default() }
+        Options {
+            block: Block::Fixed(block),
+            ..Options::default()
+        }
     }
 
     /// More exchanges in a period than the host has marks for what is in flight.
     fn exchanges() {
         let placed = || to_and_fro(40, &registry(), machine());
-        let (program, engine) = (placed(), Engine::new(placed(), &registry()).expect("an engine"));
+        let (program, engine) = (
+            placed(),
+            Engine::new(placed(), &registry()).expect("an engine"),
+        );
         let inputs = tame_inputs(&program, 8 * 30);
         for isolation in [Isolation::Threads, GPUS] {
             check(&program, &engine, "to and fro", isolation, &inputs, 1e-5);
@@ -157,7 +169,10 @@ mod linux {
         on_machine(&early, "cd2dat/model.ron", 1, &|_| GPU, 1e-5);
         let soft = SOFT.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = soft.as_ref().map(|machine| machine.counts());
-        assert!(counts.is_none_or(|counts| counts.programmatic > 0), "{counts:?}");
+        assert!(
+            counts.is_none_or(|counts| counts.programmatic > 0),
+            "{counts:?}"
+        );
     }
 
     /// A model beside the interpreter, with workers as threads and in processes. Every device has something to do.
@@ -171,7 +186,14 @@ mod linux {
         let compiled = compile(model, 1, &registry());
         let placed = || {
             let (graph, blobs) = (&compiled.program.graph, &compiled.program.blobs);
-            place_on(machine.clone(), graph, blobs, &registry(), fixed(block), home)
+            place_on(
+                machine.clone(),
+                graph,
+                blobs,
+                &registry(),
+                fixed(block),
+                home,
+            )
         };
         let program = placed();
         let plan = &program.plans[PlanId(0)];
@@ -187,11 +209,15 @@ mod linux {
 
     /// Models of tensor ops: all that can on the GPU, and every other actor.
     fn tensors() {
-        let Some(models) = data::file("models") else { return };
+        let Some(models) = data::file("models") else {
+            return;
+        };
         let models = std::path::absolute(models).expect("a path");
         let file = |name: &str| models.join(name);
-        let detector =
-            ("detector".to_owned(), format!("{:?}", file("silero_vad.onnx").display().to_string()));
+        let detector = (
+            "detector".to_owned(),
+            format!("{:?}", file("silero_vad.onnx").display().to_string()),
+        );
         let vad = [detector].into_iter().collect();
         for (model, params, iterations, tolerance) in [
             (graph_file("vad/model.ron"), vad, 6, 1e-3),
@@ -220,7 +246,10 @@ mod linux {
                     }
                 }
                 assert!(
-                    program.plans[PlanId(0)].calendars.iter().any(|c| c.device == GPU),
+                    program.plans[PlanId(0)]
+                        .calendars
+                        .iter()
+                        .any(|c| c.device == GPU),
                     "{name}"
                 );
                 let engine = Engine::new(placed(), &registry()).expect("an engine");
@@ -239,8 +268,12 @@ mod linux {
     /// As [`exact`], with an expression of one's own in the middle.
     fn scaled(scale: &str, machine: &Machine, losses: Losses) -> Verified<Program> {
         let mut machine = machine.clone();
-        let pin =
-            |actor: &str| machine.devices.get(GPU).map(|d| format!("{actor:?}: {:?}", d.name));
+        let pin = |actor: &str| {
+            machine
+                .devices
+                .get(GPU)
+                .map(|d| format!("{actor:?}: {:?}", d.name))
+        };
         let pins = ["scale", "sum", "late"].into_iter().filter_map(pin);
         let pins: Vec<String> = pins.filter(|_| losses == Losses::None).collect();
         if losses != Losses::None {
@@ -271,13 +304,20 @@ mod linux {
         let compiled = compiled.unwrap_or_else(|d| panic!("{d}"));
         assert!(losses == Losses::None || compiled.program.contingencies.find(&[GPU]).is_some());
         let mut homes = compiled.program.plans[PlanId(0)].placement.iter();
-        assert_eq!(homes.any(|d| *d == GPU), compiled.program.machine.devices.len() > 1);
+        assert_eq!(
+            homes.any(|d| *d == GPU),
+            compiled.program.machine.devices.len() > 1
+        );
         compiled.program
     }
 
     /// Longer than some faults take to come about and to be mended.
     fn live_feed() -> Feed {
-        Feed { seed: 11, iterations: 100_000, per_s: Some(50_000.0) }
+        Feed {
+            seed: 11,
+            iterations: 100_000,
+            per_s: Some(50_000.0),
+        }
     }
 
     /// What the CPU alone makes of the feed.
@@ -285,15 +325,26 @@ mod linux {
         let mut cpu = machine();
         cpu.devices.truncate(1);
         cpu.links.clear();
-        let feed = Feed { per_s: None, ..feed };
-        let told = live(&exact(&cpu, Losses::None), feed, options(Isolation::Threads));
+        let feed = Feed {
+            per_s: None,
+            ..feed
+        };
+        let told = live(
+            &exact(&cpu, Losses::None),
+            feed,
+            options(Isolation::Threads),
+        );
         told.outcome.as_ref().expect("an undisturbed run ends well");
         told
     }
 
     /// Exact ops have the same bits wherever workers run, with checksums or without, supervised or not.
     fn anywhere() {
-        let feed = Feed { iterations: 40_000, per_s: None, ..live_feed() };
+        let feed = Feed {
+            iterations: 40_000,
+            per_s: None,
+            ..live_feed()
+        };
         let plain = plain(feed);
         let engine = exact(&machine(), Losses::None);
         for isolation in [Isolation::Threads, PROCESSES, GPUS] {
@@ -303,12 +354,17 @@ mod linux {
                 options.supervised = supervise.then(|| supervised(&engine, "Supervision()", None));
                 *SOFT.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 let told = live(&engine, feed, options);
-                let outcome = told.outcome.unwrap_or_else(|e| panic!("{isolation:?}: {e}"));
+                let outcome = told
+                    .outcome
+                    .unwrap_or_else(|e| panic!("{isolation:?}: {e}"));
                 if is_cuda() && isolation == Isolation::Threads && !required("cuda") {
                     let by_device = !checksums && driver() == "software";
                     assert_eq!(signals() > 0, by_device, "checksums {checksums}");
                 }
-                assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
+                assert_eq!(
+                    told.sinks, plain.sinks,
+                    "{isolation:?}, checksums {checksums}"
+                );
                 assert_eq!(outcome.state, plain.outcome.as_ref().expect("well").state);
                 let workers = &outcome.report.plans[0].workers;
                 let name = format!("{}:0", backend());
@@ -339,10 +395,20 @@ mod linux {
             options.checksums = faults.is_some_and(|f| f.contains("corrupt"));
             options.supervised = Some(supervised(&engine, declaration, faults));
             let told = live(&engine, feed, options);
-            let outcome = told.outcome.as_ref().unwrap_or_else(|e| panic!("{faults:?}: {e}"));
+            let outcome = told
+                .outcome
+                .as_ref()
+                .unwrap_or_else(|e| panic!("{faults:?}: {e}"));
             let plain = plain(feed);
-            assert_eq!(told.sinks, plain.sinks, "{isolation:?}: other bits after {faults:?}");
-            assert_eq!(outcome.state, plain.outcome.expect("checked").state, "{faults:?}");
+            assert_eq!(
+                told.sinks, plain.sinks,
+                "{isolation:?}: other bits after {faults:?}"
+            );
+            assert_eq!(
+                outcome.state,
+                plain.outcome.expect("checked").state,
+                "{faults:?}"
+            );
             recoveries += outcome.report.recoveries;
             if recoveries >= least {
                 println!("     {recoveries} recoveries from {faults:?}, {isolation:?}");
@@ -386,7 +452,10 @@ mod linux {
             options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
             let (got, recoveries) = run(&machine(), Losses::Single, feed, options);
             let threads = losses::options(Isolation::Threads);
-            let plain = Feed { per_s: None, ..feed };
+            let plain = Feed {
+                per_s: None,
+                ..feed
+            };
             let (want, _) = run(&cpu, Losses::None, plain, threads);
             assert_eq!(got.len(), want.len(), "bytes of the sink");
             let off = distance(DType::F32, &got, &want);
@@ -415,7 +484,11 @@ mod linux {
             let kernel = p.kernels.iter().find(|k| k.key == key).expect("listed");
             (kernel.blob, p.blobs[kernel.blob].clone())
         };
-        let feed = Feed { iterations: 3000, per_s: None, ..live_feed() };
+        let feed = Feed {
+            iterations: 3000,
+            per_s: None,
+            ..live_feed()
+        };
         let run = |program: Program| {
             let program = verify(program).expect("codes are no matter of the verifier");
             let engine = Engine::new(program, &registry()).expect("an engine");
@@ -430,8 +503,14 @@ mod linux {
         for key in &changed {
             let (blob, own) = code(&program, *key);
             // The one for the same device: the other constant is all that is new.
-            let differs =
-                |k: &u128| code(&other, *k).1.iter().zip(&own).filter(|(a, b)| a != b).count();
+            let differs = |k: &u128| {
+                code(&other, *k)
+                    .1
+                    .iter()
+                    .zip(&own)
+                    .filter(|(a, b)| a != b)
+                    .count()
+            };
             let twin = foreign.iter().min_by_key(|k| differs(k)).expect("two");
             forged.blobs[blob] = code(&other, *twin).1;
             cut.blobs[blob] = own.slice(..own.len() - 1);
@@ -483,7 +562,9 @@ mod linux {
             let machine = device.instance().machine().cloned();
             *SOFT.lock().unwrap_or_else(PoisonError::into_inner) = machine;
         }
-        let Some(note) = std::env::var_os(FAIL).map(PathBuf::from) else { return };
+        let Some(note) = std::env::var_os(FAIL).map(PathBuf::from) else {
+            return;
+        };
         if std::fs::File::create_new(&note).is_err() {
             return;
         }
@@ -560,7 +641,9 @@ mod linux {
             let patient = HARDY.replace("futile", "detect: (floor: \"1s\"), futile");
             let hangs = matches!(how, "hang" | "endless");
             let declaration = if hangs { HARDY } else { &patient };
-            let told = failing(how, || disturbed_under(declaration, losses, &isolation, None, 1));
+            let told = failing(how, || {
+                disturbed_under(declaration, losses, &isolation, None, 1)
+            });
             println!(
                 "     {how}, {losses:?}, {isolation:?}: {:.1} s",
                 begun.elapsed().as_secs_f64()
@@ -587,10 +670,20 @@ mod linux {
                 ("trap", _) => "CUDA_ERROR_LAUNCH_FAILED",
                 _ => "out of memory",
             };
-            assert!(causes.iter().any(|c| c.contains(said)), "{how}, {isolation:?}: {causes:?}");
-            let mut given_up =
-                told.events.iter().filter(|e| matches!(e.what, What::NotRestarted { .. }));
-            assert_eq!(given_up.next().is_some(), how == "broken", "{:?}", told.events);
+            assert!(
+                causes.iter().any(|c| c.contains(said)),
+                "{how}, {isolation:?}: {causes:?}"
+            );
+            let mut given_up = told
+                .events
+                .iter()
+                .filter(|e| matches!(e.what, What::NotRestarted { .. }));
+            assert_eq!(
+                given_up.next().is_some(),
+                how == "broken",
+                "{:?}",
+                told.events
+            );
         }
     }
 
@@ -598,13 +691,27 @@ mod linux {
     fn unsupervised() {
         let engine = exact(&machine(), Losses::None);
         for isolation in [Isolation::Threads, GPUS] {
-            let told = failing("submit", || live(&engine, live_feed(), options(isolation.clone())));
-            let Err(error) = told.outcome else { panic!("a loss ends the run") };
+            let told = failing("submit", || {
+                live(&engine, live_feed(), options(isolation.clone()))
+            });
+            let Err(error) = told.outcome else {
+                panic!("a loss ends the run")
+            };
             assert!(matches!(error, RunError::Device { .. }), "{error:?}");
             let said = error.to_string();
-            let call = if is_cuda() { "cuGraphLaunch" } else { "vkQueueSubmit" };
-            assert!(said.starts_with(&format!("device {}:0, block ", backend())), "{said}");
-            assert!(said.contains(&format!("the device is lost, says {call}")), "{said}");
+            let call = if is_cuda() {
+                "cuGraphLaunch"
+            } else {
+                "vkQueueSubmit"
+            };
+            assert!(
+                said.starts_with(&format!("device {}:0, block ", backend())),
+                "{said}"
+            );
+            assert!(
+                said.contains(&format!("the device is lost, says {call}")),
+                "{said}"
+            );
         }
     }
 
@@ -624,7 +731,11 @@ mod linux {
         assert!(why.contains(&said), "{why}");
         assert!(why.contains("`zbmdc devices` lists what is here"), "{why}");
 
-        let feed = Feed { iterations: 20_000, per_s: None, ..live_feed() };
+        let feed = Feed {
+            iterations: 20_000,
+            per_s: None,
+            ..live_feed()
+        };
         let told = live(&engine, feed, options(GPUS));
         let Err(RunError::Start(EngineError::Device { device, .. })) = told.outcome else {
             panic!("{:?}", told.outcome)
@@ -680,8 +791,12 @@ mod linux {
             ("cuda early", || lacking("sm_90", early)),
             ("cuda unsupervised", || with_cuda(unsupervised)),
             ("cuda models without signals", || lacking("signals", models)),
-            ("cuda anywhere without signals", || lacking("signals", anywhere)),
-            ("cuda anywhere without registration", || lacking("registration", anywhere)),
+            ("cuda anywhere without signals", || {
+                lacking("signals", anywhere)
+            }),
+            ("cuda anywhere without registration", || {
+                lacking("registration", anywhere)
+            }),
         ];
         harness::run(&cuda[..if on_gpu { 10 } else { 14 }], || true);
         let tests: [Test; 13] = [

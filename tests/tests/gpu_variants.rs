@@ -127,9 +127,15 @@ fn through_a_file(compiled: &Compiled) -> Verified<Program> {
 fn run(program: Verified<Program>) -> (Vec<u8>, Vec<String>) {
     let inputs: Streams = tame_inputs(&program, 7);
     let engine = Engine::new(program, &Registry::standard()).expect("an engine");
-    let session = engine.start(options(Isolation::Threads)).expect("a session");
+    let session = engine
+        .start(options(Isolation::Threads))
+        .expect("a session");
     let (mut out, outcome) = drive(session, &inputs, vec!["out".to_owned()]);
-    let notes = outcome.report.notes.into_iter().filter(|n| !n.contains("locked in memory"));
+    let notes = outcome
+        .report
+        .notes
+        .into_iter()
+        .filter(|n| !n.contains("locked in memory"));
     (out.remove("out").expect("a sink"), notes.collect())
 }
 
@@ -143,20 +149,31 @@ fn off(program: &Program, out: &[u8]) -> f64 {
 }
 
 fn names(program: &Program, plan: PlanId) -> Vec<&str> {
-    program.plans[plan].variants.values().map(String::as_str).collect()
+    program.plans[plan]
+        .variants
+        .values()
+        .map(String::as_str)
+        .collect()
 }
 
 /// Tiles of another size have the same bits, and are in the bundle where its kernels are.
 fn tiles(backend: &str) {
     let (machine, device) = (machine(&[backend]), format!("{backend}:0"));
     let plain = compiled(&machine, &[]);
-    assert!(plain.program.plans.iter().all(|p| p.variants.is_empty()), "nothing was measured");
+    assert!(
+        plain.program.plans.iter().all(|p| p.variants.is_empty()),
+        "nothing was measured"
+    );
     let other = compiled(&machine, &[(&device, "tiles-16")]);
     assert!(other.warnings.to_string().is_empty(), "{}", other.warnings);
     // They are the default of the second one.
     assert_eq!(names(&other.program, PlanId(0)), ["tiles-16"]);
     let keys = |c: &Compiled| c.program.kernels.iter().map(|k| k.key).collect::<Vec<_>>();
-    assert_eq!(keys(&plain) != keys(&other), backend == "vulkan", "the printed kernels");
+    assert_eq!(
+        keys(&plain) != keys(&other),
+        backend == "vulkan",
+        "the printed kernels"
+    );
     let text = zbmd_ir::text::program(&other.program, None, Default::default());
     assert!(text.contains(" by tiles-16"), "{text}");
     let (want, got) = (run(through_a_file(&plain)), run(through_a_file(&other)));
@@ -168,7 +185,9 @@ fn tiles(backend: &str) {
 /// Whether the CUDA device at hand has the library; else it says so.
 fn has_library() -> bool {
     let opened = zbmd_backends::gpu::Drivers::default().open("cuda", "cuda:0", &Default::default());
-    let Device::Cuda(device) = opened.expect("asked before") else { return false };
+    let Device::Cuda(device) = opened.expect("asked before") else {
+        return false;
+    };
     let library = device.library();
     if let Err(why) = &library {
         println!("not installed: {why}");
@@ -186,8 +205,17 @@ fn library() {
     let program = through_a_file(&made);
     assert_eq!(names(&program, PlanId(0)), [LIBRARY; 2]);
     for plan in program.plans.iter().filter(|p| !p.variants.is_empty()) {
-        let own = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-        assert!(own.scratch_bytes >= WORKSPACE, "{}: {}", plan.name, own.scratch_bytes);
+        let own = plan
+            .calendars
+            .iter()
+            .find(|c| c.device == GPU)
+            .expect("a calendar");
+        assert!(
+            own.scratch_bytes >= WORKSPACE,
+            "{}: {}",
+            plan.name,
+            own.scratch_bytes
+        );
     }
     let (out, notes) = run(program);
     assert_eq!(notes, Vec::<String>::new());
@@ -229,8 +257,11 @@ fn one_for_all() {
     let program = compiled(&machine, &best).program;
     let mut seen = std::collections::BTreeSet::new();
     for plan in &program.plans {
-        for (id, _) in
-            program.graph.actors.iter_enumerated().filter(|(_, a)| a.role == Role::Compute)
+        for (id, _) in program
+            .graph
+            .actors
+            .iter_enumerated()
+            .filter(|(_, a)| a.role == Role::Compute)
         {
             let device = &machine.devices[plan.placement[id]];
             let wanted = (device.backend == "cuda").then_some(LIBRARY);
@@ -238,7 +269,10 @@ fn one_for_all() {
             seen.insert(device.name.clone());
         }
     }
-    assert!(seen.contains("cuda:0") && seen.contains("cuda:1"), "{seen:?}");
+    assert!(
+        seen.contains("cuda:0") && seen.contains("cuda:1"),
+        "{seen:?}"
+    );
 }
 
 /// A variant that a kernel does not have is left out with a warning, and refused in a bundle.
@@ -250,13 +284,19 @@ fn unknown() {
     assert!(made.program.plans.iter().all(|p| p.variants.is_empty()));
     let mut program = made.program.into_inner();
     let first = program.graph.find("first").expect("an actor");
-    for plan in program.plans.iter_mut().filter(|p| p.placement[first] == GPU) {
+    for plan in program
+        .plans
+        .iter_mut()
+        .filter(|p| p.placement[first] == GPU)
+    {
         plan.variants.insert(first, "tiles-7".to_owned());
     }
     let program = verify(program).expect("a fine name");
     let engine = Engine::new(program, &Registry::standard()).expect("an engine");
     let started = engine.start(options(Isolation::Threads)).map(drop);
-    let Err(EngineError::Device { why, .. }) = started else { panic!("{started:?}") };
+    let Err(EngineError::Device { why, .. }) = started else {
+        panic!("{started:?}")
+    };
     let said = "there is no variant `tiles-7` of it, but tiles-32, tiles-16, tiles-64, cublaslt";
     assert!(why.contains(said), "{why}");
     // On Vulkan the library is as unknown.
@@ -277,36 +317,58 @@ fn calibrated() {
     let model = model_of([9, 6, 10, 9]);
     let calibrate = || {
         let machine = MachineChoice::Given(machine(&["cuda"]));
-        let options = CompileOptions { machine, ..CompileOptions::default() };
+        let options = CompileOptions {
+            machine,
+            ..CompileOptions::default()
+        };
         let found = calibrate_str("m.ron", &model, "", &options, &how, &mut |_| {});
         found.expect("a fine model")
     };
     let variants = |found: &zbmd_compiler::calibrate::Calibration| -> Vec<Vec<String>> {
         let rows = found.rows.iter().filter(|r| r.devices == ["cuda:0"]);
         let name = |c: &MeasuredCost| c.variant.clone().unwrap_or_default();
-        rows.map(|row| row.variants.iter().map(name).collect()).collect()
+        rows.map(|row| row.variants.iter().map(name).collect())
+            .collect()
     };
     let library: &[&str] = if has_library() { &[LIBRARY] } else { &[] };
     let want: Vec<Vec<&str>> = vec![[&["", "tiles-32"], library].concat(); 2];
     let found = calibrate();
     assert_eq!(variants(&found), want);
-    assert!(found.rows.iter().all(|r| r.source == CostSource::Measured), "{:?}", found.rows);
+    assert!(
+        found.rows.iter().all(|r| r.source == CostSource::Measured),
+        "{:?}",
+        found.rows
+    );
     let again = calibrate();
     assert_eq!(variants(&again), want);
-    assert!(again.rows.iter().all(|r| r.source == CostSource::Cache), "{:?}", again.rows);
+    assert!(
+        again.rows.iter().all(|r| r.source == CostSource::Cache),
+        "{:?}",
+        again.rows
+    );
     if !required("cuda") {
         set_driver("software,library");
         let other = calibrate();
         set_driver("software");
-        assert!(variants(&other).iter().all(|v| !v.contains(&LIBRARY.to_owned())));
+        assert!(
+            variants(&other)
+                .iter()
+                .all(|v| !v.contains(&LIBRARY.to_owned()))
+        );
         let fresh = other.rows.iter().filter(|r| r.devices == ["cuda:0"]);
         assert!(fresh.clone().count() == 2);
-        assert!(fresh.clone().all(|r| r.source == CostSource::Measured), "{:?}", other.rows);
+        assert!(
+            fresh.clone().all(|r| r.source == CostSource::Measured),
+            "{:?}",
+            other.rows
+        );
     }
     let path = dir.path().join("machine.ron");
     found.write(&path).expect("it is written");
-    let options =
-        CompileOptions { machine: MachineChoice::File(path), ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine: MachineChoice::File(path),
+        ..CompileOptions::default()
+    };
     let made = compile_str("m.ron", &model, "", &options).unwrap_or_else(|d| panic!("{d}"));
     assert!(made.warnings.to_string().is_empty(), "{}", made.warnings);
     let (out, notes) = run(through_a_file(&made));
@@ -328,5 +390,7 @@ fn main() {
     ];
     harness::run(&tests, || true);
     let tests: [Test; 1] = [("vulkan tiles", || tiles("vulkan"))];
-    harness::run(&tests, || open(false, &vulkan::Options::default()).is_some());
+    harness::run(&tests, || {
+        open(false, &vulkan::Options::default()).is_some()
+    });
 }

@@ -14,23 +14,41 @@ fn recording() -> Option<(Streams, BTreeSet<String>)> {
     let known =
         std::fs::read_to_string(zbmd_tests::data::file("iq/modes1.frames.txt")?).expect("readable");
     iq.extend(decode::silence(iq.len()));
-    Some((streams([("iq", iq)]), known.lines().map(str::to_owned).collect()))
+    Some((
+        streams([("iq", iq)]),
+        known.lines().map(str::to_owned).collect(),
+    ))
 }
 
 #[test]
 fn every_known_frame_is_found_on_every_machine() {
-    let Some((input, known)) = recording() else { return };
+    let Some((input, known)) = recording() else {
+        return;
+    };
     let registry = registry();
     let oracle = interpret(MODEL, &registry, &input, None);
     let heard: BTreeSet<String> = decode::frames(&oracle["frames"]).into_iter().collect();
     assert_eq!(known.len(), 87);
-    assert_eq!(known.difference(&heard).collect::<Vec<_>>(), Vec::<&String>::new(), "missed");
+    assert_eq!(
+        known.difference(&heard).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "missed"
+    );
     // 142 when this was written; all 142 come from the one aircraft that sent the 87, so none is noise.
     assert!(heard.len() >= 140, "{} distinct frames", heard.len());
-    assert!(heard.iter().all(|frame| &frame[2..8] == "4d2023"), "{heard:?}");
+    assert!(
+        heard.iter().all(|frame| &frame[2..8] == "4d2023"),
+        "{heard:?}"
+    );
     for devices in 1..=3 {
-        let busy = compile(MODEL, devices, &registry).program.plans[PlanId(0)].calendars.len();
-        assert_eq!(busy > 1, devices > 1, "{busy} of {devices} devices have something to do");
+        let busy = compile(MODEL, devices, &registry).program.plans[PlanId(0)]
+            .calendars
+            .len();
+        assert_eq!(
+            busy > 1,
+            devices > 1,
+            "{busy} of {devices} devices have something to do"
+        );
         assert!(
             run(MODEL, devices, &registry, &input, None) == oracle,
             "other bits on {devices} devices"
@@ -40,20 +58,39 @@ fn every_known_frame_is_found_on_every_machine() {
 
 #[test]
 fn a_run_goes_on_on_another_machine() {
-    let Some((input, _)) = recording() else { return };
+    let Some((input, _)) = recording() else {
+        return;
+    };
     let registry = registry();
     let whole = run(MODEL, 1, &registry, &input, None);
     // 2048 samples of two bytes are an iteration; the border falls into a frame's window.
     let (first, rest) = input["iq"].split_at(71 * 4096);
     let part = |bytes: &[u8]| streams([("iq", bytes.to_vec())]);
-    let (mut frames, outcome) =
-        replay(compile(MODEL, 2, &registry), &registry, &part(first), None, None);
+    let (mut frames, outcome) = replay(
+        compile(MODEL, 2, &registry),
+        &registry,
+        &part(first),
+        None,
+        None,
+    );
     assert_eq!(outcome.state.iterations, 71);
     let state = Some(outcome.state);
-    let (more, outcome) = replay(compile(MODEL, 3, &registry), &registry, &part(rest), None, state);
+    let (more, outcome) = replay(
+        compile(MODEL, 3, &registry),
+        &registry,
+        &part(rest),
+        None,
+        state,
+    );
     assert_eq!(outcome.state.iterations, input["iq"].len() as u64 / 4096);
-    frames.get_mut("frames").expect("the sink").extend(&more["frames"]);
-    assert!(frames == whole, "the joined runs give other bits than one run");
+    frames
+        .get_mut("frames")
+        .expect("the sink")
+        .extend(&more["frames"]);
+    assert!(
+        frames == whole,
+        "the joined runs give other bits than one run"
+    );
 }
 
 /// Half a microsecond is one sample: amplitude of the frame's pulses over time, in samples.
@@ -84,7 +121,10 @@ fn transmission(frame: &str, start: usize, early: f64) -> Vec<u8> {
         // Any carrier phase will do: magnitude is what counts.
         let angle = 0.4 * sample as f64;
         let level = |v: f64| (127.5 + 127.5 * v).round() as u8;
-        iq.extend([level(amplitude * angle.cos()), level(amplitude * angle.sin())]);
+        iq.extend([
+            level(amplitude * angle.cos()),
+            level(amplitude * angle.sin()),
+        ]);
     }
     iq
 }
@@ -114,6 +154,10 @@ fn made_frames_are_heard_wherever_they_begin() {
         iq.extend(decode::silence(iq.len()));
         let heard =
             decode::frames(&run(MODEL, 1, &registry, &streams([("iq", iq)]), None)["frames"]);
-        assert_eq!(heard, vec![frame; count], "{frame} at {start}, {early} early");
+        assert_eq!(
+            heard,
+            vec![frame; count],
+            "{frame} at {start}, {early} early"
+        );
     }
 }

@@ -29,7 +29,14 @@ fn the_repetition_vector_is_the_classic_one() {
     let graph = &compiled.program.graph;
     let q = zbmd_scheduler::repetition(graph).expect("consistent");
     let by_name = |name: &str| q[graph.find(name).expect("an actor")];
-    let names = ["cd", "convert/a", "convert/b", "convert/c", "convert/d", "dat"];
+    let names = [
+        "cd",
+        "convert/a",
+        "convert/b",
+        "convert/c",
+        "convert/d",
+        "dat",
+    ];
     assert_eq!(names.map(by_name), [147, 147, 98, 28, 32, 160]);
     let rates: Vec<(u64, u64)> = graph
         .channels
@@ -37,10 +44,20 @@ fn the_repetition_vector_is_the_classic_one() {
         .map(|c| {
             let reader = c.readers[0].to;
             let consumed = graph.actors[reader.actor].inputs[reader.port as usize].rate;
-            (graph.actors[c.from.actor].outputs[c.from.port as usize].rate, consumed)
+            (
+                graph.actors[c.from.actor].outputs[c.from.port as usize].rate,
+                consumed,
+            )
         })
         .collect();
-    assert_eq!(graph.actors.iter().filter(|a| a.role == Role::Compute).count(), 4);
+    assert_eq!(
+        graph
+            .actors
+            .iter()
+            .filter(|a| a.role == Role::Compute)
+            .count(),
+        4
+    );
     let mut rates = rates;
     rates.sort_unstable();
     assert_eq!(rates, [(1, 1), (2, 3), (2, 7), (5, 1), (8, 7)]);
@@ -49,10 +66,18 @@ fn the_repetition_vector_is_the_classic_one() {
 /// The pass band of four filters in a row is that of the one long filter. Measured: 128.4, 125.3 and 118.8 dB.
 #[test]
 fn the_pass_band_equals_a_one_step_converter() {
-    let spread: Vec<f64> = (0..48).map(|i| 20.0 * 1000f64.powf(f64::from(i) / 47.0)).collect();
+    let spread: Vec<f64> = (0..48)
+        .map(|i| 20.0 * 1000f64.powf(f64::from(i) / 47.0))
+        .collect();
     let signals = [
-        ("48 tones from 20 Hz to 20 kHz", tones(&spread, 44_100.0, 44_100)),
-        ("a sweep from 20 Hz to 20 kHz", sweep(20.0, 20_000.0, 44_100.0, 44_100)),
+        (
+            "48 tones from 20 Hz to 20 kHz",
+            tones(&spread, 44_100.0, 44_100),
+        ),
+        (
+            "a sweep from 20 Hz to 20 kHz",
+            sweep(20.0, 20_000.0, 44_100.0, 44_100),
+        ),
         ("one tone at the edge", tones(&[20_000.0], 44_100.0, 14_700)),
     ];
     let taps = kaiser_lowpass(22_050.0, 7_056_000.0, TAPS, 12.8, 160.0);
@@ -60,19 +85,29 @@ fn the_pass_band_equals_a_one_step_converter() {
         let cascade = converted(MODEL, &cd);
         let onestep = converted("cd2dat/onestep.ron", &cd);
         let plain = resample(&rounded(&cd), &taps, 160, 147);
-        assert_eq!((cascade.len(), onestep.len()), (plain.len(), plain.len()), "{what}");
+        assert_eq!(
+            (cascade.len(), onestep.len()),
+            (plain.len(), plain.len()),
+            "{what}"
+        );
         // A sweep that stops short leaves the pass band with a click: its last output is not compared.
         let settled: Range<usize> = SETTLED..plain.len() - SETTLED;
         let against = |reference: &[f64], signal: &[f64]| {
             snr_db(&reference[settled.clone()], &signal[settled.clone()])
         };
-        let figures =
-            [against(&onestep, &cascade), against(&plain, &cascade), against(&plain, &onestep)];
+        let figures = [
+            against(&onestep, &cascade),
+            against(&plain, &cascade),
+            against(&plain, &onestep),
+        ];
         println!(
             "{what}: cascade to one step {:.1} dB, to f64 {:.1} dB; one step to f64 {:.1} dB",
             figures[0], figures[1], figures[2]
         );
-        assert!(figures[0] > 110.0 && figures[1] > 110.0, "{what}: {figures:?} dB");
+        assert!(
+            figures[0] > 110.0 && figures[1] > 110.0,
+            "{what}: {figures:?} dB"
+        );
         assert!(figures[2] > 130.0, "{what}: {figures:?} dB");
     }
 }
@@ -80,7 +115,13 @@ fn the_pass_band_equals_a_one_step_converter() {
 #[test]
 fn the_tones_come_out_at_the_new_rate() {
     let registry = Registry::standard();
-    let cd = run("cd2dat/tones.ron", 2, &registry, &Streams::new(), Some(14_700));
+    let cd = run(
+        "cd2dat/tones.ron",
+        2,
+        &registry,
+        &Streams::new(),
+        Some(14_700),
+    );
     let cd = from_f32_bytes(&cd["tones"]);
     assert_eq!(cd.len(), 14_700);
     let dat = converted(MODEL, &cd);
@@ -88,7 +129,10 @@ fn the_tones_come_out_at_the_new_rate() {
     let expect = |n: usize| {
         let t = (n as f64 * 147.0 - 13_875.0) / 7_056_000.0;
         let tone = |f: &f64| 0.125 * (std::f64::consts::TAU * f * t).cos();
-        [60.0, 440.0, 997.0, 5003.0, 11_027.0, 17_989.0, 19_997.0].iter().map(tone).sum::<f64>()
+        [60.0, 440.0, 997.0, 5003.0, 11_027.0, 17_989.0, 19_997.0]
+            .iter()
+            .map(tone)
+            .sum::<f64>()
     };
     let settled = SETTLED..dat.len();
     let expect: Vec<f64> = settled.clone().map(expect).collect();

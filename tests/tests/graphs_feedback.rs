@@ -24,8 +24,13 @@ fn carrier(hz: f64, samples: usize, noise: f64, amplitude: impl Fn(usize) -> f64
 #[test]
 fn the_gain_settles_at_one_over_the_level() {
     let steps = |n: usize| if n < 8000 { 0.1 } else { 4.0 };
-    let out =
-        run("agc/model.ron", 2, &Registry::standard(), &carrier(1000.0, 16_000, 0.0, steps), None);
+    let out = run(
+        "agc/model.ron",
+        2,
+        &Registry::standard(),
+        &carrier(1000.0, 16_000, 0.0, steps),
+        None,
+    );
     let gain = from_f32_bytes(&out["gain"]);
     // g[n] - 10 = (1 - 10) (1 - mu 0.1)^n, n samples after the first.
     for n in [100, 1000, 5000] {
@@ -48,7 +53,12 @@ fn the_gain_settles_at_one_over_the_level() {
 
 #[test]
 fn the_loop_locks_to_a_carrier_that_is_off() {
-    for (hz, samples) in [(0.0, 4000), (1000.0, 6000), (-1000.0, 6000), (5000.0, 12_000)] {
+    for (hz, samples) in [
+        (0.0, 4000),
+        (1000.0, 6000),
+        (-1000.0, 6000),
+        (5000.0, 12_000),
+    ] {
         let out = run(
             "pll/model.ron",
             2,
@@ -61,9 +71,18 @@ fn the_loop_locks_to_a_carrier_that_is_off() {
         let frequency = mean(&from_f32_bytes(&out["carrier"])[last.clone()]) * RATE;
         assert!((frequency - hz).abs() < 0.5, "{frequency} Hz, not {hz}");
         let error = from_f32_bytes(&out["error"]);
-        assert!(error[last.clone()].iter().all(|e| e.abs() < 0.2), "the phase slips at {hz} Hz");
-        let real: Vec<f64> = from_f32_bytes(&out["lock"]).chunks(2).map(|z| z[0]).collect();
-        assert!((mean(&real[last]) - 1.0).abs() < 0.01, "not in phase at {hz} Hz");
+        assert!(
+            error[last.clone()].iter().all(|e| e.abs() < 0.2),
+            "the phase slips at {hz} Hz"
+        );
+        let real: Vec<f64> = from_f32_bytes(&out["lock"])
+            .chunks(2)
+            .map(|z| z[0])
+            .collect();
+        assert!(
+            (mean(&real[last]) - 1.0).abs() < 0.01,
+            "not in phase at {hz} Hz"
+        );
     }
 }
 
@@ -76,17 +95,30 @@ fn any_machine_gives_the_same_bits_across_a_break() {
         for devices in 1..=3 {
             let (first, rest) = input["iq"].split_at(1234 * 8);
             let part = |bytes: &[u8]| streams([("iq", bytes.to_vec())]);
-            let (mut joined, outcome) =
-                replay(compile(model, devices, &registry), &registry, &part(first), None, None);
+            let (mut joined, outcome) = replay(
+                compile(model, devices, &registry),
+                &registry,
+                &part(first),
+                None,
+                None,
+            );
             let next = 1 + devices % 3;
             let state = Some(outcome.state);
-            let (more, outcome) =
-                replay(compile(model, next, &registry), &registry, &part(rest), None, state);
+            let (more, outcome) = replay(
+                compile(model, next, &registry),
+                &registry,
+                &part(rest),
+                None,
+                state,
+            );
             assert_eq!(outcome.state.iterations, 3000);
             for (sink, bytes) in &mut joined {
                 bytes.extend(&more[sink]);
             }
-            assert!(joined == oracle, "{model}: other bits on {devices}, then {next} devices");
+            assert!(
+                joined == oracle,
+                "{model}: other bits on {devices}, then {next} devices"
+            );
         }
     }
 }

@@ -12,14 +12,27 @@ const START: usize = 200;
 
 fn returned(audio: &[u8]) -> Vec<f64> {
     let registry = Registry::standard();
-    let iq = run("fm/modulate.ron", 2, &registry, &streams([("audio", audio.to_vec())]), None);
-    assert_eq!(iq["iq"].len(), audio.len() / 4 * 50 * 2, "2.4 MS/s of two bytes");
+    let iq = run(
+        "fm/modulate.ron",
+        2,
+        &registry,
+        &streams([("audio", audio.to_vec())]),
+        None,
+    );
+    assert_eq!(
+        iq["iq"].len(),
+        audio.len() / 4 * 50 * 2,
+        "2.4 MS/s of two bytes"
+    );
     from_f32_bytes(&run("fm/model.ron", 2, &registry, &iq, None)["audio"])
 }
 
 fn snr(audio: &[f64], returned: &[f64]) -> f64 {
     assert_eq!(audio.len(), returned.len());
-    snr_db(&audio[START..audio.len() - DELAY], &returned[START + DELAY..])
+    snr_db(
+        &audio[START..audio.len() - DELAY],
+        &returned[START + DELAY..],
+    )
 }
 
 /// Measured through u8 I/Q: 83.4 dB for the melody, 75.5 dB for tones up to 14.5 kHz.
@@ -31,7 +44,11 @@ fn the_audio_comes_back() {
     let peak = melody.iter().fold(0.0f64, |peak, s| peak.max(s.abs()));
     assert!((0.4..0.7).contains(&peak), "the melody's peak is {peak}");
     let quarter = |signal: Vec<f64>| signal.iter().map(|s| 0.25 * s).collect::<Vec<_>>();
-    let tones = quarter(tones(&[300.0, 1000.0, 3000.0, 5000.0, 9000.0, 14_500.0], RATE, 24_000));
+    let tones = quarter(tones(
+        &[300.0, 1000.0, 3000.0, 5000.0, 9000.0, 14_500.0],
+        RATE,
+        24_000,
+    ));
     let silence = vec![0.0; 4800];
     for (what, audio, least) in [("the melody", melody, 78.0), ("six tones", tones, 72.0)] {
         let figure = snr(&audio, &returned(&to_f32_bytes(&audio)));
@@ -39,7 +56,10 @@ fn the_audio_comes_back() {
         assert!(figure > least, "{what}: {figure:.1} dB");
     }
     let noise = returned(&to_f32_bytes(&silence));
-    assert!(noise[START..].iter().all(|s| s.abs() < 1e-3), "silence stays silent");
+    assert!(
+        noise[START..].iter().all(|s| s.abs() < 1e-3),
+        "silence stays silent"
+    );
 }
 
 #[test]

@@ -4,8 +4,12 @@ use zbmd_backends::op::Registry;
 use zbmd_tests::run::{compile, graph_file};
 
 /// Models beside the `model.ron` of each folder. Other files are sub-models: they have ports instead of streams.
-const MORE: [&str; 4] =
-    ["cd2dat/onestep.ron", "cd2dat/tones.ron", "fm/melody.ron", "fm/modulate.ron"];
+const MORE: [&str; 4] = [
+    "cd2dat/onestep.ron",
+    "cd2dat/tones.ron",
+    "fm/melody.ron",
+    "fm/modulate.ron",
+];
 
 #[test]
 fn every_model_compiles_as_it_stands() {

@@ -11,7 +11,10 @@ fn compiled(model: &str, devices: usize, params: &[(&str, String)]) -> Compiled 
     let options = CompileOptions {
         registry: registry(),
         machine: MachineChoice::Uniform(devices),
-        params: params.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect(),
+        params: params
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), v.clone()))
+            .collect(),
         ..CompileOptions::default()
     };
     match compile_file(graph_file(model), &options) {
@@ -50,15 +53,21 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
     let (whole, _) = replay(model(1), &registry(), &input, None, None);
     let got = from_f32_bytes(&whole["prob"]);
     assert_eq!((got.len(), want.len()), (1875, 1875));
-    let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let worst = got
+        .iter()
+        .zip(&want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max);
     println!("largest distance {worst:.2e}");
     assert!(worst <= 1e-3, "{worst}");
     let text = segments::lines(&whole["segments"]);
     assert!(text.lines().count() > 5, "{text}");
     for line in text.lines() {
         let (begin, end) = line.split_once(' ').expect("two numbers");
-        let (begin, end): (f64, f64) =
-            (begin.parse().expect("seconds"), end.parse().expect("seconds"));
+        let (begin, end): (f64, f64) = (
+            begin.parse().expect("seconds"),
+            end.parse().expect("seconds"),
+        );
         assert!(0.0 <= begin && begin < end && end <= 60.0, "{line}");
     }
     // What is being said at the end comes out when silence follows.
@@ -66,13 +75,22 @@ fn speech_probabilities_agree_with_the_reference_on_every_machine_and_across_a_b
     open.resize(open.len() + 2 * segments::silence(512 * 60, 512), 0);
     let (ended, _) = replay(model(1), &registry(), &streams([("pcm", open)]), None, None);
     let ended = segments::lines(&ended["segments"]);
-    assert!(ended.lines().count() > 0, "the recording begins with speech");
+    assert!(
+        ended.lines().count() > 0,
+        "the recording begins with speech"
+    );
     // A break after 700 frames, and two devices behind it.
     let (first, rest) = pcm.split_at(700 * 1024);
     let part = |bytes: &[u8]| streams([("pcm", bytes.to_vec())]);
     let (mut before, outcome) = replay(model(1), &registry(), &part(first), None, None);
     assert_eq!(outcome.state.iterations, 700);
-    let (after, _) = replay(model(2), &registry(), &part(rest), None, Some(outcome.state));
+    let (after, _) = replay(
+        model(2),
+        &registry(),
+        &part(rest),
+        None,
+        Some(outcome.state),
+    );
     for (name, bytes) in &mut before {
         bytes.extend_from_slice(&after[name]);
     }
@@ -86,34 +104,63 @@ fn other_rates_are_resampled_in_the_graph() {
         return;
     };
     // Three samples for one: a crude 48 kHz, whose images the low pass takes away.
-    let up: Vec<u8> = pcm[..1024 * 300].chunks_exact(2).flat_map(|s| [s, s, s].concat()).collect();
+    let up: Vec<u8> = pcm[..1024 * 300]
+        .chunks_exact(2)
+        .flat_map(|s| [s, s, s].concat())
+        .collect();
     let any = compiled("vad/any.ron", 1, std::slice::from_ref(&detector));
     let plain = compiled("vad/model.ron", 1, &[detector]);
     let (got, _) = replay(any, &registry(), &streams([("pcm", up)]), None, None);
-    let (want, _) =
-        replay(plain, &registry(), &streams([("pcm", pcm[..1024 * 300].to_vec())]), None, None);
+    let (want, _) = replay(
+        plain,
+        &registry(),
+        &streams([("pcm", pcm[..1024 * 300].to_vec())]),
+        None,
+        None,
+    );
     let (got, want) = (from_f32_bytes(&got["prob"]), from_f32_bytes(&want["prob"]));
     assert_eq!(got.len(), want.len());
     // The filter delays by a millisecond and a half: decisions agree but where speech begins or ends.
-    let agree = got.iter().zip(&want).filter(|(a, b)| (**a > 0.5) == (**b > 0.5)).count();
-    assert!(agree * 100 >= got.len() * 93, "{agree} of {} frames agree", got.len());
+    let agree = got
+        .iter()
+        .zip(&want)
+        .filter(|(a, b)| (**a > 0.5) == (**b > 0.5))
+        .count();
+    assert!(
+        agree * 100 >= got.len() * 93,
+        "{agree} of {} frames agree",
+        got.len()
+    );
 }
 
 #[test]
 fn digits_are_read() {
-    let Some(network) = file_param("network", "models/mnist.onnx") else { return };
-    let read = |name: &str| {
-        read_npy(&std::fs::read(data::file(name).expect("there")).expect("readable").into())
-            .expect("an array")
+    let Some(network) = file_param("network", "models/mnist.onnx") else {
+        return;
     };
-    let (image, logits) =
-        (read("models/mnist.in0.npy"), from_f32_bytes(&read("models/mnist.out0.npy").data));
+    let read = |name: &str| {
+        read_npy(
+            &std::fs::read(data::file(name).expect("there"))
+                .expect("readable")
+                .into(),
+        )
+        .expect("an array")
+    };
+    let (image, logits) = (
+        read("models/mnist.in0.npy"),
+        from_f32_bytes(&read("models/mnist.out0.npy").data),
+    );
     let image: Vec<u8> = from_f32_bytes(&image.data)
         .iter()
         .map(|v| (v * 255.0).round().clamp(0.0, 255.0) as u8)
         .collect();
     let images = image.repeat(8);
-    let digit = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("ten").0;
+    let digit = logits
+        .iter()
+        .enumerate()
+        .max_by(|a, b| a.1.total_cmp(b.1))
+        .expect("ten")
+        .0;
     let input = streams([("images", images)]);
     let (whole, _) = replay(
         compiled("digits/model.ron", 1, std::slice::from_ref(&network)),
@@ -132,14 +179,21 @@ fn digits_are_read() {
     let program = compiled("digits/model.ron", 1, std::slice::from_ref(&network)).program;
     let (oracle, _) = interpret_program(&program, &registry(), &input, None);
     assert!(oracle == whole, "the interpreter gives other bits");
-    let (two, _) =
-        replay(compiled("digits/model.ron", 2, &[network]), &registry(), &input, None, None);
+    let (two, _) = replay(
+        compiled("digits/model.ron", 2, &[network]),
+        &registry(),
+        &input,
+        None,
+        None,
+    );
     assert!(two == whole, "other bits on two devices");
 }
 
 #[test]
 fn cores_of_a_device_share_ops_and_change_no_bit() {
-    let Some(models) = data::file("models") else { return };
+    let Some(models) = data::file("models") else {
+        return;
+    };
     for name in ["light_squeezenet", "bert_tiny"] {
         let on = |cores: Vec<u32>| {
             let mut machine = zbmd_compiler::machine::uniform(1);
@@ -154,6 +208,9 @@ fn cores_of_a_device_share_ops_and_change_no_bit() {
             replay(compiled, &registry(), &input, None, None).0
         };
         // Cores that are not here are threads all the same.
-        assert!(on(vec![0]) == on(vec![0, 1, 2]), "{name}: other bits on three cores");
+        assert!(
+            on(vec![0]) == on(vec![0, 1, 2]),
+            "{name}: other bits on three cores"
+        );
     }
 }

@@ -8,7 +8,10 @@ use zbmd_tests::run::{Streams, replay};
 
 fn options(devices: usize, without: &[&str]) -> CompileOptions {
     let machine = MachineChoice::Uniform(devices);
-    let mut options = CompileOptions { machine, ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        machine,
+        ..CompileOptions::default()
+    };
     options.onnx.without = without.iter().map(|w| (*w).to_owned()).collect();
     options
 }
@@ -26,7 +29,9 @@ fn inputs(program: &Program) -> Streams {
     let sources = program.graph.sources().map(|(_, source)| {
         let token = &source.outputs[0].token;
         let bytes = match token.dtype {
-            DType::F32 => (0..token.elements()).flat_map(|_| rng.f32().to_le_bytes()).collect(),
+            DType::F32 => (0..token.elements())
+                .flat_map(|_| rng.f32().to_le_bytes())
+                .collect(),
             _ => vec![0; token.bytes() as usize],
         };
         (source.name.clone(), bytes)
@@ -40,7 +45,9 @@ fn run(compiled: Compiled, inputs: &Streams) -> Streams {
 
 #[test]
 fn models_need_less_memory_and_give_the_same_bits() {
-    let Some(dir) = data::file("models") else { return };
+    let Some(dir) = data::file("models") else {
+        return;
+    };
     // Devices, and arena bytes with and without, in percent at most.
     for (name, devices, percent) in [
         ("bert_tiny", 1, 75),
@@ -58,9 +65,15 @@ fn models_need_less_memory_and_give_the_same_bits() {
         let (before, none) = arena(&apart.program);
         let (after, some) = arena(&over.program);
         println!("{name} on {devices}: {before} bytes, {after} with {some} outputs over inputs");
-        assert!(none == 0 && some > 0 && after * 100 <= before * percent, "{name}");
+        assert!(
+            none == 0 && some > 0 && after * 100 <= before * percent,
+            "{name}"
+        );
         let inputs = inputs(&over.program);
-        assert!(run(apart, &inputs) == run(over, &inputs), "{name}: other bits");
+        assert!(
+            run(apart, &inputs) == run(over, &inputs),
+            "{name}: other bits"
+        );
     }
 }
 
@@ -90,11 +103,17 @@ fn chains_of_expressions_and_new_shapes_are_one_block() {
     let (bytes, over) = arena(&compiled.program);
     let block = compiled.program.plans.raw[0].block;
     let scratch = compiled.program.plans.raw[0].calendars[0].scratch_bytes;
-    assert_eq!((bytes - scratch, over), (2 * (block * 4800).next_multiple_of(64), 3));
+    assert_eq!(
+        (bytes - scratch, over),
+        (2 * (block * 4800).next_multiple_of(64), 3)
+    );
     let values: Vec<f32> = (0..1200).map(|i| i as f32).collect();
     let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let inputs = zbmd_tests::run::streams([("in", bytes)]);
-    let expected: Vec<u8> = values.iter().flat_map(|v| (v * 4.0 + 1.0).to_le_bytes()).collect();
+    let expected: Vec<u8> = values
+        .iter()
+        .flat_map(|v| (v * 4.0 + 1.0).to_le_bytes())
+        .collect();
     assert_eq!(run(compiled, &inputs)["out"], expected);
 }
 
@@ -102,21 +121,37 @@ fn chains_of_expressions_and_new_shapes_are_one_block() {
 fn concatenated(program: &Program) -> (usize, usize) {
     let main = &program.plans.raw[0];
     let is_concat = |a: &&Actor| a.op == "NnConcat";
-    let inputs = program.graph.actors.iter().filter(is_concat).map(|a| a.inputs.len()).sum();
+    let inputs = program
+        .graph
+        .actors
+        .iter()
+        .filter(is_concat)
+        .map(|a| a.inputs.len())
+        .sum();
     let over = main.over(&program.graph);
-    let in_place = over.iter().filter(|o| is_concat(&&program.graph.actors[o.actor]));
+    let in_place = over
+        .iter()
+        .filter(|o| is_concat(&&program.graph.actors[o.actor]));
     (inputs, in_place.count())
 }
 
 #[test]
 fn a_models_concatenations_copy_nothing() {
-    let Some(file) = data::file("models/light_squeezenet.onnx") else { return };
+    let Some(file) = data::file("models/light_squeezenet.onnx") else {
+        return;
+    };
     // With channels last, the pixels of one image lie between those of the other.
     let compile = |without: &[&str]| {
         compile_file(&file, &options(1, without)).unwrap_or_else(|d| panic!("{d}"))
     };
-    let (apart, parts) = (compile(&["channels-last", "in-place"]), compile(&["channels-last"]));
-    assert_eq!((concatenated(&apart.program), concatenated(&parts.program)), ((16, 0), (16, 16)));
+    let (apart, parts) = (
+        compile(&["channels-last", "in-place"]),
+        compile(&["channels-last"]),
+    );
+    assert_eq!(
+        (concatenated(&apart.program), concatenated(&parts.program)),
+        ((16, 0), (16, 16))
+    );
     let (before, after) = (arena(&apart.program).0, arena(&parts.program).0);
     println!("light_squeezenet: {before} bytes, {after} with parts");
     assert!(after <= before);
@@ -154,7 +189,10 @@ fn parts_of_parts_are_one_block() {
         ],
         sinks: { "out": Stream() },
     )"#;
-    let options = CompileOptions { block: Some(1), ..options(1, &[]) };
+    let options = CompileOptions {
+        block: Some(1),
+        ..options(1, &[])
+    };
     let compiled = compile_str("parts.ron", model, ".", &options).unwrap_or_else(|d| panic!("{d}"));
     let (bytes, over) = arena(&compiled.program);
     let scratch = compiled.program.plans.raw[0].calendars[0].scratch_bytes;
@@ -168,5 +206,8 @@ fn parts_of_parts_are_one_block() {
         _ => -v,
     });
     let expected: Vec<f32> = expected.collect();
-    assert_eq!(run(compiled, &zbmd_tests::run::streams(given))["out"], bytes(&expected));
+    assert_eq!(
+        run(compiled, &zbmd_tests::run::streams(given))["out"],
+        bytes(&expected)
+    );
 }

@@ -9,16 +9,35 @@ use zbmd_tests::run::{Streams, interpret_program, replay_program};
 use zbmd_tests::{mix, stepper};
 
 fn program(seed: u64) -> Program {
-    let graph = random::graph(seed, Shape { actors: 12, ..Shape::default() });
+    let graph = random::graph(
+        seed,
+        Shape {
+            actors: 12,
+            ..Shape::default()
+        },
+    );
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
-    let options = Options { block: Block::Fixed(1 + seed % 3), ..Options::default() };
+    let options = Options {
+        block: Block::Fixed(1 + seed % 3),
+        ..Options::default()
+    };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    let which = if seed.is_multiple_of(3) { Losses::Pairs } else { Losses::None };
+    let which = if seed.is_multiple_of(3) {
+        Losses::Pairs
+    } else {
+        Losses::None
+    };
     let given = (&graph, &machine, &costs, &options);
     let made = schedule_contingencies(given, plans, which).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    Program { graph, machine, plans, contingencies, ..Program::default() }
+    Program {
+        graph,
+        machine,
+        plans,
+        contingencies,
+        ..Program::default()
+    }
 }
 
 fn inputs(program: &Program, iterations: u64) -> Streams {
@@ -27,7 +46,10 @@ fn inputs(program: &Program, iterations: u64) -> Streams {
     let sources = program.graph.sources().map(|(id, source)| {
         let port = &source.outputs[0];
         let bytes = q[id] * port.rate * iterations * port.token.bytes();
-        (source.name.clone(), (0..bytes).map(|_| rng.u8(..)).collect())
+        (
+            source.name.clone(),
+            (0..bytes).map(|_| rng.u8(..)).collect(),
+        )
     });
     sources.collect()
 }
@@ -59,7 +81,10 @@ fn check_entry(program: &Program, entry: &Contingency, what: &str) {
             assert_eq!(plan.block, block, "{what}: {id}");
             for role in &plan.placement {
                 let device = roles.get(role);
-                assert!(device.is_some_and(|d| !lost.contains(d)), "{what}: {id} needs {role}");
+                assert!(
+                    device.is_some_and(|d| !lost.contains(d)),
+                    "{what}: {id} needs {role}"
+                );
             }
         }
     }
@@ -100,5 +125,8 @@ fn every_mutant_is_refused_or_equivalent() {
         }
     }
     println!("{refused} mutants refused, {accepted} accepted and equivalent");
-    assert!(refused > 3_000 && accepted > 100, "{refused} {accepted}: a weak sample");
+    assert!(
+        refused > 3_000 && accepted > 100,
+        "{refused} {accepted}: a weak sample"
+    );
 }

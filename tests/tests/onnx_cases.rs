@@ -20,7 +20,9 @@ struct Case {
 
 fn cases(dir: &std::path::Path) -> Vec<Case> {
     let table = std::fs::read_to_string(dir.join("cases.tsv")).expect("cases.tsv");
-    let lines = table.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
+    let lines = table
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.is_empty());
     lines
         .map(|line| {
             let parts: Vec<&str> = line.split('\t').collect();
@@ -73,7 +75,9 @@ fn judge(dir: PathBuf, case: &Case, registry: &Registry) -> Verdict {
 
 #[test]
 fn operator_cases_pass_or_are_refused_with_a_reason() {
-    let Some(dir) = data::file("onnx-node") else { return };
+    let Some(dir) = data::file("onnx-node") else {
+        return;
+    };
     let registry = Registry::standard();
     let only = std::env::var("ZBMD_CASE").ok();
     let (mut passed, mut refused, mut wrong) = (0, String::new(), String::new());
@@ -92,7 +96,10 @@ fn operator_cases_pass_or_are_refused_with_a_reason() {
             }
         }
     }
-    println!("{passed} of {} passed\nrefused:\n{refused}\nwrong:\n{wrong}", cases.len());
+    println!(
+        "{passed} of {} passed\nrefused:\n{refused}\nwrong:\n{wrong}",
+        cases.len()
+    );
     assert!(wrong.is_empty(), "wrong:\n{wrong}");
     if only.is_none() {
         assert!(
@@ -127,7 +134,9 @@ fn random(rng: &mut fastrand::Rng, dtype: DType, bytes: usize) -> Vec<u8> {
 #[test]
 fn bits_do_not_depend_on_how_firings_are_grouped() {
     const FIRINGS: usize = 3;
-    let Some(dir) = data::file("onnx-node") else { return };
+    let Some(dir) = data::file("onnx-node") else {
+        return;
+    };
     let registry = Registry::standard();
     let mut rng = fastrand::Rng::with_seed(5);
     let mut actors = 0;
@@ -153,7 +162,9 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
                     .for_each(|(p, t)| p.input(i).copy_from_slice(t));
             }
             whole.run(&*kernel).expect("no fault");
-            parts.iter_mut().for_each(|p| p.run(&*kernel).expect("no fault"));
+            parts
+                .iter_mut()
+                .for_each(|p| p.run(&*kernel).expect("no fault"));
             for (o, port) in actor.outputs.iter().enumerate() {
                 let each: Vec<u8> = parts.iter().flat_map(|p| p.output(o).to_vec()).collect();
                 let same = match port.token.dtype {
@@ -170,7 +181,11 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
                     }
                     _ => each == whole.output(o),
                 };
-                assert!(same, "{}: output `{}` of {}", case.name, port.name, actor.op);
+                assert!(
+                    same,
+                    "{}: output `{}` of {}",
+                    case.name, port.name, actor.op
+                );
             }
             actors += 1;
         }
@@ -179,5 +194,7 @@ fn bits_do_not_depend_on_how_firings_are_grouped() {
 }
 
 fn bytes_as_f32(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+    bytes
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]))
 }

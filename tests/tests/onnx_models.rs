@@ -22,7 +22,10 @@ fn run(name: &str, without: &[&str]) -> (usize, BTreeMap<String, Vec<u8>>) {
         Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
     (
         graph.actors.len(),
-        interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}")).outputs,
+        interpreter
+            .run(&inputs, Some(1))
+            .unwrap_or_else(|e| panic!("{name}: {e}"))
+            .outputs,
     )
 }
 
@@ -52,11 +55,17 @@ fn no_pass_changes_what_a_model_computes() {
             let (actors, got) = run(name, &without);
             // Another layout brings transpositions along wherever other passes have left something between.
             let alone = pass < all.len() && all[pass] == "channels-last";
-            assert!(actors <= plain || alone, "{name} without {without:?}: {actors} actors");
+            assert!(
+                actors <= plain || alone,
+                "{name} without {without:?}: {actors} actors"
+            );
             for (sink, bytes) in &want {
                 let error =
                     relative_error(&to_f64(&got[sink], DType::F32), &to_f64(bytes, DType::F32));
-                assert!(error < 5e-6, "{name} without {without:?}, output {sink}: {error:.1e}");
+                assert!(
+                    error < 5e-6,
+                    "{name} without {without:?}, output {sink}: {error:.1e}"
+                );
             }
             if pass == all.len() {
                 println!("{name}: {plain} actors, {actors} behind all passes");
@@ -68,7 +77,9 @@ fn no_pass_changes_what_a_model_computes() {
 
 #[test]
 fn models_agree_with_the_reference() {
-    let Some(dir) = data::file("models") else { return };
+    let Some(dir) = data::file("models") else {
+        return;
+    };
     let registry = Registry::standard();
     let only = std::env::var("ZBMD_CASE").ok();
     for name in [
@@ -90,15 +101,22 @@ fn models_agree_with_the_reference() {
         let inputs = model_inputs(&dir, name, &graph);
         let mut interpreter =
             Interpreter::new(&graph, &blobs, &registry).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let outcome = interpreter.run(&inputs, Some(1)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let outcome = interpreter
+            .run(&inputs, Some(1))
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let sinks: Vec<&str> = graph.sinks().map(|(_, a)| a.name.as_str()).collect();
         let expected = model_outputs(&dir, name);
         assert_eq!(sinks.len(), expected.len(), "{name}");
         for (sink, (dtype, want)) in sinks.iter().zip(&expected) {
-            let error =
-                relative_error(&to_f64(&outcome.outputs[*sink], *dtype), &to_f64(want, *dtype));
+            let error = relative_error(
+                &to_f64(&outcome.outputs[*sink], *dtype),
+                &to_f64(want, *dtype),
+            );
             println!("{name} {sink}: {error:.2e}, {} actors", graph.actors.len());
-            assert!(error <= 1e-4, "{name}, output {sink}: relative error {error:.2e}");
+            assert!(
+                error <= 1e-4,
+                "{name}, output {sink}: relative error {error:.2e}"
+            );
         }
     }
 }

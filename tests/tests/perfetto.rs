@@ -23,7 +23,10 @@ fn processor() -> Option<PathBuf> {
     let require = std::env::var("ZBMD_REQUIRE").unwrap_or_default();
     let required = require.split(',').any(|w| w == "trace_processor");
     if folder.is_none() {
-        assert!(!required, "ZBMD_REQUIRE names trace_processor: set ZBMD_TRACE_PROCESSOR");
+        assert!(
+            !required,
+            "ZBMD_REQUIRE names trace_processor: set ZBMD_TRACE_PROCESSOR"
+        );
         eprintln!("SKIPPED: set ZBMD_TRACE_PROCESSOR to a folder with Perfetto's engine_bundle.js");
     }
     folder
@@ -36,7 +39,13 @@ fn query(processor: &Path, trace: &[u8], sql: &str) -> Vec<Vec<Value>> {
     std::fs::write(&file, trace).expect("written");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("perfetto/query.cjs");
     let mut command = Command::new("node");
-    let output = command.arg(script).arg(processor).arg(file).arg(sql).output().expect("node");
+    let output = command
+        .arg(script)
+        .arg(processor)
+        .arg(file)
+        .arg(sql)
+        .output()
+        .expect("node");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let mut told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -61,7 +70,11 @@ fn slices(rows: Vec<Vec<Value>>) -> Vec<Slice> {
 #[test]
 fn the_calendar_reads_back_from_perfetto() {
     let Some(processor) = processor() else { return };
-    for (model, devices) in [("adsb/model.ron", 2), ("cd2dat/model.ron", 2), ("fm/model.ron", 1)] {
+    for (model, devices) in [
+        ("adsb/model.ron", 2),
+        ("cd2dat/model.ron", 2),
+        ("fm/model.ron", 1),
+    ] {
         let program = compile(model, devices, &registry()).program;
         let view = View::of(&program, &BTreeMap::new());
         let periods = 3;
@@ -79,7 +92,10 @@ fn planned(view: &Value, periods: u64) -> Vec<Slice> {
     let number = |v: &Value| v.as_u64().unwrap_or(0);
     let list = |v: &Value| v.as_array().expect("a list").clone();
     let name = |list: &Value, at: &Value| {
-        list[number(at) as usize]["name"].as_str().expect("a name").to_owned()
+        list[number(at) as usize]["name"]
+            .as_str()
+            .expect("a name")
+            .to_owned()
     };
     let mut out = Vec::new();
     for lane in list(&plan["lanes"]) {
@@ -106,9 +122,11 @@ fn planned(view: &Value, periods: u64) -> Vec<Slice> {
 fn a_run_reads_back_from_perfetto() {
     let Some(processor) = processor() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    for (model, devices, iterations) in
-        [("adsb/model.ron", 2, 300), ("cd2dat/model.ron", 2, 2_000), ("fm/model.ron", 1, 2_000)]
-    {
+    for (model, devices, iterations) in [
+        ("adsb/model.ron", 2, 300),
+        ("cd2dat/model.ron", 2, 2_000),
+        ("fm/model.ron", 1, 2_000),
+    ] {
         let program = compile(model, devices, &registry()).program;
         let engine = Engine::new(program.clone(), &registry()).expect("an engine");
         let path = folder.path().join("run.trace");
@@ -117,12 +135,21 @@ fn a_run_reads_back_from_perfetto() {
         view.measure(&program, &trace, 0);
         let file = perfetto::run(&view, &program, &trace, Some(u64::MAX));
         let all = slices(query(&processor, &file, SLICES));
-        let found: Vec<Slice> =
-            all.iter().filter(|s| s.0.ends_with(" measured")).cloned().collect();
+        let found: Vec<Slice> = all
+            .iter()
+            .filter(|s| s.0.ends_with(" measured"))
+            .cloned()
+            .collect();
         assert_eq!(found, measured(&program, &trace), "{model}");
         let slots = found.iter().filter(|s| s.3 != "bookkeeping").count();
-        assert_eq!(all.iter().filter(|s| s.0.ends_with(" planned")).count(), slots);
-        assert_eq!(all.iter().filter(|s| s.0 == "epochs").count(), trace.epochs.len());
+        assert_eq!(
+            all.iter().filter(|s| s.0.ends_with(" planned")).count(),
+            slots
+        );
+        assert_eq!(
+            all.iter().filter(|s| s.0 == "epochs").count(),
+            trace.epochs.len()
+        );
         // Each measured slice says how late it is, and is called late where that is much.
         let sql = "select extract_arg(arg_set_id, 'debug.late_ns'), category from slice where category like '%measured%'";
         let rows = query(&processor, &file, sql);
@@ -132,7 +159,11 @@ fn a_run_reads_back_from_perfetto() {
             for row in rows.iter().filter(|row| !row[0].is_null()) {
                 let late_ns = row[0].as_i64().expect("a number");
                 let category = row[1].as_str().expect("text");
-                assert_eq!(late_ns > period_ns / 20, category.contains("late"), "{row:?}");
+                assert_eq!(
+                    late_ns > period_ns / 20,
+                    category.contains("late"),
+                    "{row:?}"
+                );
             }
         }
     }
@@ -145,10 +176,20 @@ fn recorded(engine: &Engine, iterations: u64, path: &Path) -> Trace {
         lock_memory: false,
         ..RunOptions::default()
     };
-    let told = live(engine, Feed { seed: 1, iterations, per_s: None }, options);
+    let told = live(
+        engine,
+        Feed {
+            seed: 1,
+            iterations,
+            per_s: None,
+        },
+        options,
+    );
     told.outcome.expect("the run ends well");
     let bytes = std::fs::read(path).expect("written");
-    Trace::of_program(&bytes, engine.program()).expect("a trace of this program").0
+    Trace::of_program(&bytes, engine.program())
+        .expect("a trace of this program")
+        .0
 }
 
 /// The slices of a trace, from the trace and the calendars alone.
@@ -181,7 +222,10 @@ fn number(program: &Program, plan: &zbmd_ir::Plan, entries: &[Entry], names: &mu
     let channel = |id: zbmd_ir::ChannelId| {
         let from = program.graph.channels[id].from;
         let writer = &program.graph.actors[from.actor];
-        format!("{}.{}", writer.name, writer.outputs[from.port as usize].name)
+        format!(
+            "{}.{}",
+            writer.name, writer.outputs[from.port as usize].name
+        )
     };
     for entry in entries {
         match entry {

@@ -14,7 +14,10 @@ fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
     let block = [Block::Auto, Block::Fixed(1), Block::Fixed(7)][(seed / 4 % 3) as usize];
-    let options = Options { block, ..Options::default() };
+    let options = Options {
+        block,
+        ..Options::default()
+    };
     let plans =
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     (graph, plans)
@@ -24,7 +27,12 @@ fn plans(seed: u64, shape: Shape) -> (Graph, Vec<Plan>) {
 fn program(seed: u64, shape: Shape) -> Verified<Program> {
     let (graph, plans) = plans(seed, shape);
     let machine = random::machine(1 + (seed % 4) as usize);
-    let program = Program { graph, machine, plans: plans.into(), ..Program::default() };
+    let program = Program {
+        graph,
+        machine,
+        plans: plans.into(),
+        ..Program::default()
+    };
     verify(program).unwrap_or_else(|errors| {
         let text: Vec<String> = errors.iter().map(|e| format!("{} {e}", e.code())).collect();
         panic!("seed {seed}: {}", text.join("; "));
@@ -38,12 +46,19 @@ fn random_graphs_replay_like_the_interpreter() {
     for seed in 0..2000u64 {
         let program = program(seed, Shape::default());
         let main = &program.plans[PlanId(0)];
-        let found: Vec<Over> = program.plans.iter().flat_map(|p| p.over(&program.graph)).collect();
+        let found: Vec<Over> = program
+            .plans
+            .iter()
+            .flat_map(|p| p.over(&program.graph))
+            .collect();
         over += found.len();
         parts += u32::from(found.iter().any(|o| o.fit.is_ne()));
         multi += u32::from(main.calendars.len() > 1);
-        looped +=
-            u32::from(main.calendars.iter().any(|c| format!("{:?}", c.lanes).contains("Loop")));
+        looped += u32::from(
+            main.calendars
+                .iter()
+                .any(|c| format!("{:?}", c.lanes).contains("Loop")),
+        );
         // Two blocks more than the pipeline is deep, and a tail.
         let iterations = (main.block * (u64::from(main.stages) + 2) + 1).min(40);
         let inputs = random_inputs(&program, iterations, seed);
@@ -69,7 +84,11 @@ fn refused_with(graph: &Graph) -> Vec<String> {
     };
     match compile_graph(graph.clone(), TiVec::new(), &options) {
         Ok(_) => vec![],
-        Err(diagnostics) => diagnostics.list.iter().map(|d| d.code.to_string()).collect(),
+        Err(diagnostics) => diagnostics
+            .list
+            .iter()
+            .map(|d| d.code.to_string())
+            .collect(),
     }
 }
 
@@ -82,7 +101,10 @@ fn inconsistent_and_deadlocked_graphs_are_refused_by_their_codes() {
         // Another rate at one reader whose writer is tied to it in another way too, or that reads what others read.
         let mut wrong = graph.clone();
         wrong.actors.iter_mut().for_each(|a| a.in_place.clear());
-        let readers = wrong.actors.iter_mut().filter(|a| a.inputs.len() > 1 && a.state.is_empty());
+        let readers = wrong
+            .actors
+            .iter_mut()
+            .filter(|a| a.inputs.len() > 1 && a.state.is_empty());
         if let Some(port) = readers.flat_map(|a| a.inputs.iter_mut()).next() {
             (port.rate, port.window) = (port.rate * 13, port.window + port.rate * 12);
             if repetition(&wrong).is_err() {
@@ -94,8 +116,10 @@ fn inconsistent_and_deadlocked_graphs_are_refused_by_their_codes() {
         let mut stuck = graph.clone();
         for channel in 0..stuck.channels.len() {
             let id = ChannelId::from(channel);
-            let (from, reader) =
-                (stuck.channels[id].from, stuck.channels[id].readers.first().copied());
+            let (from, reader) = (
+                stuck.channels[id].from,
+                stuck.channels[id].readers.first().copied(),
+            );
             let back = reader.is_some_and(|r| r.to.actor <= from.actor) && !stuck.is_state(id);
             if let (true, Some(reader)) = (back, reader) {
                 let port = &stuck.actors[reader.to.actor].inputs[reader.to.port as usize];
@@ -114,13 +138,22 @@ fn inconsistent_and_deadlocked_graphs_are_refused_by_their_codes() {
             }
         }
     }
-    assert!(inconsistent > 100 && deadlocked > 100, "{inconsistent} {deadlocked}: a weak sample");
+    assert!(
+        inconsistent > 100 && deadlocked > 100,
+        "{inconsistent} {deadlocked}: a weak sample"
+    );
 }
 
 #[test]
 fn the_slow_checker_accepts_what_the_scheduler_makes() {
     for seed in 0..600u64 {
-        let (graph, plans) = plans(seed, Shape { actors: 10, ..Shape::default() });
+        let (graph, plans) = plans(
+            seed,
+            Shape {
+                actors: 10,
+                ..Shape::default()
+            },
+        );
         for plan in plans.iter().filter(|p| p.block < 20) {
             let blocks = u64::from(plan.stages) * 2 + 1;
             if let Err(violation) = stepper::step(&graph, plan, blocks, seed) {
@@ -134,7 +167,13 @@ fn the_slow_checker_accepts_what_the_scheduler_makes() {
 fn the_slow_checker_misses_no_slot() {
     let mut dropped = 0;
     for seed in 0..150u64 {
-        let (graph, plans) = plans(seed, Shape { actors: 10, ..Shape::default() });
+        let (graph, plans) = plans(
+            seed,
+            Shape {
+                actors: 10,
+                ..Shape::default()
+            },
+        );
         let plan = &plans[plans.len() - 1];
         let blocks = u64::from(plan.stages) * 2 + 1;
         for calendar in 0..plan.calendars.len() {

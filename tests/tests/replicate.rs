@@ -13,7 +13,11 @@ use zbmd_tests::{mix, stepper};
 
 /// A random graph, and the same with some replicas of some actors; how many of its iterations one is then.
 fn graphs(seed: u64) -> Option<(Graph, Graph, u64)> {
-    let shape = Shape { actors: 14, cycles: seed.is_multiple_of(2), ..Shape::default() };
+    let shape = Shape {
+        actors: 14,
+        cycles: seed.is_multiple_of(2),
+        ..Shape::default()
+    };
     let graph = random::graph(seed, shape);
     let mut rng = fastrand::Rng::with_seed(seed);
     let q = zbmd_scheduler::repetition(&graph).expect("random graphs are consistent");
@@ -21,7 +25,9 @@ fn graphs(seed: u64) -> Option<(Graph, Graph, u64)> {
         .into_iter_enumerated()
         .filter(|(_, obstacle)| obstacle.is_none())
         .filter_map(|(actor, _)| {
-            let even = (2..=4).filter(|&k| q[actor].is_multiple_of(u64::from(k))).max();
+            let even = (2..=4)
+                .filter(|&k| q[actor].is_multiple_of(u64::from(k)))
+                .max();
             let any = Some(rng.u32(2..=4)).filter(|_| rng.u8(..) < 40);
             Some((actor, even.or(any)?))
         })
@@ -42,14 +48,23 @@ fn program(graph: Graph, seed: u64) -> Verified<Program> {
     let machine = random::machine(1 + (seed % 4) as usize);
     let costs = random::costs(&graph, &machine, seed);
     let block = [Block::Auto, Block::Fixed(1), Block::Fixed(3)][(seed / 4 % 3) as usize];
-    let options = Options { block, ..Options::default() };
+    let options = Options {
+        block,
+        ..Options::default()
+    };
     let given = (&graph, &machine, &costs, &options);
     let plans =
         schedule(&graph, &machine, &costs, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let made = schedule_contingencies(given, plans, Losses::Single).expect("few losses");
     let (plans, contingencies) = (made.plans.into(), made.contingencies);
-    verify(Program { graph, machine, plans, contingencies, ..Program::default() })
-        .unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
+    verify(Program {
+        graph,
+        machine,
+        plans,
+        contingencies,
+        ..Program::default()
+    })
+    .unwrap_or_else(|errors| panic!("seed {seed}: {}", errors[0]))
 }
 
 #[test]
@@ -57,7 +72,9 @@ fn random_graphs_with_replicas_give_the_same_bits() {
     let registry = mix::registry();
     let (mut compared, mut longer, mut delayed, mut spread) = (0, 0, 0, 0);
     for seed in 0..600u64 {
-        let Some((plain, graph, iterations)) = graphs(seed) else { continue };
+        let Some((plain, graph, iterations)) = graphs(seed) else {
+            continue;
+        };
         let channels = plain.channels.len();
         let program = program(graph, seed);
         let main = &program.plans[PlanId(0)];
@@ -65,24 +82,48 @@ fn random_graphs_with_replicas_give_the_same_bits() {
         let inputs = random_inputs(&program, count, seed);
         let (outputs, outcome) = replay_program(program.clone(), &registry, &inputs, None, None);
         let by_interpreter = interpret_program(&program, &registry, &inputs, None);
-        assert!(outputs == by_interpreter.0, "seed {seed}: the interpreter has other outputs");
+        assert!(
+            outputs == by_interpreter.0,
+            "seed {seed}: the interpreter has other outputs"
+        );
 
         // The graph without replicas, on inputs for as many iterations.
         let machine = program.machine.clone();
-        let plain = Program { graph: plain, machine, ..Program::default() };
+        let plain = Program {
+            graph: plain,
+            machine,
+            ..Program::default()
+        };
         let bound = (iterations > 1).then_some(outcome.state.iterations * iterations);
         let (expected, state) = interpret_program(&plain, &registry, &inputs, bound);
-        assert!(outputs == expected, "seed {seed}: other outputs than without replicas");
-        assert_eq!(state.iterations, outcome.state.iterations * iterations, "seed {seed}");
+        assert!(
+            outputs == expected,
+            "seed {seed}: other outputs than without replicas"
+        );
+        assert_eq!(
+            state.iterations,
+            outcome.state.iterations * iterations,
+            "seed {seed}"
+        );
         assert_eq!(state.consumed, outcome.state.consumed, "seed {seed}");
         let (old, new) = outcome.state.channels.raw.split_at(channels);
-        assert_eq!(old, state.channels.raw, "seed {seed}: other tokens are left");
-        assert!(new.iter().all(Vec::is_empty), "seed {seed}: replicas keep tokens");
+        assert_eq!(
+            old, state.channels.raw,
+            "seed {seed}: other tokens are left"
+        );
+        assert!(
+            new.iter().all(Vec::is_empty),
+            "seed {seed}: replicas keep tokens"
+        );
 
         compared += outputs.values().map(Vec::len).sum::<usize>();
         longer += u32::from(iterations > 1);
         delayed += u32::from(state.channels.iter().any(|tokens| !tokens.is_empty()));
-        let replicas = program.graph.actors.iter_enumerated().filter(|(_, a)| a.name.contains('#'));
+        let replicas = program
+            .graph
+            .actors
+            .iter_enumerated()
+            .filter(|(_, a)| a.name.contains('#'));
         let mut devices: Vec<_> = replicas.map(|(id, _)| main.placement[id]).collect();
         devices.sort_unstable();
         devices.dedup();
@@ -98,7 +139,9 @@ fn random_graphs_with_replicas_give_the_same_bits() {
 fn the_slow_checker_accepts_plans_with_replicas() {
     let mut checked = 0;
     for seed in 0..200u64 {
-        let Some((_, graph, _)) = graphs(seed) else { continue };
+        let Some((_, graph, _)) = graphs(seed) else {
+            continue;
+        };
         let program = program(graph, seed);
         for plan in program.plans.iter().filter(|p| p.block < 20) {
             let blocks = u64::from(plan.stages) * 2 + 1;
@@ -129,7 +172,11 @@ const HEAVY: &str = r#"Model(
 
 fn compile(text: &str, devices: usize, replicate: Replicate) -> Compiled {
     let machine = MachineChoice::Uniform(devices);
-    let options = CompileOptions { machine, replicate, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        replicate,
+        ..CompileOptions::default()
+    };
     compile_str("heavy.ron", text, "", &options).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
@@ -144,9 +191,15 @@ fn a_heavy_actor_takes_its_kth_part_of_the_period_on_k_devices() {
     let one = period(&compile(HEAVY, 1, Replicate::Auto));
     for devices in [2, 3, 4] {
         let ratio = one / period(&compile(HEAVY, devices, Replicate::Auto));
-        assert!(ratio > 0.85 * devices as f64, "{ratio:.2} on {devices} devices");
+        assert!(
+            ratio > 0.85 * devices as f64,
+            "{ratio:.2} on {devices} devices"
+        );
         let without = one / period(&compile(HEAVY, devices, Replicate::Off));
-        assert!(without < 1.2, "{without:.2} without replicas: the model is not what it is to be");
+        assert!(
+            without < 1.2,
+            "{without:.2} without replicas: the model is not what it is to be"
+        );
     }
 }
 

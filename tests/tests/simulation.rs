@@ -5,7 +5,10 @@ use zbmd_tests::sim::{Bug, Summary, history, large};
 
 #[test]
 fn no_token_is_lost_whatever_happens() {
-    if let Some(seed) = std::env::var("ZBMD_SIM_SEED").ok().and_then(|s| s.parse().ok()) {
+    if let Some(seed) = std::env::var("ZBMD_SIM_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+    {
         let found = history(seed, None, true);
         panic!("replayed seed {seed}: {found:?}");
     }
@@ -18,15 +21,25 @@ fn no_token_is_lost_whatever_happens() {
         all.add(&summary);
     }
     // Histories in which nothing happens would prove nothing.
-    assert!(finished > 2000 && all.losses > 4000, "{finished} finished, {all:?}");
-    assert!(all.overdue > 200 && all.crashes > 100 && all.swaps > 100, "{all:?}");
+    assert!(
+        finished > 2000 && all.losses > 4000,
+        "{finished} finished, {all:?}"
+    );
+    assert!(
+        all.overdue > 200 && all.crashes > 100 && all.swaps > 100,
+        "{all:?}"
+    );
     assert!(all.asides > 5, "{all:?}");
 }
 
 #[test]
 fn a_seed_is_a_history() {
     for seed in 0..20 {
-        assert_eq!(history(seed, None, false), history(seed, None, false), "seed {seed}");
+        assert_eq!(
+            history(seed, None, false),
+            history(seed, None, false),
+            "seed {seed}"
+        );
     }
 }
 

@@ -11,9 +11,14 @@ use zbmd_tests::run::graph_file;
 fn every_stage_of_the_small_models() {
     for model in ["agc", "cd2dat", "fm", "pll"] {
         let machine = MachineChoice::Given(machine(2));
-        let options = CompileOptions { machine, ..CompileOptions::default() };
+        let options = CompileOptions {
+            machine,
+            ..CompileOptions::default()
+        };
         let file = graph_file(&format!("{model}/model.ron"));
-        let program = compile_file(file, &options).expect("the model compiles").program;
+        let program = compile_file(file, &options)
+            .expect("the model compiles")
+            .program;
         zbmd_ir::assert_calendar_snapshot!(model, program, Times::Kept);
     }
 }

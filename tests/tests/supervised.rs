@@ -42,7 +42,10 @@ mod linux {
                 Some(_) => io.output::<f32>(0).iter_mut().for_each(|y| *y += 1.0),
                 None => {
                     let from = io.input::<f32>(0);
-                    io.output::<f32>(0).iter_mut().zip(from).for_each(|(y, x)| *y = x + 1.0);
+                    io.output::<f32>(0)
+                        .iter_mut()
+                        .zip(from)
+                        .for_each(|(y, x)| *y = x + 1.0);
                 }
             }
             match (CALLS.fetch_add(1, Ordering::Relaxed) == 100, self.panics) {
@@ -56,13 +59,29 @@ mod linux {
     impl CustomActor for Faulty {
         fn ports(&self) -> Signature {
             let (token, name) = (TokenType::scalar(DType::F32), "x".to_owned());
-            let inputs = vec![InPort { name, token: token.clone(), rate: 1, window: 1 }];
-            let outputs = vec![OutPort { name: "y".to_owned(), token, rate: 1 }];
-            Signature { inputs, outputs, states: Vec::new() }
+            let inputs = vec![InPort {
+                name,
+                token: token.clone(),
+                rate: 1,
+                window: 1,
+            }];
+            let outputs = vec![OutPort {
+                name: "y".to_owned(),
+                token,
+                rate: 1,
+            }];
+            Signature {
+                inputs,
+                outputs,
+                states: Vec::new(),
+            }
         }
 
         fn in_place(&self) -> Vec<InPlace> {
-            self.in_place.then_some(InPlace::whole(0, 0)).into_iter().collect()
+            self.in_place
+                .then_some(InPlace::whole(0, 0))
+                .into_iter()
+                .collect()
         }
     }
 
@@ -91,15 +110,34 @@ mod linux {
 
     impl CustomActor for Spinning {
         fn ports(&self) -> Signature {
-            Faulty { panics: false, in_place: false }.ports()
+            Faulty {
+                panics: false,
+                in_place: false,
+            }
+            .ports()
         }
     }
 
     fn registry() -> Registry {
         let mut registry = actors::registry();
-        registry.register("faulty", |_| Ok(Faulty { panics: false, in_place: false }));
-        registry.register("faulty_over", |_| Ok(Faulty { panics: false, in_place: true }));
-        registry.register("panicky", |_| Ok(Faulty { panics: true, in_place: false }));
+        registry.register("faulty", |_| {
+            Ok(Faulty {
+                panics: false,
+                in_place: false,
+            })
+        });
+        registry.register("faulty_over", |_| {
+            Ok(Faulty {
+                panics: false,
+                in_place: true,
+            })
+        });
+        registry.register("panicky", |_| {
+            Ok(Faulty {
+                panics: true,
+                in_place: false,
+            })
+        });
         registry.register("spinning", |_| Ok(Spinning));
         registry
     }
@@ -143,8 +181,15 @@ mod linux {
             change(&mut options);
             let told = live(&engine, feed, options);
             let outcome = told.outcome.expect("a supervised run ends well");
-            assert_eq!(told.sinks, plain.sinks, "{model}: other bits after {faults}");
-            assert_eq!(outcome.state, plain.outcome.as_ref().expect("checked").state, "{model}");
+            assert_eq!(
+                told.sinks, plain.sinks,
+                "{model}: other bits after {faults}"
+            );
+            assert_eq!(
+                outcome.state,
+                plain.outcome.as_ref().expect("checked").state,
+                "{model}"
+            );
             recoveries += outcome.report.recoveries;
             if recoveries >= least {
                 return;
@@ -157,7 +202,11 @@ mod linux {
         // The detector's weights are shared data: without them it is skipped, and data says so.
         let vad = zbmd_tests::data::file("models/silero_vad.onnx").map(|_| ("vad/model.ron", 500));
         for (model, iterations) in MODELS.into_iter().chain(vad) {
-            let feed = Feed { seed: 1, iterations, per_s: None };
+            let feed = Feed {
+                seed: 1,
+                iterations,
+                per_s: None,
+            };
             let faults = "Inject(kinds: [kill, kill_two, kill_twice, no_memory], every: (\"10ms\", \"50ms\"), seed: 5)";
             disturbed(model, feed, faults, 5, |_| ());
         }
@@ -165,7 +214,11 @@ mod linux {
 
     fn stopped_or_late() {
         for (model, iterations) in &MODELS[..3] {
-            let feed = Feed { seed: 2, iterations: *iterations, per_s: None };
+            let feed = Feed {
+                seed: 2,
+                iterations: *iterations,
+                per_s: None,
+            };
             let faults = "Inject(kinds: [stop, delay], every: (\"10ms\", \"50ms\"), seed: 6)";
             disturbed(model, feed, faults, 3, |_| ());
         }
@@ -173,7 +226,11 @@ mod linux {
 
     fn corrupted() {
         for (model, iterations) in &MODELS[..2] {
-            let feed = Feed { seed: 3, iterations: *iterations, per_s: None };
+            let feed = Feed {
+                seed: 3,
+                iterations: *iterations,
+                per_s: None,
+            };
             let faults = "Inject(kinds: [corrupt], every: (\"5ms\", \"30ms\"), seed: 7)";
             disturbed(model, feed, faults, 3, |options| options.checksums = true);
         }
@@ -182,20 +239,31 @@ mod linux {
     /// Without calendars for a loss, the lost worker is started again.
     fn restarted() {
         let engine = engine("cd2dat/model.ron", &registry(), Losses::None);
-        let feed = Feed { seed: 4, iterations: 30_000, per_s: None };
+        let feed = Feed {
+            seed: 4,
+            iterations: 30_000,
+            per_s: None,
+        };
         let plain = undisturbed(&engine, feed);
         let faults = "Inject(at: [(\"30ms\", kill), (\"60ms\", stop), (\"90ms\", kill)])";
         let mut options = options(PROCESSES);
         options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
         let told = live(&engine, feed, options);
         let outcome = told.outcome.expect("it goes on");
-        assert_eq!((told.sinks, outcome.report.recoveries > 0), (plain.sinks, true));
+        assert_eq!(
+            (told.sinks, outcome.report.recoveries > 0),
+            (plain.sinks, true)
+        );
     }
 
     /// As [`restarted`], with processes that stand by: they are there, and take the places of those that were killed.
     fn standing_by() {
         let engine = engine("cd2dat/model.ron", &registry(), Losses::None);
-        let feed = Feed { seed: 4, iterations: 30_000, per_s: Some(100_000.0) };
+        let feed = Feed {
+            seed: 4,
+            iterations: 30_000,
+            per_s: Some(100_000.0),
+        };
         let plain = undisturbed(&engine, feed);
         let faults = "Inject(at: [(\"60ms\", kill), (\"120ms\", stop), (\"180ms\", kill)])";
         let mut options = options(PROCESSES);
@@ -207,7 +275,10 @@ mod linux {
         };
         let told = live_seen(&engine, feed, options, &seen);
         let outcome = told.outcome.expect("it goes on");
-        assert_eq!((told.sinks, outcome.report.recoveries > 0), (plain.sinks, true));
+        assert_eq!(
+            (told.sinks, outcome.report.recoveries > 0),
+            (plain.sinks, true)
+        );
         let workers = engine.program().plans[PlanId(0)].calendars.len();
         let most = most.into_inner();
         assert!(most > workers, "{most} processes for {workers} workers");
@@ -215,7 +286,9 @@ mod linux {
 
     /// Processes that threads of this one have started and that were not waited for.
     fn children() -> usize {
-        let tasks = std::fs::read_dir("/proc/self/task").expect("on Linux").flatten();
+        let tasks = std::fs::read_dir("/proc/self/task")
+            .expect("on Linux")
+            .flatten();
         let of = |task: std::fs::DirEntry| {
             let list = std::fs::read_to_string(task.path().join("children"));
             list.unwrap_or_default().split_whitespace().count()
@@ -226,7 +299,11 @@ mod linux {
     /// Processes and threads run the same code: the same bits, supervised or not, with checksums or without.
     fn anywhere() {
         let engine = engine("fm/model.ron", &registry(), Losses::Single);
-        let feed = Feed { seed: 5, iterations: 1000, per_s: None };
+        let feed = Feed {
+            seed: 5,
+            iterations: 1000,
+            per_s: None,
+        };
         let plain = undisturbed(&engine, feed);
         for isolation in [Isolation::Threads, PROCESSES] {
             for (checksums, supervise) in [(false, true), (true, true), (true, false)] {
@@ -234,7 +311,10 @@ mod linux {
                 options.checksums = checksums;
                 options.supervised = supervise.then(|| supervised(&engine, "Supervision()", None));
                 let told = live(&engine, feed, options);
-                assert_eq!(told.sinks, plain.sinks, "{isolation:?}, checksums {checksums}");
+                assert_eq!(
+                    told.sinks, plain.sinks,
+                    "{isolation:?}, checksums {checksums}"
+                );
                 assert_eq!(
                     told.outcome.expect("well").state,
                     plain.outcome.as_ref().expect("well").state
@@ -246,21 +326,41 @@ mod linux {
     /// More losses than the declaration bears: a clean stop, and what was given out is a beginning of the whole.
     fn storm() {
         let engine = engine("cd2dat/model.ron", &registry(), Losses::Pairs);
-        let feed = Feed { seed: 6, iterations: 400_000, per_s: None };
+        let feed = Feed {
+            seed: 6,
+            iterations: 400_000,
+            per_s: None,
+        };
         let mut options = options(PROCESSES);
         let declaration = "Supervision(intensity: 3, period: \"60s\", backoff: (base: \"1ms\", longest: \"5ms\"))";
         let faults = "Inject(kinds: [kill], every: (\"10ms\", \"20ms\"), seed: 8)";
         options.supervised = Some(supervised(&engine, declaration, Some(faults)));
         let told = live(&engine, feed, options);
-        let Err(RunError::GaveUp { verdict, iterations }) = &told.outcome else {
+        let Err(RunError::GaveUp {
+            verdict,
+            iterations,
+        }) = &told.outcome
+        else {
             panic!("a storm should end the run: {:?}", told.outcome)
         };
-        assert!(verdict.contains("4 losses within 60 s, it bears 3"), "{verdict}");
+        assert!(
+            verdict.contains("4 losses within 60 s, it bears 3"),
+            "{verdict}"
+        );
         let (tokens, hash) = told.sinks["dat"];
-        assert!(tokens >= iterations * 160, "{tokens} tokens after {iterations} iterations");
-        let shorter = Feed { iterations: tokens / 160, ..feed };
+        assert!(
+            tokens >= iterations * 160,
+            "{tokens} tokens after {iterations} iterations"
+        );
+        let shorter = Feed {
+            iterations: tokens / 160,
+            ..feed
+        };
         let plain = undisturbed(&engine, shorter);
-        assert_eq!(plain.sinks["dat"], (tokens / 160 * 160, plain.sinks["dat"].1));
+        assert_eq!(
+            plain.sinks["dat"],
+            (tokens / 160 * 160, plain.sinks["dat"].1)
+        );
         if tokens % 160 == 0 {
             assert_eq!(
                 plain.sinks["dat"].1, hash,
@@ -298,7 +398,11 @@ mod linux {
 
     fn spinning_in(isolation: Isolation) {
         let engine = with_actor("spinning");
-        let feed = Feed { seed: 10, iterations: 2_000_000, per_s: None };
+        let feed = Feed {
+            seed: 10,
+            iterations: 2_000_000,
+            per_s: None,
+        };
         let plain = undisturbed(&engine, feed);
         let folder = std::env::temp_dir().join(format!("zbmd-spun-{}", std::process::id()));
         // SAFETY: no other thread of this program is at work: sessions have ended.
@@ -322,12 +426,24 @@ mod linux {
         spun.expect("a kernel span");
         assert_eq!(told.sinks, plain.sinks);
         let overdue = told.events.iter().find_map(|event| match &event.what {
-            What::Overdue { why, after_ns, bound_ns, .. } => Some((why, *after_ns, *bound_ns)),
+            What::Overdue {
+                why,
+                after_ns,
+                bound_ns,
+                ..
+            } => Some((why, *after_ns, *bound_ns)),
             _ => None,
         });
         let (why, after_ns, bound_ns) = overdue.expect("found to hang");
-        println!("     {why}: after {} us, bound {} us", after_ns / 1000, bound_ns / 1000);
-        assert!(after_ns < 5_000_000 + 2 * bound_ns, "{why} after {after_ns} ns, bound {bound_ns}");
+        println!(
+            "     {why}: after {} us, bound {} us",
+            after_ns / 1000,
+            bound_ns / 1000
+        );
+        assert!(
+            after_ns < 5_000_000 + 2 * bound_ns,
+            "{why} after {after_ns} ns, bound {bound_ns}"
+        );
     }
 
     /// A fault that a worker survives: the slot is done again, or the epoch, as where the slot's input is overwritten.
@@ -335,9 +451,16 @@ mod linux {
         for (op, recoveries) in [("faulty", 0), ("panicky", 1), ("faulty_over", 1)] {
             let engine = with_actor(op);
             let program = engine.program();
-            let over = program.plans.iter().any(|p| !p.over(&program.graph).is_empty());
+            let over = program
+                .plans
+                .iter()
+                .any(|p| !p.over(&program.graph).is_empty());
             assert_eq!(over, op == "faulty_over", "{op}");
-            let feed = Feed { seed: 7, iterations: 3_000_000, per_s: None };
+            let feed = Feed {
+                seed: 7,
+                iterations: 3_000_000,
+                per_s: None,
+            };
             CALLS.store(1000, Ordering::Relaxed);
             let plain = undisturbed(&engine, feed);
             CALLS.store(0, Ordering::Relaxed);
@@ -347,7 +470,10 @@ mod linux {
             options.supervised = Some(supervised(&engine, patient, None));
             let told = live(&engine, feed, options);
             let outcome = told.outcome.expect("it goes on");
-            assert!(CALLS.load(Ordering::Relaxed) > 100, "the fault was never met");
+            assert!(
+                CALLS.load(Ordering::Relaxed) > 100,
+                "the fault was never met"
+            );
             let found = (told.sinks, outcome.report.recoveries);
             assert_eq!(found, (plain.sinks, recoveries), "{op}: {:#?}", told.events);
         }
@@ -408,7 +534,10 @@ mod linux {
             assert_eq!(outcome.report.sinks[0].tokens, got.len() as u64);
             assert_eq!(got.len(), total);
             let steps: Vec<u64> = got.windows(2).map(|w| (w[1] - w[0]) as u64).collect();
-            let change = steps.iter().position(|s| *s == 3).expect("the new one took over");
+            let change = steps
+                .iter()
+                .position(|s| *s == 3)
+                .expect("the new one took over");
             assert!(change > total / 20, "only once it was asked to");
             assert!(
                 steps[..change].iter().all(|s| *s == 2) && steps[change..].iter().all(|s| *s == 3)
@@ -418,7 +547,10 @@ mod linux {
         let other = engine("cd2dat/model.ron", &registry(), Losses::None);
         let mut options = options(Isolation::Threads);
         let unsupervised = old.start(options.clone()).expect("a session");
-        let said = unsupervised.swap(&new).expect_err("nobody could").to_string();
+        let said = unsupervised
+            .swap(&new)
+            .expect_err("nobody could")
+            .to_string();
         assert!(said.contains("not supervised"), "{said}");
         options.supervised = Some(supervised(&old, "Supervision()", None));
         let session = old.start(options).expect("a session");
@@ -429,13 +561,21 @@ mod linux {
     /// After runs with kills: no process, no open file, no mapping more than before. The first of the
     /// tests, since in those after it a thread that was given up may end, and close its files, late.
     fn nothing_left() {
-        let open = || std::fs::read_dir("/proc/self/fd").expect("on Linux").count();
+        let open = || {
+            std::fs::read_dir("/proc/self/fd")
+                .expect("on Linux")
+                .count()
+        };
         let mapped = || {
             let maps = std::fs::read_to_string("/proc/self/maps").expect("on Linux");
             maps.lines().filter(|l| l.contains("memfd:zbmd")).count()
         };
         let engine = engine("cd2dat/model.ron", &registry(), Losses::Pairs);
-        let feed = Feed { seed: 8, iterations: 20_000, per_s: None };
+        let feed = Feed {
+            seed: 8,
+            iterations: 20_000,
+            per_s: None,
+        };
         let before = (open(), mapped());
         for standby in [false, true, false] {
             let mut options = options(PROCESSES);
@@ -451,7 +591,11 @@ mod linux {
     /// Every injected fault is seen for what it is, and recovered from within the epoch that follows.
     fn events_tell_the_story() {
         let engine = engine("cd2dat/model.ron", &registry(), Losses::Single);
-        let feed = Feed { seed: 9, iterations: 60_000, per_s: None };
+        let feed = Feed {
+            seed: 9,
+            iterations: 60_000,
+            per_s: None,
+        };
         let mut options = options(PROCESSES);
         let faults = "Inject(at: [(\"40ms\", kill)])";
         options.supervised = Some(supervised(&engine, HARDY, Some(faults)));
@@ -473,8 +617,15 @@ mod linux {
         let first: Vec<&str> = names.iter().copied().take(3).collect();
         assert_eq!(first, ["injected", "lost", "fence"], "{names:?}");
         let set: BTreeSet<&str> = names.iter().copied().collect();
-        assert!(set.contains("recovered") && set.contains("quiesce"), "{names:?}");
-        assert!(told.events.windows(2).all(|w| w[0].at_ns <= w[1].at_ns + 50_000_000));
+        assert!(
+            set.contains("recovered") && set.contains("quiesce"),
+            "{names:?}"
+        );
+        assert!(
+            told.events
+                .windows(2)
+                .all(|w| w[0].at_ns <= w[1].at_ns + 50_000_000)
+        );
     }
 
     pub(super) fn main() {

@@ -64,7 +64,11 @@ fn graph() -> (Graph, TiVec<BlobId, Bytes>) {
 }
 
 fn options(machine: MachineChoice) -> CompileOptions {
-    CompileOptions { machine, contingencies: Losses::Single, ..CompileOptions::default() }
+    CompileOptions {
+        machine,
+        contingencies: Losses::Single,
+        ..CompileOptions::default()
+    }
 }
 
 /// Costs of all actors that say that the variant of number `index` is the best; how many have variants.
@@ -105,9 +109,17 @@ fn bundles_with_variants_give_the_same_bits() {
     let dir = tempfile::tempdir().expect("a folder");
     let text = model();
     let machine = machine::uniform(2);
-    let plain = compile_str("m.ron", &text, "", &options(MachineChoice::Given(machine.clone())));
+    let plain = compile_str(
+        "m.ron",
+        &text,
+        "",
+        &options(MachineChoice::Given(machine.clone())),
+    );
     let plain = plain.unwrap_or_else(|d| panic!("{d}"));
-    assert!(plain.program.plans.iter().all(|p| p.variants.is_empty()), "without calibration");
+    assert!(
+        plain.program.plans.iter().all(|p| p.variants.is_empty()),
+        "without calibration"
+    );
     let inputs = inputs(&plain.program, 3 * plain.program.plans[PlanId(0)].block + 1);
     let (expected, _) = interpret_program(&plain.program, &Registry::standard(), &inputs, None);
     assert!(expected.values().all(|bytes| !bytes.is_empty()));
@@ -123,9 +135,16 @@ fn bundles_with_variants_give_the_same_bits() {
         let program = bundle::open(&path).expect("a bundle");
         assert!(program.plans.len() > 2, "plans for losses too");
         let chosen = if index > 0 { several } else { 0 };
-        assert!(program.plans.iter().all(|p| p.variants.len() == chosen), "variant {index}");
+        assert!(
+            program.plans.iter().all(|p| p.variants.len() == chosen),
+            "variant {index}"
+        );
         let calendar = zbmd_ir::text::program(&program, None, Default::default());
-        assert_eq!(calendar.contains(" by 6x64 "), index > 0, "variant {index} is not named");
+        assert_eq!(
+            calendar.contains(" by 6x64 "),
+            index > 0,
+            "variant {index} is not named"
+        );
         assert!(outputs(program, &inputs) == expected, "variant {index}");
     }
 }
@@ -150,20 +169,30 @@ fn unknown_variants_fall_back_with_a_warning_and_are_refused_in_bundles() {
     }
     let choice = MachineChoice::Measured(machine, costs);
     let compiled = compile_str("m.ron", &text, "", &options(choice)).expect("a fine model");
-    let codes: Vec<&str> = compiled.warnings.list.iter().map(|d| d.code.name()).collect();
+    let codes: Vec<&str> = compiled
+        .warnings
+        .list
+        .iter()
+        .map(|d| d.code.name())
+        .collect();
     // One for each op, however many actors there are.
     assert_eq!(codes, ["W0501"; 3], "{}", compiled.warnings);
     assert!(compiled.program.plans.iter().all(|p| p.variants.is_empty()));
 
     let mut program = compiled.program.into_inner();
     let product = program.graph.find("product").expect("the actor");
-    program.plans[PlanId(0)].variants.insert(product, "13x33".to_owned());
+    program.plans[PlanId(0)]
+        .variants
+        .insert(product, "13x33".to_owned());
     let program = verify(program).expect("a name that a variant could have");
     match Engine::new(program, &Registry::standard()) {
         Err(EngineError::Kernel { actor, source }) => {
             assert_eq!(actor, "product");
             let message = source.to_string();
-            assert!(message.contains("`13x33`") && message.contains("12x32"), "{message}");
+            assert!(
+                message.contains("`13x33`") && message.contains("12x32"),
+                "{message}"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -185,14 +214,24 @@ fn what_calibration_finds_is_what_runs() {
     let found = calibrate();
     assert_eq!(found.rows.len(), 4);
     for row in &found.rows {
-        assert!(row.source == CostSource::Measured && row.variants.len() > 1, "{row:?}");
-        assert!(row.variants[0].variant.is_none(), "the default comes first: {row:?}");
+        assert!(
+            row.source == CostSource::Measured && row.variants.len() > 1,
+            "{row:?}"
+        );
+        assert!(
+            row.variants[0].variant.is_none(),
+            "the default comes first: {row:?}"
+        );
         assert!(row.variants.contains(&row.cost), "{row:?}");
         assert_eq!(row.gain().is_some(), row.cost.variant.is_some());
         assert!(row.gain().is_none_or(|gain| gain < 0.0), "{row:?}");
     }
     let again = calibrate();
-    assert!(again.rows.iter().all(|row| row.source == CostSource::Cache), "{:?}", again.rows);
+    assert!(
+        again.rows.iter().all(|row| row.source == CostSource::Cache),
+        "{:?}",
+        again.rows
+    );
     assert_eq!(again.to_ron().expect("RON"), found.to_ron().expect("RON"));
 
     let path = dir.path().join("machine.ron");
@@ -201,10 +240,15 @@ fn what_calibration_finds_is_what_runs() {
     let compiled: Compiled = compiled.unwrap_or_else(|d| panic!("{d}"));
     let names = |id: ActorId| compiled.program.graph.actors[id].name.as_str();
     let main = &compiled.program.plans[PlanId(0)];
-    let chosen: Vec<_> = main.variants.iter().map(|(&id, v)| (names(id), Some(v))).collect();
+    let chosen: Vec<_> = main
+        .variants
+        .iter()
+        .map(|(&id, v)| (names(id), Some(v)))
+        .collect();
     let measured = found.rows.iter().filter(|r| r.cost.variant.is_some());
-    let mut measured: Vec<_> =
-        measured.map(|r| (r.actor.as_str(), r.cost.variant.as_ref())).collect();
+    let mut measured: Vec<_> = measured
+        .map(|r| (r.actor.as_str(), r.cost.variant.as_ref()))
+        .collect();
     measured.sort_by_key(|(name, _)| compiled.program.graph.find(name));
     assert_eq!(chosen, measured);
     let inputs = inputs(&compiled.program, main.block + 2);
@@ -214,7 +258,9 @@ fn what_calibration_finds_is_what_runs() {
 
 #[test]
 fn models_have_the_same_bits_in_every_variant() {
-    let Some(dir) = data::file("models") else { return };
+    let Some(dir) = data::file("models") else {
+        return;
+    };
     for name in ["mnist", "light_squeezenet", "mobilenet_v2", "bert_tiny"] {
         let path = dir.join(format!("{name}.onnx"));
         if !path.exists() {
@@ -222,7 +268,10 @@ fn models_have_the_same_bits_in_every_variant() {
             continue;
         }
         let machine = machine::uniform(1);
-        let fixed = |choice| CompileOptions { block: Some(1), ..options(choice) };
+        let fixed = |choice| CompileOptions {
+            block: Some(1),
+            ..options(choice)
+        };
         let (graph, blobs) = graph_of_file(&path, &fixed(MachineChoice::Uniform(1)))
             .unwrap_or_else(|d| panic!("{name}: {d}"));
         let mut expected = None;
@@ -236,7 +285,10 @@ fn models_have_the_same_bits_in_every_variant() {
             assert!(several > 1, "{name}");
             let inputs = inputs(&compiled.program, 1);
             let found = outputs(compiled.program, &inputs);
-            assert!(*expected.get_or_insert_with(|| found.clone()) == found, "{name} by {index}");
+            assert!(
+                *expected.get_or_insert_with(|| found.clone()) == found,
+                "{name} by {index}"
+            );
         }
     }
 }
@@ -247,9 +299,9 @@ fn inputs(program: &Program, tokens: u64) -> Streams {
     let sources = program.graph.sources().map(|(_, source)| {
         let token = &source.outputs[0].token;
         let bytes = match token.dtype {
-            DType::F32 => {
-                (0..tokens * token.elements()).flat_map(|_| rng.f32().to_le_bytes()).collect()
-            }
+            DType::F32 => (0..tokens * token.elements())
+                .flat_map(|_| rng.f32().to_le_bytes())
+                .collect(),
             _ => vec![0; (tokens * token.bytes()) as usize],
         };
         (source.name.clone(), bytes)

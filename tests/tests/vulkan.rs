@@ -33,19 +33,33 @@ fn check(
     tolerance: f64,
 ) -> Summary {
     let ways = (lazy, Shares::Regions);
-    let made = beside(program, registry, blocks, ways, tolerance, |plan, calendar, exchange| {
-        let made = Replay::new(device, registry, program, plan, calendar, exchange);
-        Box::new(made.unwrap_or_else(|e| panic!("{e}")))
-    });
+    let made = beside(
+        program,
+        registry,
+        blocks,
+        ways,
+        tolerance,
+        |plan, calendar, exchange| {
+            let made = Replay::new(device, registry, program, plan, calendar, exchange);
+            Box::new(made.unwrap_or_else(|e| panic!("{e}")))
+        },
+    );
     let messages = device.instance().messages();
-    assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
+    assert!(
+        messages.is_empty(),
+        "{} messages, the first: {}",
+        messages.len(),
+        messages[0]
+    );
     made
 }
 
 #[test]
 fn models_run_on_the_gpu_as_in_the_interpreter() {
     let _turn = turn();
-    let Some(device) = device(&Options::default()) else { return };
+    let Some(device) = device(&Options::default()) else {
+        return;
+    };
     let registry = actors::registry();
     let every: fn(usize) -> bool = |_| true;
     let some: fn(usize) -> bool = |i| i % 2 == 0;
@@ -72,13 +86,24 @@ fn models_run_on_the_gpu_as_in_the_interpreter() {
 #[test]
 fn random_models_run_as_in_the_interpreter() {
     let _turn = turn();
-    let Some(device) = device(&Options::default()) else { return };
+    let Some(device) = device(&Options::default()) else {
+        return;
+    };
     let registry = Registry::standard();
     let mut segments = BTreeSet::new();
     for seed in 0..25 {
         let machine = with(&["vulkan", "cuda"]);
-        let Some((program, mut rng)) = models::placed(seed, machine, &registry) else { continue };
-        let made = check(&device, &registry, &program, rng.u64(1..12), rng.bool(), 1e-5);
+        let Some((program, mut rng)) = models::placed(seed, machine, &registry) else {
+            continue;
+        };
+        let made = check(
+            &device,
+            &registry,
+            &program,
+            rng.u64(1..12),
+            rng.bool(),
+            1e-5,
+        );
         segments.insert(made.segments);
     }
     assert!(segments.len() > 2, "{segments:?}");
@@ -88,20 +113,49 @@ fn random_models_run_as_in_the_interpreter() {
 fn arenas_are_cut_where_buffers_are_small() {
     let _turn = turn();
     // The largest buffer of this plan has some 4 KiB.
-    let options = Options { bank_bytes: Some(8 << 10), ..Options::default() };
-    let Some(device) = device(&options) else { return };
+    let options = Options {
+        bank_bytes: Some(8 << 10),
+        ..Options::default()
+    };
+    let Some(device) = device(&options) else {
+        return;
+    };
     let registry = Registry::standard();
     let program = place_model("cd2dat/model.ron", &registry, Block::Fixed(2), |_| true);
     let plan = &program.plans[PlanId(0)];
     check(&device, &registry, &program, 4, false, 1e-5);
 
-    let options = Options { bank_bytes: Some(256), ..Options::default() };
-    let Some(small) = self::device(&options) else { return };
-    let (tokens, _) = tokens(&program, &registry, &tame_inputs(&program, plan.block), plan.block);
+    let options = Options {
+        bank_bytes: Some(256),
+        ..Options::default()
+    };
+    let Some(small) = self::device(&options) else {
+        return;
+    };
+    let (tokens, _) = tokens(
+        &program,
+        &registry,
+        &tame_inputs(&program, plan.block),
+        plan.block,
+    );
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
-    let refused = Replay::new(&small, &registry, &program, plan, calendar, &player.exchange());
-    let Err(ReplayError::TooLarge { limit: 256, bytes, .. }) = refused else {
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == GPU)
+        .expect("a calendar");
+    let refused = Replay::new(
+        &small,
+        &registry,
+        &program,
+        plan,
+        calendar,
+        &player.exchange(),
+    );
+    let Err(ReplayError::TooLarge {
+        limit: 256, bytes, ..
+    }) = refused
+    else {
         panic!("a buffer that no bank holds was accepted")
     };
     assert!(bytes > 256);
@@ -116,7 +170,11 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
     let plan = &program.plans[PlanId(0)];
     let tokens = program.graph.channels.iter().map(|_| vec![]).collect();
     let mut player = Player::new(program, plan, GPU, &tokens, false);
-    let calendar = plan.calendars.iter().find(|c| c.device == GPU).expect("a calendar");
+    let calendar = plan
+        .calendars
+        .iter()
+        .find(|c| c.device == GPU)
+        .expect("a calendar");
     let exchange = player.exchange();
     let replay = Replay::new(&device, &registry, program, plan, calendar, &exchange);
     let run = replay.and_then(|mut replay| {
@@ -146,7 +204,9 @@ fn fails(instance: &Arc<Instance>, program: &Program, injection: Injection) -> O
 #[test]
 fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
     let _turn = turn();
-    let Some(first) = device(&Options::default()) else { return };
+    let Some(first) = device(&Options::default()) else {
+        return;
+    };
     let program = chain(3, &Registry::standard());
     let mut reported = 0;
     for &site in Site::ALL {
@@ -156,7 +216,9 @@ fn losses_during_a_run_are_reported_at_the_call_that_saw_them() {
                     continue;
                 }
                 let injection = Injection { site, after, error };
-                let Some(fault) = fails(first.instance(), &program, injection) else { continue };
+                let Some(fault) = fails(first.instance(), &program, injection) else {
+                    continue;
+                };
                 reported += 1;
                 let said = match (&fault, error) {
                     (Fault::Lost { site, .. }, Injected::Lost)

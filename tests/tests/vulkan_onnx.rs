@@ -57,29 +57,46 @@ fn on_gpu(
     registry.set_caps("vulkan:0", *device.caps());
     let program = place(graph, blobs, &registry, Block::Fixed(1), |_| true);
     let plan = &program.plans[PlanId(0)];
-    let Some(calendar) = plan.calendars.iter().find(|c| c.device == GPU) else { return vec![] };
+    let Some(calendar) = plan.calendars.iter().find(|c| c.device == GPU) else {
+        return vec![];
+    };
     let (tokens, _) = tokens(&program, &registry, inputs, blocks);
     let mut player = Player::new(&program, plan, GPU, &tokens, false);
     let exchange = player.exchange();
     let mut replay = Replay::new(device, &registry, &program, plan, calendar, &exchange)
         .unwrap_or_else(|e| panic!("{e}"));
-    replay.load_state(&State::initial(&program.graph)).expect("a state");
+    replay
+        .load_state(&State::initial(&program.graph))
+        .expect("a state");
     player.run(&mut replay, blocks).expect("a run");
     let sent = std::mem::take(&mut player.sent);
     let sent = sent.into_iter().map(|(ring, got)| {
         let channel = plan.rings[ring].channel;
         let readers = &program.graph.channels[channel].readers;
         let sinks = readers.iter().map(|r| &program.graph.actors[r.to.actor]);
-        let sinks = sinks.filter(|a| a.role == Role::Sink).map(|a| a.name.clone()).collect();
+        let sinks = sinks
+            .filter(|a| a.role == Role::Sink)
+            .map(|a| a.name.clone())
+            .collect();
         let dtype = program.graph.channels[channel].token.dtype;
-        Sent { channel, dtype, sinks, got, want: tokens[channel].clone() }
+        Sent {
+            channel,
+            dtype,
+            sinks,
+            got,
+            want: tokens[channel].clone(),
+        }
     });
     sent.collect()
 }
 
 /// The first validation message, if there is one.
 fn complaint(device: &Device) -> Option<String> {
-    device.instance().messages().first().map(ToString::to_string)
+    device
+        .instance()
+        .messages()
+        .first()
+        .map(ToString::to_string)
 }
 
 struct Case {
@@ -91,17 +108,26 @@ struct Case {
 
 fn cases(dir: &Path) -> Vec<Case> {
     let table = std::fs::read_to_string(dir.join("cases.tsv")).expect("cases.tsv");
-    let lines = table.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
+    let lines = table
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.is_empty());
     let case = |line: &str| {
         let parts: Vec<&str> = line.split('\t').collect();
         let number = |i: usize| parts[i].parse().expect("a tolerance");
-        Case { name: parts[0].into(), operator: parts[1].into(), rtol: number(2), atol: number(3) }
+        Case {
+            name: parts[0].into(),
+            operator: parts[1].into(),
+            rtol: number(2),
+            atol: number(3),
+        }
     };
     lines.map(case).collect()
 }
 
 fn tensors(dir: &Path, kind: &str) -> Vec<Tensor> {
-    let paths = (0..).map(|i| dir.join(format!("{kind}_{i}.pb"))).take_while(|p| p.exists());
+    let paths = (0..)
+        .map(|i| dir.join(format!("{kind}_{i}.pb")))
+        .take_while(|p| p.exists());
     paths.map(|p| read_pb(&p)).collect()
 }
 
@@ -126,7 +152,10 @@ fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> 
         return Verdict::Refused;
     }
     let left = left(&graph, &blobs, registry, device);
-    let streams: Streams = inputs.iter().map(|t| (t.name.clone(), t.data.clone())).collect();
+    let streams: Streams = inputs
+        .iter()
+        .map(|t| (t.name.clone(), t.data.clone()))
+        .collect();
     for sent in on_gpu(device, (&graph, &blobs), registry, &streams, 1) {
         let reference = outputs.iter().find(|o| sent.sinks.contains(&o.name));
         let apart = match reference {
@@ -135,7 +164,11 @@ fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> 
                 let data = sent.want.clone();
                 let elements = data.len() as u64 / sent.dtype.size_bytes();
                 let ty = zbmd_ir::TokenType::new(sent.dtype, [elements as u32].as_slice());
-                let want = Tensor { name: String::new(), ty, data };
+                let want = Tensor {
+                    name: String::new(),
+                    ty,
+                    data,
+                };
                 difference(&sent.got, &want, case.rtol.max(1e-5), case.atol.max(1e-6))
             }
         };
@@ -146,7 +179,10 @@ fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> 
     match left.first() {
         None => Verdict::Passed,
         Some(_) => {
-            let all: Vec<String> = left.iter().map(|(op, why)| format!("{op}: {why}")).collect();
+            let all: Vec<String> = left
+                .iter()
+                .map(|(op, why)| format!("{op}: {why}"))
+                .collect();
             Verdict::Left(all.join("; "))
         }
     }
@@ -157,13 +193,20 @@ fn judge(device: &Arc<Device>, dir: &Path, case: &Case, registry: &Registry) -> 
 #[test]
 fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
     let _turn = turn();
-    let Some(dir) = data::file("onnx-node") else { return };
-    let Some(device) = open(true, &Options::default()) else { return };
+    let Some(dir) = data::file("onnx-node") else {
+        return;
+    };
+    let Some(device) = open(true, &Options::default()) else {
+        return;
+    };
     let registry = Registry::standard();
     let only = std::env::var("ZBMD_CASE").ok();
     let (mut passed, mut stay, mut wrong) = (0, String::new(), String::new());
     for case in cases(&dir) {
-        if only.as_ref().is_some_and(|o| !case.name.contains(o.as_str())) {
+        if only
+            .as_ref()
+            .is_some_and(|o| !case.name.contains(o.as_str()))
+        {
             continue;
         }
         let folder = dir.join(&case.name);
@@ -195,8 +238,12 @@ fn operator_cases_pass_or_stay_on_the_cpu_with_a_reason() {
 /// Runs a model once with all that can on the GPU; every output within 1e-4 of the reference.
 fn check_model(name: &str) {
     let _turn = turn();
-    let Some(dir) = data::file("models") else { return };
-    let Some(device) = open(true, &Options::default()) else { return };
+    let Some(dir) = data::file("models") else {
+        return;
+    };
+    let Some(device) = open(true, &Options::default()) else {
+        return;
+    };
     let registry = Registry::standard();
     // As a compilation for a machine with a GPU has it.
     let mut compile = CompileOptions::default();
@@ -206,17 +253,26 @@ fn check_model(name: &str) {
     let left = left(&graph, &blobs, &registry, &device);
     assert!(left.is_empty(), "{name}: on the CPU: {left:?}");
     let (inputs, outputs) = (model_inputs(&dir, name, &graph), model_outputs(&dir, name));
-    assert_eq!(outputs.len(), graph.sinks().count(), "{name}: outputs of the reference");
+    assert_eq!(
+        outputs.len(),
+        graph.sinks().count(),
+        "{name}: outputs of the reference"
+    );
     let sinks = graph.sinks().map(|(_, sink)| sink.name.as_str());
     let outputs: BTreeMap<&str, Vec<u8>> = sinks.zip(outputs.into_iter().map(|o| o.1)).collect();
     let mut seen = 0;
     for sent in on_gpu(&device, (&graph, &blobs), &registry, &inputs, 1) {
         for sink in &sent.sinks {
-            let (got, want) =
-                (to_f64(&sent.got, sent.dtype), to_f64(&outputs[sink.as_str()], sent.dtype));
+            let (got, want) = (
+                to_f64(&sent.got, sent.dtype),
+                to_f64(&outputs[sink.as_str()], sent.dtype),
+            );
             let error = relative_error(&got, &want);
             println!("{name} {sink}: {error:.2e}, {} actors", graph.actors.len());
-            assert!(error <= 1e-4, "{name}, output {sink}: relative error {error:.2e}");
+            assert!(
+                error <= 1e-4,
+                "{name}, output {sink}: relative error {error:.2e}"
+            );
             seen += 1;
         }
     }
@@ -244,18 +300,26 @@ fn llama_block_decode_runs_on_the_gpu() {
 fn silero_vad_runs_on_the_gpu() {
     let _turn = turn();
     const FRAMES: usize = 24;
-    let (Some(detector), Some(wav)) =
-        (data::file("models/silero_vad.onnx"), data::file("audio/speech16k.wav"))
-    else {
+    let (Some(detector), Some(wav)) = (
+        data::file("models/silero_vad.onnx"),
+        data::file("audio/speech16k.wav"),
+    ) else {
         return;
     };
-    let Some(device) = open(true, &Options::default()) else { return };
+    let Some(device) = open(true, &Options::default()) else {
+        return;
+    };
     let registry = actors::registry();
-    let detector = std::path::absolute(detector).expect("a path").display().to_string();
+    let detector = std::path::absolute(detector)
+        .expect("a path")
+        .display()
+        .to_string();
     let mut options = CompileOptions {
         registry: registry.clone(),
         machine: MachineChoice::Uniform(1),
-        params: [("detector".to_owned(), format!("{detector:?}"))].into_iter().collect(),
+        params: [("detector".to_owned(), format!("{detector:?}"))]
+            .into_iter()
+            .collect(),
         ..CompileOptions::default()
     };
     options.onnx.without.push("pack-weights".to_owned());
@@ -267,14 +331,24 @@ fn silero_vad_runs_on_the_gpu() {
     assert_eq!(ops, ["Custom"], "{left:?}");
     let pcm = std::fs::read(wav).expect("readable")[44..][..1024 * FRAMES].to_vec();
     let want = std::fs::read(data::file("audio/speech16k.vad.npy").expect("beside the audio"));
-    let want = read_npy(&want.expect("readable").into()).expect("an array").data.to_vec();
+    let want = read_npy(&want.expect("readable").into())
+        .expect("an array")
+        .data
+        .to_vec();
     let inputs: Streams = [("pcm".to_owned(), pcm)].into_iter().collect();
     let graph = (&program.graph, &program.blobs);
     let sent = on_gpu(&device, graph, &registry, &inputs, FRAMES as u64);
-    let prob = sent.iter().find(|s| s.sinks.iter().any(|n| n == "prob")).expect("probabilities");
+    let prob = sent
+        .iter()
+        .find(|s| s.sinks.iter().any(|n| n == "prob"))
+        .expect("probabilities");
     let (got, want) = (to_f64(&prob.got, DType::F32), to_f64(&want, DType::F32));
     assert_eq!(got.len(), FRAMES);
-    let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let worst = got
+        .iter()
+        .zip(&want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f64::max);
     println!("silero_vad: largest distance {worst:.2e}");
     assert!(worst <= 1e-3, "{worst}");
     assert_eq!(complaint(&device), None);

@@ -61,18 +61,28 @@ impl Cubins {
         let mut best: BTreeMap<u128, (u32, Bytes)> = BTreeMap::new();
         for code in &program.kernels {
             let arch = code.format.strip_prefix(FORMAT).and_then(capability);
-            let Some((_, fits)) = arch.filter(|a| a.0 == major && a.1 <= minor) else { continue };
+            let Some((_, fits)) = arch.filter(|a| a.0 == major && a.1 <= minor) else {
+                continue;
+            };
             if best.get(&code.key).is_none_or(|(known, _)| *known < fits) {
                 best.insert(code.key, (fits, program.blobs[code.blob].clone()));
             }
         }
-        Self(best.into_iter().map(|(key, (_, bytes))| (key, bytes)).collect())
+        Self(
+            best.into_iter()
+                .map(|(key, (_, bytes))| (key, bytes))
+                .collect(),
+        )
     }
 
     /// The object of a kernel, if it has the form of one.
     pub(super) fn find(&self, text: &str) -> Option<&[u8]> {
         // Hashing is for those who have something to find.
-        let bytes = if self.0.is_empty() { None } else { self.0.get(&key(text)) };
+        let bytes = if self.0.is_empty() {
+            None
+        } else {
+            self.0.get(&key(text))
+        };
         bytes.map(|b| &**b).filter(|bytes| is_whole(bytes))
     }
 }
@@ -89,7 +99,10 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
         all[..size].copy_from_slice(part);
         Some(u64::from_le_bytes(all))
     };
-    let fits = |at: u64, len: u64| at.checked_add(len).is_some_and(|end| end <= bytes.len() as u64);
+    let fits = |at: u64, len: u64| {
+        at.checked_add(len)
+            .is_some_and(|end| end <= bytes.len() as u64)
+    };
     // Where the table's place, an entry's size and their number are; the least size; where an entry has its place and
     // its size.
     let table = |[place, size, count]: [usize; 3], least: u64, [at, len]: [usize; 2]| {
@@ -150,11 +163,19 @@ mod tests {
     fn a_device_takes_the_newest_that_it_runs() {
         assert_eq!(capability("sm_90"), Some((9, 0)));
         assert_eq!(capability("sm_103"), Some((10, 3)));
-        assert!(["sm_", "sm_x", "90", "sm_9é"].iter().all(|arch| capability(arch).is_none()));
+        assert!(
+            ["sm_", "sm_x", "90", "sm_9é"]
+                .iter()
+                .all(|arch| capability(arch).is_none())
+        );
         let mut program = Program::default();
         for arch in ["sm_80", "sm_86", "sm_90"] {
             let blob = program.blobs.push_and_get_key(in_software(arch).into());
-            let code = |text: &str| KernelCode { format: format(arch), key: key(text), blob };
+            let code = |text: &str| KernelCode {
+                format: format(arch),
+                key: key(text),
+                blob,
+            };
             program.kernels.push(code("text"));
         }
         program.kernels.push(KernelCode {

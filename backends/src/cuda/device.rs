@@ -51,7 +51,9 @@ pub struct Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device").field("name", &self.listed.name).finish_non_exhaustive()
+        f.debug_struct("Device")
+            .field("name", &self.listed.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -115,7 +117,10 @@ impl Device {
         call: impl FnOnce(&dyn Driver) -> Result<T, Said>,
     ) -> Result<T, Fault> {
         let driver = &*self.driver;
-        driver.bind().and_then(|()| call(driver)).map_err(|said| self.note(Fault::new(said)))
+        driver
+            .bind()
+            .and_then(|()| call(driver))
+            .map_err(|said| self.note(Fault::new(said)))
     }
 
     /// Gives something back, unless the device is lost.
@@ -147,7 +152,10 @@ impl Device {
     pub(super) fn function(&self, kernel: &Kernel, cubins: &Cubins) -> Result<Function, Fault> {
         // Sizes are in the code as numbers.
         let key = (kernel.digest("ptx"), kernel.specs.clone());
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self
+            .functions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(&key) {
             return Ok(*function);
         }
@@ -168,7 +176,9 @@ impl Device {
     /// # Errors
     /// That clause.
     pub fn library(&self) -> Result<String, String> {
-        self.driver.bind().map_err(|said| Fault::new(said).to_string())?;
+        self.driver
+            .bind()
+            .map_err(|said| Fault::new(said).to_string())?;
         self.driver.library()
     }
 
@@ -257,18 +267,33 @@ impl Bank {
             Home::Host => driver.alloc_host(bytes),
         });
         let at = at.map_err(|fault| fault.wanting(bytes))?;
-        Ok(Self { at, bytes, owner: Owner::Driver(home, Arc::clone(device)) })
+        Ok(Self {
+            at,
+            bytes,
+            owner: Owner::Driver(home, Arc::clone(device)),
+        })
     }
 
     /// Memory of others.
     pub(super) fn adopt(registered: Arc<Registered>) -> Self {
-        Self { at: registered.at, bytes: registered.bytes, owner: Owner::Others(registered) }
+        Self {
+            at: registered.at,
+            bytes: registered.bytes,
+            owner: Owner::Others(registered),
+        }
     }
 
     /// Where the host sees a range of the bank.
     pub(super) fn host(&self, at: u64, len: usize) -> *mut u8 {
-        assert!(at + len as u64 <= self.bytes, "{at} + {len} of a bank of {}", self.bytes);
-        assert!(matches!(self.owner, Owner::Driver(Home::Host, _)), "a bank that the host sees");
+        assert!(
+            at + len as u64 <= self.bytes,
+            "{at} + {len} of a bank of {}",
+            self.bytes
+        );
+        assert!(
+            matches!(self.owner, Owner::Driver(Home::Host, _)),
+            "a bank that the host sees"
+        );
         (self.at + at) as *mut u8
     }
 }
@@ -276,7 +301,9 @@ impl Bank {
 impl Drop for Bank {
     fn drop(&mut self) {
         // Owners drop banks only when nothing in the queue uses them.
-        let Owner::Driver(home, device) = &self.owner else { return };
+        let Owner::Driver(home, device) = &self.owner else {
+            return;
+        };
         device.give_back(|driver| match home {
             Home::Device => driver.free(self.at),
             Home::Host => driver.free_host(self.at),
@@ -293,13 +320,17 @@ pub(super) struct Mark {
 impl Mark {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
         let event = device.call(|driver| driver.event())?;
-        Ok(Self { event, device: Arc::clone(device) })
+        Ok(Self {
+            event,
+            device: Arc::clone(device),
+        })
     }
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        self.device.give_back(|driver| driver.free_event(self.event));
+        self.device
+            .give_back(|driver| driver.free_event(self.event));
     }
 }
 
@@ -312,17 +343,22 @@ pub(super) struct Draft {
 impl Draft {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
         let graph = device.call(|driver| driver.graph())?;
-        Ok(Self { graph, device: Arc::clone(device) })
+        Ok(Self {
+            graph,
+            device: Arc::clone(device),
+        })
     }
 
     pub(super) fn kernel(&self, after: &[Node], launch: &Launch) -> Result<Node, Fault> {
-        self.device.call(|driver| driver.kernel_node(self.graph, after, launch))
+        self.device
+            .call(|driver| driver.kernel_node(self.graph, after, launch))
     }
 
     /// A kernel that waits for the end of another one itself.
     pub(super) fn kernel_behind(&self, before: Node, launch: &Launch) -> Result<Node, Fault> {
         let node = self.kernel(&[], launch)?;
-        self.device.call(|driver| driver.programmatic_edge(self.graph, before, node))?;
+        self.device
+            .call(|driver| driver.programmatic_edge(self.graph, before, node))?;
         Ok(node)
     }
 
@@ -333,11 +369,13 @@ impl Draft {
         to: Address,
         bytes: u64,
     ) -> Result<Node, Fault> {
-        self.device.call(|driver| driver.copy_node(self.graph, after, from, to, bytes))
+        self.device
+            .call(|driver| driver.copy_node(self.graph, after, from, to, bytes))
     }
 
     pub(super) fn zero(&self, after: &[Node], at: Address, bytes: u64) -> Result<Node, Fault> {
-        self.device.call(|driver| driver.zero_node(self.graph, after, at, bytes))
+        self.device
+            .call(|driver| driver.zero_node(self.graph, after, at, bytes))
     }
 
     pub(super) fn product(
@@ -346,13 +384,17 @@ impl Draft {
         product: &Product<Address>,
         count: u64,
     ) -> Result<Node, Fault> {
-        self.device.call(|driver| driver.product_node(self.graph, after, product, count))
+        self.device
+            .call(|driver| driver.product_node(self.graph, after, product, count))
     }
 
     /// The graph, ready to be launched.
     pub(super) fn finish(self) -> Result<Ready, Fault> {
         let exec = self.device.call(|driver| driver.instantiate(self.graph))?;
-        let ready = Ready { exec, device: Arc::clone(&self.device) };
+        let ready = Ready {
+            exec,
+            device: Arc::clone(&self.device),
+        };
         self.device.call(|driver| driver.upload(ready.exec))?;
         Ok(ready)
     }
@@ -360,7 +402,8 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        self.device.give_back(|driver| driver.free_graph(self.graph));
+        self.device
+            .give_back(|driver| driver.free_graph(self.graph));
     }
 }
 

@@ -34,19 +34,38 @@ impl Edges {
     ) -> Vec<u32> {
         let node = self.nodes;
         self.nodes += 1;
-        let mut touches: Vec<Touch> =
-            reads.map(|range| Touch { node, range, writes: false }).collect();
-        touches.extend(writes.map(|range| Touch { node, range, writes: true }));
+        let mut touches: Vec<Touch> = reads
+            .map(|range| Touch {
+                node,
+                range,
+                writes: false,
+            })
+            .collect();
+        touches.extend(writes.map(|range| Touch {
+            node,
+            range,
+            writes: true,
+        }));
         touches.retain(|t| t.range.len() > 0);
         let conflict = |old: &Touch| {
-            touches.iter().any(|t| (t.writes || old.writes) && t.range.overlaps(old.range))
+            touches
+                .iter()
+                .any(|t| (t.writes || old.writes) && t.range.overlaps(old.range))
         };
-        let mut after: Vec<u32> =
-            self.live.iter().filter(|t| conflict(t)).map(|t| t.node).collect();
+        let mut after: Vec<u32> = self
+            .live
+            .iter()
+            .filter(|t| conflict(t))
+            .map(|t| t.node)
+            .collect();
         after.sort_unstable();
         after.dedup();
         // Whoever conflicts with what is overwritten as a whole conflicts with the overwriting too.
-        let hidden = |old: &Touch| touches.iter().any(|t| t.writes && t.range.contains(old.range));
+        let hidden = |old: &Touch| {
+            touches
+                .iter()
+                .any(|t| t.writes && t.range.contains(old.range))
+        };
         self.live.retain(|old| !hidden(old));
         self.live.extend(touches);
         self.reduce(after)
@@ -80,7 +99,11 @@ mod tests {
     use super::*;
 
     fn range(start: u64, end: u64) -> Range {
-        Range { bank: 0, start, end }
+        Range {
+            bank: 0,
+            start,
+            end,
+        }
     }
 
     /// Reads, writes, nodes waited for; one node a line.

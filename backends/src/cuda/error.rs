@@ -100,30 +100,70 @@ const CODES: &[(i32, &str, Cause)] = &[
     (702, "CUDA_ERROR_LAUNCH_TIMEOUT", Cause::LaunchTimeout),
     (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", Cause::ContextGone),
     (710, "CUDA_ERROR_ASSERT", Cause::Trap),
-    (712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", Cause::Other),
+    (
+        712,
+        "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        Cause::Other,
+    ),
     (713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", Cause::Other),
     (714, "CUDA_ERROR_HARDWARE_STACK_ERROR", Cause::Trap),
     (715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", Cause::Trap),
     (716, "CUDA_ERROR_MISALIGNED_ADDRESS", Cause::IllegalAddress),
-    (717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", Cause::IllegalAddress),
+    (
+        717,
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        Cause::IllegalAddress,
+    ),
     (718, "CUDA_ERROR_INVALID_PC", Cause::IllegalAddress),
     (719, "CUDA_ERROR_LAUNCH_FAILED", Cause::Trap),
     (800, "CUDA_ERROR_NOT_PERMITTED", Cause::Other),
     (801, "CUDA_ERROR_NOT_SUPPORTED", Cause::Unfit),
     (802, "CUDA_ERROR_SYSTEM_NOT_READY", Cause::FallenOff),
     (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Cause::FallenOff),
-    (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", Cause::Unfit),
+    (
+        804,
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        Cause::Unfit,
+    ),
     (909, "CUDA_ERROR_TIMEOUT", Cause::Other),
     // What drivers say of a card that has left the bus, and of much else; in doubt the card is the one to distrust.
     (999, "CUDA_ERROR_UNKNOWN", Cause::FallenOff),
     // The library for products has numbers of its own, which begin again at 1.
-    (Code::LIBRARY + 1, "CUBLAS_STATUS_NOT_INITIALIZED", Cause::Unfit),
-    (Code::LIBRARY + 3, "CUBLAS_STATUS_ALLOC_FAILED", Cause::OutOfMemory),
-    (Code::LIBRARY + 7, "CUBLAS_STATUS_INVALID_VALUE", Cause::Other),
-    (Code::LIBRARY + 8, "CUBLAS_STATUS_ARCH_MISMATCH", Cause::Unfit),
-    (Code::LIBRARY + 13, "CUBLAS_STATUS_EXECUTION_FAILED", Cause::Other),
-    (Code::LIBRARY + 14, "CUBLAS_STATUS_INTERNAL_ERROR", Cause::Other),
-    (Code::LIBRARY + 15, "CUBLAS_STATUS_NOT_SUPPORTED", Cause::Unfit),
+    (
+        Code::LIBRARY + 1,
+        "CUBLAS_STATUS_NOT_INITIALIZED",
+        Cause::Unfit,
+    ),
+    (
+        Code::LIBRARY + 3,
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        Cause::OutOfMemory,
+    ),
+    (
+        Code::LIBRARY + 7,
+        "CUBLAS_STATUS_INVALID_VALUE",
+        Cause::Other,
+    ),
+    (
+        Code::LIBRARY + 8,
+        "CUBLAS_STATUS_ARCH_MISMATCH",
+        Cause::Unfit,
+    ),
+    (
+        Code::LIBRARY + 13,
+        "CUBLAS_STATUS_EXECUTION_FAILED",
+        Cause::Other,
+    ),
+    (
+        Code::LIBRARY + 14,
+        "CUBLAS_STATUS_INTERNAL_ERROR",
+        Cause::Other,
+    ),
+    (
+        Code::LIBRARY + 15,
+        "CUBLAS_STATUS_NOT_SUPPORTED",
+        Cause::Unfit,
+    ),
 ];
 
 /// A number of the driver's, whether known to us or not: newer drivers have more.
@@ -136,7 +176,10 @@ impl Code {
 
     /// What it means.
     pub fn cause(self) -> Cause {
-        CODES.iter().find(|c| c.0 == self.0).map_or(Cause::Other, |c| c.2)
+        CODES
+            .iter()
+            .find(|c| c.0 == self.0)
+            .map_or(Cause::Other, |c| c.2)
     }
 }
 
@@ -231,7 +274,10 @@ impl Fault {
             | Cause::Ecc
             | Cause::FallenOff
             | Cause::ContextGone => Fault::Lost { site, code },
-            Cause::OutOfMemory => Fault::OutOfMemory { site, wanted: String::new() },
+            Cause::OutOfMemory => Fault::OutOfMemory {
+                site,
+                wanted: String::new(),
+            },
             Cause::Unfit | Cause::Other => Fault::Other { site, code },
         }
     }
@@ -240,9 +286,10 @@ impl Fault {
     #[must_use]
     pub(super) fn wanting(self, bytes: u64) -> Fault {
         match self {
-            Fault::OutOfMemory { site, .. } => {
-                Fault::OutOfMemory { site, wanted: format!(" for {bytes} bytes") }
-            }
+            Fault::OutOfMemory { site, .. } => Fault::OutOfMemory {
+                site,
+                wanted: format!(" for {bytes} bytes"),
+            },
             other => other,
         }
     }
@@ -345,7 +392,13 @@ mod tests {
                 true,
                 "the device is lost, says cuCtxSetCurrent: CUDA_ERROR_CONTEXT_IS_DESTROYED (709)",
             ),
-            (Site::Alloc, 2, Refuse, false, "cuMemAlloc: out of memory for 64 bytes"),
+            (
+                Site::Alloc,
+                2,
+                Refuse,
+                false,
+                "cuMemAlloc: out of memory for 64 bytes",
+            ),
             (
                 Site::Load,
                 222,
@@ -361,15 +414,31 @@ mod tests {
                 "cuMemcpyAsync says CUDA_ERROR_INVALID_VALUE (1)",
             ),
             // Whatever comes out of a launch that nobody knows: what is at work is not known either.
-            (Site::Launch, 4711, RestartWorker, true, "cuGraphLaunch says error 4711"),
+            (
+                Site::Launch,
+                4711,
+                RestartWorker,
+                true,
+                "cuGraphLaunch says error 4711",
+            ),
         ] {
-            let fault = Fault::new(Said { site, code: Code(code) }).wanting(64);
+            let fault = Fault::new(Said {
+                site,
+                code: Code(code),
+            })
+            .wanting(64);
             let found = (fault.verdict(), fault.is_fatal(), fault.to_string());
             assert_eq!(found, (verdict, fatal, text.to_owned()));
         }
-        let hang = Fault::Hung { value: 7, waited_ms: 250 };
+        let hang = Fault::Hung {
+            value: 7,
+            waited_ms: 250,
+        };
         assert_eq!((hang.verdict(), hang.is_fatal()), (RestartWorker, true));
-        assert_eq!(hang.to_string(), "launch 7 has not ended after 250 ms: the device hangs");
+        assert_eq!(
+            hang.to_string(),
+            "launch 7 has not ended after 250 ms: the device hangs"
+        );
     }
 
     #[test]

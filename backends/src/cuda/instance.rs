@@ -53,13 +53,19 @@ enum Source {
 
 impl std::fmt::Debug for Instance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Instance").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Instance")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
     }
 }
 
 impl Instance {
     fn new(source: Source, version: i32) -> Arc<Instance> {
-        Arc::new(Instance { source, version, registered: Mutex::default() })
+        Arc::new(Instance {
+            source,
+            version,
+            registered: Mutex::default(),
+        })
     }
 
     /// Loads the driver.
@@ -104,7 +110,10 @@ impl Instance {
     pub fn devices(&self) -> Result<Vec<Listed>, Unavailable> {
         #[cfg_attr(
             not(any(test, feature = "testing")),
-            expect(clippy::infallible_destructuring_match, reason = "tests have a second source")
+            expect(
+                clippy::infallible_destructuring_match,
+                reason = "tests have a second source"
+            )
         )]
         let api = match &self.source {
             Source::Cuda(api) => api,
@@ -115,7 +124,9 @@ impl Instance {
         let mut count = 0;
         // SAFETY: the pointer is to a local.
         match unsafe { (api.device_count)(&raw mut count) } {
-            0 => (0..count).map(|i| self.listed(api, i).map_err(refused)).collect(),
+            0 => (0..count)
+                .map(|i| self.listed(api, i).map_err(refused))
+                .collect(),
             code => Err(refused(code)),
         }
     }
@@ -126,8 +137,12 @@ impl Instance {
     /// [`OpenError::NoDevice`] with the names that there are.
     pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
         let is_wanted = |d: &Listed| d.name == wanted || d.uuid_text() == wanted;
-        devices::find(self.devices()?, |d| &d.name, is_wanted)
-            .map_err(|known| OpenError::NoDevice { wanted: wanted.to_owned(), known })
+        devices::find(self.devices()?, |d| &d.name, is_wanted).map_err(|known| {
+            OpenError::NoDevice {
+                wanted: wanted.to_owned(),
+                known,
+            }
+        })
     }
 
     fn listed(&self, api: &Api, ordinal: i32) -> Result<Listed, i32> {
@@ -162,7 +177,12 @@ impl Instance {
             groups: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,
             signals: number(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? != 0,
             caps: Caps {
-                has: Needs { f64: true, i64: true, bytes: true, halves: true },
+                has: Needs {
+                    f64: true,
+                    i64: true,
+                    bytes: true,
+                    halves: true,
+                },
                 bindings: MAX_BINDINGS,
                 shared_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?
                     .into(),

@@ -164,7 +164,11 @@ impl<'l> Described<'l> {
         count: u64,
         bias: Option<Address>,
     ) -> Result<Self, c_int> {
-        let mut this = Self { functions, desc: null_mut(), layouts: [null_mut(); 3] };
+        let mut this = Self {
+            functions,
+            desc: null_mut(),
+            layouts: [null_mut(); 3],
+        };
         let compute = match shape.math {
             Math::Tf32 => COMPUTE_32F_FAST_TF32,
             _ => COMPUTE_32F,
@@ -187,9 +191,17 @@ impl<'l> Described<'l> {
         let (rows, columns, depth) = (shape.rows, shape.columns, shape.depth);
         // Lines and length of a line of ours: the other way round for the library.
         let lies = |transposed: bool, lines: u64, length: u64| {
-            if transposed { (length, lines) } else { (lines, length) }
+            if transposed {
+                (length, lines)
+            } else {
+                (lines, length)
+            }
         };
-        let matrices = [lies(right, depth, columns), lies(left, rows, depth), (rows, columns)];
+        let matrices = [
+            lies(right, depth, columns),
+            lies(left, rows, depth),
+            (rows, columns),
+        ];
         let [left_step, right_step, out_step] = shape.strides();
         let steps = [right_step, left_step, out_step];
         for (at, ((lines, length), step)) in matrices.into_iter().zip(steps).enumerate() {
@@ -247,7 +259,9 @@ impl Lt {
         let mut why = format!("{TITLE} is not installed");
         for (name, _) in NAMES.iter().filter(|(_, least)| version >= *least) {
             // SAFETY: the vendor's library, which may be loaded and unloaded at any time.
-            let Ok(library) = (unsafe { Library::new(*name) }) else { continue };
+            let Ok(library) = (unsafe { Library::new(*name) }) else {
+                continue;
+            };
             match Self::open(api, library) {
                 Ok(lt) => return Ok(lt),
                 Err(what) => why = format!("{name} {what}"),
@@ -281,7 +295,16 @@ impl Lt {
         let version = unsafe { (functions.version)() };
         let title = format!("{TITLE} {version}");
         let known = Mutex::default();
-        Ok(Lt { api, captures, functions, handle, stream, known, title, _library: library })
+        Ok(Lt {
+            api,
+            captures,
+            functions,
+            handle,
+            stream,
+            known,
+            title,
+            _library: library,
+        })
     }
 
     /// The library and its version.
@@ -297,7 +320,10 @@ impl Lt {
         }
         let refuse = |status| format!("{} cannot do it: {}", self.title, code(status));
         let found = match self.ask(shape) {
-            Ok(algorithm) => self.try_out(shape, &algorithm)?.map(|()| algorithm).map_err(refuse),
+            Ok(algorithm) => self
+                .try_out(shape, &algorithm)?
+                .map(|()| algorithm)
+                .map_err(refuse),
             Err(status) => Err(refuse(status)),
         };
         known.push((*shape, found.clone()));
@@ -363,7 +389,10 @@ impl Lt {
         // SAFETY: the pointer is to a local.
         let code = unsafe { (self.api.alloc)(&raw mut at, (room + WORKSPACE) as usize) };
         if code != 0 {
-            return Err(Said { site: Site::Alloc, code: Code(code) });
+            return Err(Said {
+                site: Site::Alloc,
+                code: Code(code),
+            });
         }
         let product = Product {
             shape: *shape,
@@ -378,7 +407,10 @@ impl Lt {
         let ended = unsafe { (self.captures.wait)(self.stream) };
         if ended != 0 {
             // What was given may still be in use.
-            return Err(Said { site: Site::Product, code: Code(ended) });
+            return Err(Said {
+                site: Site::Product,
+                code: Code(ended),
+            });
         }
         // SAFETY: given above, and nothing uses it any more.
         unsafe { (self.api.free)(at) };
@@ -398,7 +430,10 @@ impl Lt {
         let [a, b, d] = described.layouts;
         let [left_step, right_step, out_step] = shape.strides();
         let place = |at: Address, step: u64| (at + 4 * first * step) as *mut c_void;
-        let (left, right) = (place(product.left, left_step), place(product.right, right_step));
+        let (left, right) = (
+            place(product.left, left_step),
+            place(product.right, right_step),
+        );
         let out = place(product.out, out_step);
         let (alpha, beta) = (shape.alpha, 0.0_f32);
         let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
@@ -430,7 +465,9 @@ impl Lt {
     /// Whether an algorithm does `count` products at once.
     fn does(&self, product: &Product<Address>, count: u64, algorithm: &Algorithm) -> bool {
         let described = Described::new(&self.functions, &product.shape, count, product.bias);
-        let Ok(described) = described else { return false };
+        let Ok(described) = described else {
+            return false;
+        };
         let ([a, b, d], mut found) = (described.layouts, Found::default());
         let (check, to) = (self.functions.check, from_mut(&mut found));
         // SAFETY: everything is alive; there is room for the result.
@@ -452,8 +489,11 @@ impl Lt {
         let algorithm = self.algorithm(&product.shape)?;
         let algorithm = algorithm.map_err(|_| said(Site::Library, code(15)))?;
         // The algorithm was chosen for one firing: what it cannot do for all at once it does one by one.
-        let most =
-            if self.does(product, count, &algorithm) { count } else { product.shape.batches };
+        let most = if self.does(product, count, &algorithm) {
+            count
+        } else {
+            product.shape.batches
+        };
         let driver = |status: c_int| match status {
             0 => Ok(()),
             _ => Err(said(Site::Product, Code(status))),
@@ -468,8 +508,10 @@ impl Lt {
         let ended = driver(unsafe { (self.captures.end)(self.stream, &raw mut captured) });
         let after: Vec<sys::CUgraphNode> = after.iter().map(|n| n.0 as sys::CUgraphNode).collect();
         let (mut node, count) = (null_mut(), after.len());
-        let added =
-            done.map_err(|status| said(Site::Product, code(status))).and(ended).and_then(|()| {
+        let added = done
+            .map_err(|status| said(Site::Product, code(status)))
+            .and(ended)
+            .and_then(|()| {
                 let parent = graph.0 as sys::CUgraph;
                 // SAFETY: both graphs and the nodes are alive; the driver copies the captured one.
                 driver(unsafe {

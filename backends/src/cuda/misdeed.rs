@@ -43,7 +43,16 @@ impl Device {
         let function = self.call(|driver| driver.function(Image::Ptx(&text), "misdeed"))?;
         let (pointers, words) = (Box::default(), Box::default());
         let draft = Draft::new(self)?;
-        draft.kernel(&[], &Launch { function, groups: 1, local: 32, pointers, words })?;
+        draft.kernel(
+            &[],
+            &Launch {
+                function,
+                groups: 1,
+                local: 32,
+                pointers,
+                words,
+            },
+        )?;
         let ready = draft.finish()?;
         self.call(|driver| driver.launch(ready.exec))?;
         // It is in the queue, which may never be empty again.

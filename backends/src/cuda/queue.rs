@@ -58,7 +58,15 @@ impl Replay {
         calendar: &Calendar,
         exchange: &Exchange,
     ) -> Result<Replay, ReplayError> {
-        Self::keeping(device, registry, program, plan, calendar, exchange, &mut Kept::default())
+        Self::keeping(
+            device,
+            registry,
+            program,
+            plan,
+            calendar,
+            exchange,
+            &mut Kept::default(),
+        )
     }
 
     /// The same with the constants that the device has, which then are those that it has now.
@@ -95,14 +103,25 @@ impl GpuCall {
         firings: usize,
         calls: usize,
     ) -> Result<Self, ReplayError> {
-        Self::prepare(Queue::new(device, Cubins::default())?, actor, plan, firings, calls)
+        Self::prepare(
+            Queue::new(device, Cubins::default())?,
+            actor,
+            plan,
+            firings,
+            calls,
+        )
     }
 }
 
 impl Work {
     pub(super) fn new(device: &Arc<Device>, cubins: Cubins) -> Self {
         let device = Arc::clone(device);
-        Self { device, cubins, functions: Vec::new(), banks: Vec::new() }
+        Self {
+            device,
+            cubins,
+            functions: Vec::new(),
+            banks: Vec::new(),
+        }
     }
 
     /// Makes kernels ready, in order.
@@ -111,14 +130,19 @@ impl Work {
         kernels: impl IntoIterator<Item = &'k Kernel>,
     ) -> Result<(), Fault> {
         for kernel in kernels {
-            self.functions.push((self.device.function(kernel, &self.cubins)?, kernel.local));
+            self.functions
+                .push((self.device.function(kernel, &self.cubins)?, kernel.local));
         }
         Ok(())
     }
 
     pub(super) fn address(&self, range: Range) -> Address {
         let bank = &self.banks[range.bank as usize];
-        assert!(range.end <= bank.bytes, "{range:?} of a bank of {}", bank.bytes);
+        assert!(
+            range.end <= bank.bytes,
+            "{range:?} of a bank of {}",
+            bank.bytes
+        );
         bank.at + range.start
     }
 
@@ -131,7 +155,11 @@ impl Work {
             function,
             groups: run.groups.clamp(1, self.device.listed().groups.into()) as u32,
             local,
-            pointers: run.operands.iter().map(|(range, ..)| self.address(*range)).collect(),
+            pointers: run
+                .operands
+                .iter()
+                .map(|(range, ..)| self.address(*range))
+                .collect(),
             words: words.into(),
         }
     }
@@ -153,7 +181,11 @@ impl Work {
             if count == MAX_SIGNALS {
                 driver.signal(&batch[..std::mem::take(&mut count)])?;
             }
-            batch[count] = Signal { at: self.address(word), value, waits };
+            batch[count] = Signal {
+                at: self.address(word),
+                value,
+                waits,
+            };
             count += 1;
         }
         driver.signal(&batch[..count])
@@ -172,7 +204,10 @@ impl Work {
                 Command::Zero { to } => edges.note([].into_iter(), [*to].into_iter()),
                 Command::Run(run) => {
                     let of = |writes: bool| {
-                        run.operands.iter().filter(move |o| o.2 == writes).map(|(range, ..)| *range)
+                        run.operands
+                            .iter()
+                            .filter(move |o| o.2 == writes)
+                            .map(|(range, ..)| *range)
                     };
                     edges.note(of(false), of(true))
                 }
@@ -270,7 +305,9 @@ impl crate::replay::Queue for Queue {
     }
 
     fn adopt(&mut self, memory: HostRegion) -> Result<Option<u32>, Fault> {
-        let Some(registered) = Registered::of(&self.device, memory)? else { return Ok(None) };
+        let Some(registered) = Registered::of(&self.device, memory)? else {
+            return Ok(None);
+        };
         Ok(Some(self.take(Arc::new(Bank::adopt(registered)))))
     }
 

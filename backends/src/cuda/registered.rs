@@ -36,7 +36,12 @@ impl Registered {
         match device.call(|driver| driver.register(memory.first(), memory.bytes())) {
             Ok(at) => {
                 let (bytes, device) = (memory.bytes(), Arc::clone(device));
-                let registered = Arc::new(Self { at, bytes, memory, device });
+                let registered = Arc::new(Self {
+                    at,
+                    bytes,
+                    memory,
+                    device,
+                });
                 all.push(Arc::downgrade(&registered));
                 Ok(Some(registered))
             }
@@ -48,6 +53,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.device.give_back(|driver| driver.unregister(self.memory.first()));
+        self.device
+            .give_back(|driver| driver.unregister(self.memory.first()));
     }
 }

@@ -140,7 +140,9 @@ impl Api {
     pub(super) fn load() -> Result<(Api, i32), Unavailable> {
         // SAFETY: loads and unloads the system's CUDA driver, which is safe to load.
         if !unsafe { sys::is_culib_present() } {
-            return Err(Unavailable("the driver (libcuda) is not installed".to_owned()));
+            return Err(Unavailable(
+                "the driver (libcuda) is not installed".to_owned(),
+            ));
         }
         // SAFETY: the library is there, and the driver's.
         let api = unsafe { Api::look_up() }?;
@@ -189,7 +191,14 @@ unsafe impl Send for Cuda {}
 unsafe impl Sync for Cuda {}
 
 fn said(site: Site, code: c_int) -> Result<(), Said> {
-    if code == 0 { Ok(()) } else { Err(Said { site, code: Code(code) }) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(Said {
+            site,
+            code: Code(code),
+        })
+    }
 }
 
 impl Cuda {
@@ -198,12 +207,16 @@ impl Cuda {
         const NON_BLOCKING: c_uint = 1;
         let (mut context, mut stream) = (null_mut(), null_mut());
         // SAFETY: the device was given by the driver; the pointers are to locals.
-        said(Site::Context, unsafe { (api.retain)(&raw mut context, device) })?;
+        said(Site::Context, unsafe {
+            (api.retain)(&raw mut context, device)
+        })?;
         let opened = || {
             // SAFETY: the context is alive.
             said(Site::Bind, unsafe { (api.set_current)(context) })?;
             // SAFETY: a context is current; the pointer is to a local.
-            said(Site::Stream, unsafe { (api.stream_create)(&raw mut stream, NON_BLOCKING) })
+            said(Site::Stream, unsafe {
+                (api.stream_create)(&raw mut stream, NON_BLOCKING)
+            })
         };
         let mut opened = opened;
         if let Err(error) = opened() {
@@ -213,7 +226,15 @@ impl Cuda {
         }
         let (modules, library) = (Mutex::new(Vec::new()), OnceLock::new());
         let programmatic = Programmatic::look_up();
-        Ok(Arc::new(Cuda { api, device, context, stream, modules, library, programmatic }))
+        Ok(Arc::new(Cuda {
+            api,
+            device,
+            context,
+            stream,
+            modules,
+            library,
+            programmatic,
+        }))
     }
 
     /// The library for products, or why there is none. The context is current.
@@ -275,7 +296,9 @@ impl Driver for Cuda {
     fn alloc(&self, bytes: u64) -> Result<Address, Said> {
         let mut at = 0;
         // SAFETY: the pointer is to a local.
-        said(Site::Alloc, unsafe { (self.api.alloc)(&raw mut at, bytes as usize) })?;
+        said(Site::Alloc, unsafe {
+            (self.api.alloc)(&raw mut at, bytes as usize)
+        })?;
         Ok(at)
     }
 
@@ -309,7 +332,10 @@ impl Driver for Cuda {
     }
 
     fn function(&self, image: Image<'_>, entry: &str) -> Result<Function, Said> {
-        let unfit = |site| Said { site, code: Code(218) };
+        let unfit = |site| Said {
+            site,
+            code: Code(218),
+        };
         // Words, for both begin at a multiple of eight bytes then; a text ends with a zero.
         let bytes = match image {
             Image::Ptx(text) if text.contains('\0') => return Err(unfit(Site::Load)),
@@ -331,7 +357,10 @@ impl Driver for Cuda {
             (self.api.module_load)(&raw mut module, image, options, null_mut(), null_mut())
         };
         said(Site::Load, code)?;
-        self.modules.lock().unwrap_or_else(PoisonError::into_inner).push(Handle(module));
+        self.modules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Handle(module));
         let mut function = null_mut();
         // SAFETY: the module is loaded; the name ends with a zero and outlives the call.
         let code = unsafe { (self.api.module_function)(&raw mut function, module, entry.as_ptr()) };
@@ -341,17 +370,23 @@ impl Driver for Cuda {
 
     fn zero(&self, at: Address, bytes: u64) -> Result<(), Said> {
         // SAFETY: callers hold the memory, of at least that many bytes, until the queue is empty.
-        said(Site::Zero, unsafe { (self.api.zero)(at, 0, bytes as usize, self.stream) })
+        said(Site::Zero, unsafe {
+            (self.api.zero)(at, 0, bytes as usize, self.stream)
+        })
     }
 
     fn copy(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
         // SAFETY: as in `zero`, for both.
-        said(Site::Copy, unsafe { (self.api.copy)(to, from, bytes as usize, self.stream) })
+        said(Site::Copy, unsafe {
+            (self.api.copy)(to, from, bytes as usize, self.stream)
+        })
     }
 
     fn give(&self, from: Address, to: Address, bytes: u64) -> Result<(), Said> {
         // SAFETY: as in `copy`.
-        said(Site::Give, unsafe { (self.api.copy)(to, from, bytes as usize, self.stream) })
+        said(Site::Give, unsafe {
+            (self.api.copy)(to, from, bytes as usize, self.stream)
+        })
     }
 
     fn signal(&self, signals: &[Signal]) -> Result<(), Said> {
@@ -374,7 +409,9 @@ impl Driver for Cuda {
 
     fn record(&self, event: Event) -> Result<(), Said> {
         // SAFETY: the event is alive.
-        said(Site::Record, unsafe { (self.api.event_record)(handle(event.0), self.stream) })
+        said(Site::Record, unsafe {
+            (self.api.event_record)(handle(event.0), self.stream)
+        })
     }
 
     fn query(&self, event: Event) -> Result<bool, Said> {
@@ -388,7 +425,9 @@ impl Driver for Cuda {
     fn graph(&self) -> Result<Graph, Said> {
         let mut graph = null_mut();
         // SAFETY: the pointer is to a local.
-        said(Site::Graph, unsafe { (self.api.graph_create)(&raw mut graph, 0) })?;
+        said(Site::Graph, unsafe {
+            (self.api.graph_create)(&raw mut graph, 0)
+        })?;
         Ok(Graph(number(graph)))
     }
 
@@ -400,8 +439,14 @@ impl Driver for Cuda {
     fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said> {
         let after = handles(after);
         // The driver copies the arguments now, by the sizes that the kernel declares: pointers, then words.
-        let pointers = launch.pointers.iter().map(|p| std::ptr::from_ref(p).cast_mut().cast());
-        let words = launch.words.iter().map(|w| std::ptr::from_ref(w).cast_mut().cast());
+        let pointers = launch
+            .pointers
+            .iter()
+            .map(|p| std::ptr::from_ref(p).cast_mut().cast());
+        let words = launch
+            .words
+            .iter()
+            .map(|w| std::ptr::from_ref(w).cast_mut().cast());
         let mut arguments: Vec<*mut c_void> = pointers.chain(words).collect();
         let node = sys::CUDA_KERNEL_NODE_PARAMS {
             func: handle(launch.function.0),
@@ -433,7 +478,9 @@ impl Driver for Cuda {
 
     fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
         // `CUDA_ERROR_NOT_SUPPORTED`.
-        let Some(edges) = self.programmatic else { return said(Site::KernelNode, 801) };
+        let Some(edges) = self.programmatic else {
+            return said(Site::KernelNode, 801);
+        };
         // SAFETY: graph and nodes are alive.
         unsafe { edges.add(handle(graph.0), handle(before.0), handle(after.0)) }
     }
@@ -451,7 +498,14 @@ impl Driver for Cuda {
         // SAFETY: graph and nodes are alive; callers hold the memory as long as the graph.
         let code = unsafe {
             let graph = handle(graph.0);
-            (self.api.copy_node)(&raw mut made, graph, after.as_ptr(), count, &copy, self.context)
+            (self.api.copy_node)(
+                &raw mut made,
+                graph,
+                after.as_ptr(),
+                count,
+                &copy,
+                self.context,
+            )
         };
         said(Site::CopyNode, code)?;
         Ok(Node(number(made)))
@@ -477,14 +531,23 @@ impl Driver for Cuda {
         // SAFETY: as in `copy_node`.
         let code = unsafe {
             let graph = handle(graph.0);
-            (self.api.zero_node)(&raw mut made, graph, after.as_ptr(), count, &zero, self.context)
+            (self.api.zero_node)(
+                &raw mut made,
+                graph,
+                after.as_ptr(),
+                count,
+                &zero,
+                self.context,
+            )
         };
         said(Site::ZeroNode, code)?;
         Ok(Node(number(made)))
     }
 
     fn library(&self) -> Result<String, String> {
-        self.lt().map(|lt| lt.title().to_owned()).map_err(String::clone)
+        self.lt()
+            .map(|lt| lt.title().to_owned())
+            .map_err(String::clone)
     }
 
     fn refuses(&self, shape: &Shape) -> Result<Option<String>, Said> {
@@ -502,8 +565,13 @@ impl Driver for Cuda {
         count: u64,
     ) -> Result<Node, Said> {
         // Status 1: not initialised.
-        let none = Said { site: Site::Library, code: Code(Code::LIBRARY + 1) };
-        self.lt().map_err(|_| none)?.node(graph, after, product, count)
+        let none = Said {
+            site: Site::Library,
+            code: Code(Code::LIBRARY + 1),
+        };
+        self.lt()
+            .map_err(|_| none)?
+            .node(graph, after, product, count)
     }
 
     fn instantiate(&self, graph: Graph) -> Result<Exec, Said> {
@@ -516,7 +584,9 @@ impl Driver for Cuda {
 
     fn upload(&self, exec: Exec) -> Result<(), Said> {
         // SAFETY: the graph is alive.
-        said(Site::Upload, unsafe { (self.api.upload)(handle(exec.0), self.stream) })
+        said(Site::Upload, unsafe {
+            (self.api.upload)(handle(exec.0), self.stream)
+        })
     }
 
     fn free_exec(&self, exec: Exec) {
@@ -526,7 +596,9 @@ impl Driver for Cuda {
 
     fn launch(&self, exec: Exec) -> Result<(), Said> {
         // SAFETY: the graph is alive, and so is all memory that it names.
-        said(Site::Launch, unsafe { (self.api.launch)(handle(exec.0), self.stream) })
+        said(Site::Launch, unsafe {
+            (self.api.launch)(handle(exec.0), self.stream)
+        })
     }
 
     fn close(&self) {
@@ -552,7 +624,9 @@ pub(super) fn text(fill: impl FnOnce(*mut c_char, c_int) -> c_int) -> Result<Str
     let mut buffer = [0 as c_char; 256];
     match fill(buffer.as_mut_ptr(), buffer.len() as c_int - 1) {
         // SAFETY: the last byte is zero, and no one else has the buffer.
-        0 => Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned()),
+        0 => Ok(unsafe { CStr::from_ptr(buffer.as_ptr()) }
+            .to_string_lossy()
+            .into_owned()),
         code => Err(code),
     }
 }
@@ -584,9 +658,21 @@ mod tests {
                     "no CUDA: the driver has CUDA 11.0, 12.0 is needed: install driver 525 or newer",
                 ),
             ),
-            (34, Err(34), Err("no CUDA: libcuda is the stub of a toolkit, not a driver")),
-            (999, Ok(12_040), Err("no CUDA: cuInit says CUDA_ERROR_UNKNOWN (999)")),
-            (803, Ok(12_040), Err("no CUDA: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)")),
+            (
+                34,
+                Err(34),
+                Err("no CUDA: libcuda is the stub of a toolkit, not a driver"),
+            ),
+            (
+                999,
+                Ok(12_040),
+                Err("no CUDA: cuInit says CUDA_ERROR_UNKNOWN (999)"),
+            ),
+            (
+                803,
+                Ok(12_040),
+                Err("no CUDA: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"),
+            ),
         ] {
             let found = judge(init, version).map_err(|e| e.to_string());
             assert_eq!(found, said.map_err(str::to_owned));

@@ -47,7 +47,11 @@ pub(crate) fn lower(
     names: &BTreeMap<String, Meaning>,
     inputs: Vec<Ty>,
 ) -> Result<Program, ExprError> {
-    let mut lower = Lower { names, instrs: Vec::new(), consts: Vec::new() };
+    let mut lower = Lower {
+        names,
+        instrs: Vec::new(),
+        consts: Vec::new(),
+    };
     let value = lower.node(node)?;
     let (src, ty) = match value {
         Val::Column(src, ty) => (src, ty),
@@ -61,10 +65,22 @@ pub(crate) fn lower(
         lower.emit_new(Code::Copy(ty), [src; 3]);
     }
     if lower.instrs.len() > MAX_INSTRS {
-        let message = format!("has {} operations, the limit is {MAX_INSTRS}", lower.instrs.len());
-        return Err(ExprError::new(0, message, "put parts of it into other actors"));
+        let message = format!(
+            "has {} operations, the limit is {MAX_INSTRS}",
+            lower.instrs.len()
+        );
+        return Err(ExprError::new(
+            0,
+            message,
+            "put parts of it into other actors",
+        ));
     }
-    Ok(Program { instrs: lower.instrs, consts: lower.consts, inputs, output: ty })
+    Ok(Program {
+        instrs: lower.instrs,
+        consts: lower.consts,
+        inputs,
+        output: ty,
+    })
 }
 
 struct Lower<'a> {
@@ -101,10 +117,14 @@ fn float(ty: Ty) -> Ty {
 
 impl Lower<'_> {
     fn constant(&mut self, word: u64) -> Src {
-        let at = self.consts.iter().position(|&w| w == word).unwrap_or_else(|| {
-            self.consts.push(word);
-            self.consts.len() - 1
-        });
+        let at = self
+            .consts
+            .iter()
+            .position(|&w| w == word)
+            .unwrap_or_else(|| {
+                self.consts.push(word);
+                self.consts.len() - 1
+            });
         Src::Const(at as u16)
     }
 
@@ -154,7 +174,11 @@ impl Lower<'_> {
                 Some(&Meaning::Bool(value)) => Ok(Val::Bool(value)),
                 None => {
                     let help = "declare it in `inputs` or `params`";
-                    Err(ExprError::new(node.at, format!("`{name}` is not known"), help))
+                    Err(ExprError::new(
+                        node.at,
+                        format!("`{name}` is not known"),
+                        help,
+                    ))
                 }
             },
             Kind::Prefix(sign, operand) => {
@@ -166,13 +190,18 @@ impl Lower<'_> {
                 self.binary(node.at, *operator, a, b)
             }
             Kind::Select(parts) => {
-                let [c, a, b] =
-                    [self.node(&parts[0])?, self.node(&parts[1])?, self.node(&parts[2])?];
+                let [c, a, b] = [
+                    self.node(&parts[0])?,
+                    self.node(&parts[1])?,
+                    self.node(&parts[2])?,
+                ];
                 self.select(node.at, c, a, b)
             }
             Kind::Call(name, arguments) => {
-                let values =
-                    arguments.iter().map(|a| self.node(a)).collect::<Result<Vec<_>, _>>()?;
+                let values = arguments
+                    .iter()
+                    .map(|a| self.node(a))
+                    .collect::<Result<Vec<_>, _>>()?;
                 self.call(node.at, name, &values)
             }
         }
@@ -223,7 +252,11 @@ impl Lower<'_> {
             return Ok(Val::Bool(if op == Operator::And { a && b } else { a || b }));
         }
         let (a, b) = (self.typed(a, Ty::Bool), self.typed(b, Ty::Bool));
-        let code = if op == Operator::And { Code::And } else { Code::Or };
+        let code = if op == Operator::And {
+            Code::And
+        } else {
+            Code::Or
+        };
         Ok(Val::Column(self.emit(code, [a, b, a]), Ty::Bool))
     }
 
@@ -242,7 +275,10 @@ impl Lower<'_> {
             return Err(ExprError::new(at, "complex numbers have no order", help));
         }
         let (a, b) = (self.typed(a, ty), self.typed(b, ty));
-        Ok(Val::Column(self.emit(Code::Cmp(cmp, ty), [a, b, a]), Ty::Bool))
+        Ok(Val::Column(
+            self.emit(Code::Cmp(cmp, ty), [a, b, a]),
+            Ty::Bool,
+        ))
     }
 
     fn arithmetic(&mut self, at: usize, bin: Bin, a: Val, b: Val) -> Result<Val, ExprError> {
@@ -316,7 +352,10 @@ impl Lower<'_> {
         };
         let ty = join(a, b);
         let (a, b) = (self.typed(a, ty), self.typed(b, ty));
-        Ok(Val::Column(self.emit(Code::Select(ty), [condition, a, b]), ty))
+        Ok(Val::Column(
+            self.emit(Code::Select(ty), [condition, a, b]),
+            ty,
+        ))
     }
 
     fn call(&mut self, at: usize, name: &str, values: &[Val]) -> Result<Val, ExprError> {
@@ -349,7 +388,11 @@ impl Lower<'_> {
         match (function, natural(x)) {
             (_, Ty::C32) if function != Cx::Cis => {
                 let src = self.typed(x, Ty::C32);
-                let ty = if function == Cx::Conj { Ty::C32 } else { Ty::F32 };
+                let ty = if function == Cx::Conj {
+                    Ty::C32
+                } else {
+                    Ty::F32
+                };
                 Val::Column(self.emit(Code::Cx(function), [src; 3]), ty)
             }
             (Cx::Cis, _) => {
@@ -416,7 +459,11 @@ impl Lower<'_> {
             (_, Ty::C32) => Err(wrong_type(at, name, Ty::C32)),
             (Un::Floor | Un::Round, Ty::Bool | Ty::I32 | Ty::I64) => Ok(x),
             (un, own) => {
-                let ty = if un == Un::Abs { own.max(Ty::I32) } else { float(own) };
+                let ty = if un == Un::Abs {
+                    own.max(Ty::I32)
+                } else {
+                    float(own)
+                };
                 let src = self.typed(x, ty);
                 Ok(Val::Column(self.emit(Code::Un(un, ty), [src; 3]), ty))
             }

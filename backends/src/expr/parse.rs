@@ -61,7 +61,11 @@ pub(crate) struct ExprError {
 
 impl ExprError {
     pub(crate) fn new(at: usize, message: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { at, message: message.into(), help: help.into() }
+        Self {
+            at,
+            message: message.into(),
+            help: help.into(),
+        }
     }
 }
 
@@ -69,9 +73,17 @@ impl ExprError {
 pub(crate) fn parse(text: &str) -> Result<Node, ExprError> {
     if text.len() > MAX_TEXT {
         let message = format!("is {} bytes long, the limit is {MAX_TEXT}", text.len());
-        return Err(ExprError::new(0, message, "put parts of it into other actors"));
+        return Err(ExprError::new(
+            0,
+            message,
+            "put parts of it into other actors",
+        ));
     }
-    let mut parser = Parser { text, at: 0, depth: 0 };
+    let mut parser = Parser {
+        text,
+        at: 0,
+        depth: 0,
+    };
     let node = parser.select()?;
     match parser.peek() {
         None => Ok(node),
@@ -108,19 +120,29 @@ impl Parser<'_> {
         if self.eat(token) {
             return Ok(());
         }
-        let found = self.peek().map_or("the end".to_owned(), |c| format!("`{c}`"));
+        let found = self
+            .peek()
+            .map_or("the end".to_owned(), |c| format!("`{c}`"));
         Err(self.unexpected(&found, &format!("`{token}`")))
     }
 
     fn unexpected(&self, found: &str, want: &str) -> ExprError {
-        ExprError::new(self.at, format!("found {found}"), format!("expected {want}"))
+        ExprError::new(
+            self.at,
+            format!("found {found}"),
+            format!("expected {want}"),
+        )
     }
 
     fn select(&mut self) -> Result<Node, ExprError> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             let help = "put parts of it into other actors";
-            return Err(ExprError::new(self.at, format!("nested over {MAX_DEPTH} deep"), help));
+            return Err(ExprError::new(
+                self.at,
+                format!("nested over {MAX_DEPTH} deep"),
+                help,
+            ));
         }
         let condition = self.binary(0)?;
         let at = self.at;
@@ -128,7 +150,10 @@ impl Parser<'_> {
             let yes = self.select()?;
             self.expect(":")?;
             let no = self.select()?;
-            Node { kind: Kind::Select(Box::new([condition, yes, no])), at }
+            Node {
+                kind: Kind::Select(Box::new([condition, yes, no])),
+                at,
+            }
         } else {
             condition
         };
@@ -153,7 +178,9 @@ impl Parser<'_> {
             &[("+", Add), ("-", Sub)],
             &[("*", Mul), ("/", Div)],
         ];
-        let Some(operators) = LEVELS.get(level) else { return self.unary() };
+        let Some(operators) = LEVELS.get(level) else {
+            return self.unary();
+        };
         let mut left = self.binary(level + 1)?;
         loop {
             self.rest();
@@ -162,7 +189,10 @@ impl Parser<'_> {
                 return Ok(left);
             };
             let right = self.binary(level + 1)?;
-            left = Node { kind: Kind::Binary(operator, Box::new(left), Box::new(right)), at };
+            left = Node {
+                kind: Kind::Binary(operator, Box::new(left), Box::new(right)),
+                at,
+            };
         }
     }
 
@@ -174,11 +204,18 @@ impl Parser<'_> {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > MAX_DEPTH {
-                    return Err(ExprError::new(at, format!("nested over {MAX_DEPTH} deep"), ""));
+                    return Err(ExprError::new(
+                        at,
+                        format!("nested over {MAX_DEPTH} deep"),
+                        "",
+                    ));
                 }
                 let node = self.unary()?;
                 self.depth -= 1;
-                Ok(Node { kind: Kind::Prefix(sign, Box::new(node)), at })
+                Ok(Node {
+                    kind: Kind::Prefix(sign, Box::new(node)),
+                    at,
+                })
             }
             Some('(') => {
                 self.at += 1;
@@ -210,27 +247,42 @@ impl Parser<'_> {
             Ok(value) if value.is_finite() => {
                 self.at = end;
                 let integer = word.bytes().all(|b| b.is_ascii_digit()) && value < 9e15;
-                Ok(Node { kind: Kind::Number(value, integer), at })
+                Ok(Node {
+                    kind: Kind::Number(value, integer),
+                    at,
+                })
             }
-            _ => Err(ExprError::new(at, format!("`{word}` is no number"), "such as 0.5 or 1e-3")),
+            _ => Err(ExprError::new(
+                at,
+                format!("`{word}` is no number"),
+                "such as 0.5 or 1e-3",
+            )),
         }
     }
 
     fn name(&mut self) -> Result<Node, ExprError> {
         let at = self.at;
         let rest = &self.text[at..];
-        let len = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        let len = rest
+            .find(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .unwrap_or(rest.len());
         let name = rest[..len].to_owned();
         self.at += len;
         if !self.eat("(") {
-            return Ok(Node { kind: Kind::Name(name), at });
+            return Ok(Node {
+                kind: Kind::Name(name),
+                at,
+            });
         }
         let mut arguments = vec![self.select()?];
         while self.eat(",") {
             arguments.push(self.select()?);
         }
         self.expect(")")?;
-        Ok(Node { kind: Kind::Call(name, arguments), at })
+        Ok(Node {
+            kind: Kind::Call(name, arguments),
+            at,
+        })
     }
 }
 

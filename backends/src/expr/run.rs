@@ -36,7 +36,12 @@ impl ExprKernel {
         // The last instruction writes to the output and needs no column.
         let columns = program.instrs.len().saturating_sub(1).max(1);
         let chunk = (SCRATCH_WORDS / columns).clamp(32, 256) / 8 * 8;
-        Self { program, elements, broadcast, chunk }
+        Self {
+            program,
+            elements,
+            broadcast,
+            chunk,
+        }
     }
 }
 
@@ -67,7 +72,15 @@ impl Loop for Fire<'_, '_, '_> {
         let out = io.output_bytes(0);
         if total <= FEW {
             let program = &kernel.program;
-            let mut single = Single { io, program, scratch, out, over, at: 0, token: 0 };
+            let mut single = Single {
+                io,
+                program,
+                scratch,
+                out,
+                over,
+                at: 0,
+                token: 0,
+            };
             for at in 0..total {
                 single.at = at;
                 single.token = at / kernel.elements;
@@ -174,7 +187,10 @@ impl<const FMA: bool> Columns<'_, '_, FMA> {
     #[inline(never)]
     fn split<R: Lane>(&mut self, dst: u16) -> (Read<'_>, &mut [R]) {
         let (columns, write) = self.scratch.split_at_mut(usize::from(dst) * self.chunk);
-        let read = Read { columns, copy: self.copy };
+        let read = Read {
+            columns,
+            copy: self.copy,
+        };
         if self.program.is_last(dst) {
             let size = size_of::<R>();
             let bytes = &mut self.out[self.at * size..(self.at + self.len) * size];
@@ -243,7 +259,11 @@ impl<const FMA: bool> Exec for Columns<'_, '_, FMA> {
     fn one<A: Lane, R: Lane>(&mut self, i: &Instr, f: impl Fn(A) -> R) {
         let isa = self.isa;
         operands!(self, i, R => reader, read, out);
-        isa.apart(One { a: reader.arg(read, i.args[0]), out, f });
+        isa.apart(One {
+            a: reader.arg(read, i.args[0]),
+            out,
+            f,
+        });
     }
 
     #[inline(always)]
@@ -291,7 +311,10 @@ fn each<A: Copy, R>(a: &[A], out: &mut [R], f: impl Fn(A) -> R) {
 /// `out[i] = f(a[i], b[i])`.
 #[inline(always)]
 fn each_pair<A: Copy, B: Copy, R>(a: &[A], b: &[B], out: &mut [R], f: impl Fn(A, B) -> R) {
-    out.iter_mut().zip(a).zip(b).for_each(|((r, &a), &b)| *r = f(a, b));
+    out.iter_mut()
+        .zip(a)
+        .zip(b)
+        .for_each(|((r, &a), &b)| *r = f(a, b));
 }
 
 struct Two<'s, A, B, R, F> {
@@ -400,7 +423,11 @@ impl Exec for Single<'_, '_> {
 
     #[inline(always)]
     fn select<T: Lane>(&mut self, i: &Instr) {
-        let chosen = if self.arg::<u8>(i.args[0]) != 0 { i.args[1] } else { i.args[2] };
+        let chosen = if self.arg::<u8>(i.args[0]) != 0 {
+            i.args[1]
+        } else {
+            i.args[2]
+        };
         let result: T = self.arg(chosen);
         self.put::<T>(i.dst, result);
     }

@@ -20,9 +20,15 @@ fn compile(text: &str, inputs: &[(&str, Ty)]) -> Program {
 #[test]
 fn programs_are_short_folded_and_share_parts() {
     let cases: &[(&str, &[(&str, Ty)])] = &[
-        ("g + mu * (1.0 - m)", &[("g", Ty::F32), ("m", Ty::F32), ("mu", Ty::F32)]),
+        (
+            "g + mu * (1.0 - m)",
+            &[("g", Ty::F32), ("m", Ty::F32), ("mu", Ty::F32)],
+        ),
         ("x * (1 / 2) + 3 * 4 - sqrt(16)", &[("x", Ty::F32)]),
-        ("(x + y) * (x + y) / (x + y)", &[("x", Ty::I32), ("y", Ty::F32)]),
+        (
+            "(x + y) * (x + y) / (x + y)",
+            &[("x", Ty::I32), ("y", Ty::F32)],
+        ),
         ("x * g / 2", &[("x", Ty::C32), ("g", Ty::F32)]),
         ("x > 2 && !(x >= 3) ? pow(x, 3) : -x", &[("x", Ty::I64)]),
         ("1 < 2 ? x : y", &[("x", Ty::F32), ("y", Ty::F64)]),
@@ -67,13 +73,24 @@ fn values() {
         ("re(z * z) + im(z) - norm(z)", -6.0),
         ("re(conj(z) * z) - abs(z) * abs(z)", 0.0),
         ("arg(z) + arg(y)", 2.0_f64.atan() + std::f64::consts::PI),
-        ("re(cis(x)) + im(exp(z))", 3.0_f64.cos() + 1.0_f64.exp() * 2.0_f64.sin()),
+        (
+            "re(cis(x)) + im(exp(z))",
+            3.0_f64.cos() + 1.0_f64.exp() * 2.0_f64.sin(),
+        ),
         ("re(z / (x + 0 * z)) + im(x / z)", 1.0 / 3.0 - 6.0 / 5.0),
         ("im(x) + re(x) + norm(n)", 52.0),
         ("1e1 + .5 + 1_000", 1010.5),
     ] {
-        let inputs = [("x", "f32", 3.0), ("y", "f32", -1.5), ("n", "i32", 7.0), ("z", "c32", 1.0)];
-        let used = inputs.iter().filter(|(name, ..)| mentions(text, name)).collect::<Vec<_>>();
+        let inputs = [
+            ("x", "f32", 3.0),
+            ("y", "f32", -1.5),
+            ("n", "i32", 7.0),
+            ("z", "c32", 1.0),
+        ];
+        let used = inputs
+            .iter()
+            .filter(|(name, ..)| mentions(text, name))
+            .collect::<Vec<_>>();
         let list: Vec<String> = used.iter().map(|(n, t, _)| format!("{n}: {t}")).collect();
         // A sum with x makes constant expressions actors, and f32 of every result.
         let full = format!("expr: \"({text}) + 0 * x\"");
@@ -94,7 +111,10 @@ fn values() {
                 let (_, _, value) = inputs.iter().find(|(n, ..)| *n == port.name).unwrap();
                 let element: Vec<u8> = match port.name.as_str() {
                     "n" => 7_i32.to_le_bytes().to_vec(),
-                    "z" => [1.0_f32, 2.0].iter().flat_map(|v| v.to_le_bytes()).collect(),
+                    "z" => [1.0_f32, 2.0]
+                        .iter()
+                        .flat_map(|v| v.to_le_bytes())
+                        .collect(),
                     _ => (*value as f32).to_le_bytes().to_vec(),
                 };
                 call.input(i).copy_from_slice(&element.repeat(firings));
@@ -113,7 +133,8 @@ fn values() {
 
 /// Whether a name stands in the text as a word.
 fn mentions(text: &str, name: &str) -> bool {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == name)
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .any(|word| word == name)
 }
 
 #[test]
@@ -147,8 +168,10 @@ fn refusals_say_where_and_how_to_mend() {
         ("", "x: f32"),
     ] {
         let error = resolve("Expr", params, inputs).expect_err(params);
-        text +=
-            &format!("Expr({params}) of ({inputs})\n{}\n", crate::ops::conformance::report(&error));
+        text += &format!(
+            "Expr({params}) of ({inputs})\n{}\n",
+            crate::ops::conformance::report(&error)
+        );
     }
     insta::assert_snapshot!(text);
 }

@@ -16,7 +16,11 @@ impl Kernel for Sum {
             sum += state[0];
             state[0] = sum;
         }
-        assert_eq!(io.scratch::<u8>().len(), 100, "scratch is as large as asked for");
+        assert_eq!(
+            io.scratch::<u8>().len(),
+            100,
+            "scratch is as large as asked for"
+        );
         for o in 0..io.outputs() {
             io.output::<i64>(o).fill(sum);
         }
@@ -36,7 +40,12 @@ impl Op for SumOp {
     }
 
     fn doc(&self) -> OpDoc {
-        OpDoc { summary: "sum", params: &[], ports: "any", example: "" }
+        OpDoc {
+            summary: "sum",
+            params: &[],
+            ports: "any",
+            example: "",
+        }
     }
 
     fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
@@ -88,9 +97,17 @@ fn actor(name: &str, inputs: Rates, outputs: Rates) -> Actor {
 
 /// From an output to readers `(actor, port, delay)`; initial tokens are 10, 20, ….
 fn channel(from: (u32, u32), readers: &[(u32, u32, u64)]) -> Channel {
-    let end = |actor, port| Endpoint { actor: ActorId(actor), port };
-    let readers: Vec<Reader> =
-        readers.iter().map(|&(a, p, delay)| Reader { to: end(a, p), delay }).collect();
+    let end = |actor, port| Endpoint {
+        actor: ActorId(actor),
+        port,
+    };
+    let readers: Vec<Reader> = readers
+        .iter()
+        .map(|&(a, p, delay)| Reader {
+            to: end(a, p),
+            delay,
+        })
+        .collect();
     let history = readers.iter().map(|r| r.delay).max().unwrap_or(0) as i64;
     Channel {
         from: end(from.0, from.1),
@@ -101,7 +118,11 @@ fn channel(from: (u32, u32), readers: &[(u32, u32, u64)]) -> Channel {
 }
 
 fn graph(actors: Vec<Actor>, channels: Vec<Channel>) -> Graph {
-    Graph { name: "test".into(), actors: actors.into(), channels: channels.into() }
+    Graph {
+        name: "test".into(),
+        actors: actors.into(),
+        channels: channels.into(),
+    }
 }
 
 fn interpreter(graph: &Graph) -> Interpreter {
@@ -120,21 +141,86 @@ fn input(values: &[i64]) -> BTreeMap<String, Vec<u8>> {
 
 /// `in` -> `sum` with that port -> `out`, with that delay.
 fn line(port: Rates, delay: u64, output: Rates) -> Graph {
-    let actors =
-        vec![actor("in", &[], &[(1, 1)]), actor("sum", port, output), actor("out", &[(1, 1)], &[])];
-    graph(actors, vec![channel((0, 0), &[(1, 0, delay)]), channel((1, 0), &[(2, 0, 0)])])
+    let actors = vec![
+        actor("in", &[], &[(1, 1)]),
+        actor("sum", port, output),
+        actor("out", &[(1, 1)], &[]),
+    ];
+    graph(
+        actors,
+        vec![
+            channel((0, 0), &[(1, 0, delay)]),
+            channel((1, 0), &[(2, 0, 0)]),
+        ],
+    )
 }
 
 #[test]
 fn windows_delays_and_rates() {
-    type Case = (Rates, u64, Rates, &'static [i64], &'static [i64], u64, &'static str);
+    type Case = (
+        Rates,
+        u64,
+        Rates,
+        &'static [i64],
+        &'static [i64],
+        u64,
+        &'static str,
+    );
     let cases: &[Case] = &[
-        (&[(1, 1)], 0, &[(1, 1)], &[1, 2, 3], &[1, 2, 3], 0, "one for one"),
-        (&[(2, 2)], 0, &[(1, 1)], &[1, 2, 3, 4, 5], &[3, 7], 1, "one for two, one left over"),
-        (&[(1, 1)], 0, &[(2, 2)], &[1, 2], &[1, 1, 2, 2], 0, "two for one"),
-        (&[(1, 1)], 1, &[(1, 1)], &[1, 2, 3], &[10, 1, 2], 0, "the initial token comes first"),
-        (&[(1, 3)], 2, &[(1, 1)], &[1, 2, 3], &[31, 23, 6], 0, "a window over 10 20 1 2 3"),
-        (&[(2, 3)], 1, &[(1, 1)], &[1, 2, 3, 4], &[13, 9], 0, "a window over 10 1 2 3 4"),
+        (
+            &[(1, 1)],
+            0,
+            &[(1, 1)],
+            &[1, 2, 3],
+            &[1, 2, 3],
+            0,
+            "one for one",
+        ),
+        (
+            &[(2, 2)],
+            0,
+            &[(1, 1)],
+            &[1, 2, 3, 4, 5],
+            &[3, 7],
+            1,
+            "one for two, one left over",
+        ),
+        (
+            &[(1, 1)],
+            0,
+            &[(2, 2)],
+            &[1, 2],
+            &[1, 1, 2, 2],
+            0,
+            "two for one",
+        ),
+        (
+            &[(1, 1)],
+            1,
+            &[(1, 1)],
+            &[1, 2, 3],
+            &[10, 1, 2],
+            0,
+            "the initial token comes first",
+        ),
+        (
+            &[(1, 3)],
+            2,
+            &[(1, 1)],
+            &[1, 2, 3],
+            &[31, 23, 6],
+            0,
+            "a window over 10 20 1 2 3",
+        ),
+        (
+            &[(2, 3)],
+            1,
+            &[(1, 1)],
+            &[1, 2, 3, 4],
+            &[13, 9],
+            0,
+            "a window over 10 1 2 3 4",
+        ),
     ];
     for &(port, delay, output, given, expect, leftover, why) in cases {
         let outcome = interpreter(&line(port, delay, output)).run(&input(given), None);
@@ -147,8 +233,15 @@ fn windows_delays_and_rates() {
 #[test]
 fn a_state_is_carried_from_firing_to_firing_and_run_to_run() {
     let mut acc = actor("acc", &[(1, 1), (1, 1)], &[(1, 1), (1, 1)]);
-    acc.state.push(StatePort { input: 1, output: 1 });
-    let actors = vec![actor("in", &[], &[(1, 1)]), acc, actor("out", &[(1, 1)], &[])];
+    acc.state.push(StatePort {
+        input: 1,
+        output: 1,
+    });
+    let actors = vec![
+        actor("in", &[], &[(1, 1)]),
+        acc,
+        actor("out", &[(1, 1)], &[]),
+    ];
     let channels = vec![
         channel((0, 0), &[(1, 0, 0)]),
         channel((1, 0), &[(2, 0, 0)]),
@@ -163,7 +256,10 @@ fn a_state_is_carried_from_firing_to_firing_and_run_to_run() {
     for interpreter in [&mut one, &mut other] {
         let second = interpreter.run(&input(&[4]), None).expect("runs");
         assert_eq!(second.outputs["out"], tokens(&[17]));
-        assert_eq!((second.state.iterations, second.state.consumed[0].1), (3, 3));
+        assert_eq!(
+            (second.state.iterations, second.state.consumed[0].1),
+            (3, 3)
+        );
     }
 }
 
@@ -175,13 +271,19 @@ fn a_feedback_loop_needs_its_initial_token() {
         actor("out", &[(1, 1)], &[]),
     ];
     let fed_back = |delay| {
-        let channels =
-            vec![channel((0, 0), &[(1, 0, 0)]), channel((1, 0), &[(2, 0, 0), (1, 1, delay)])];
+        let channels = vec![
+            channel((0, 0), &[(1, 0, 0)]),
+            channel((1, 0), &[(2, 0, 0), (1, 1, delay)]),
+        ];
         graph(actors.clone(), channels)
     };
-    let outcome = interpreter(&fed_back(1)).run(&input(&[1, 2, 3]), None).expect("runs");
+    let outcome = interpreter(&fed_back(1))
+        .run(&input(&[1, 2, 3]), None)
+        .expect("runs");
     assert_eq!(outcome.outputs["out"], tokens(&[11, 13, 16]));
-    let stuck = interpreter(&fed_back(0)).run(&input(&[1]), None).expect_err("no token");
+    let stuck = interpreter(&fed_back(0))
+        .run(&input(&[1]), None)
+        .expect_err("no token");
     let expect = "deadlock in iteration 0: 2 of the actors wait for tokens, `sum` first";
     assert_eq!(stuck.to_string(), expect);
 }
@@ -189,8 +291,12 @@ fn a_feedback_loop_needs_its_initial_token() {
 #[test]
 fn ends_that_cannot_be_known_are_refused() {
     let graph = line(&[(1, 1)], 0, &[(1, 1)]);
-    let error = interpreter(&graph).run(&BTreeMap::new(), None).expect_err("no input");
+    let error = interpreter(&graph)
+        .run(&BTreeMap::new(), None)
+        .expect_err("no input");
     assert!(matches!(error, InterpretError::NoInput { .. }));
-    let outcome = interpreter(&graph).run(&input(&[1, 2, 3]), Some(2)).expect("runs");
+    let outcome = interpreter(&graph)
+        .run(&input(&[1, 2, 3]), Some(2))
+        .expect("runs");
     assert_eq!((outcome.iterations, outcome.leftover["in"]), (2, 1));
 }

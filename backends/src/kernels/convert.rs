@@ -33,7 +33,11 @@ fn each(
     let each = k.spec(u32::try_from(elements).ok()?);
     k.each(k.firings() * each, |i| k.store(y, i, f(k.load(x, i))));
     let operands = [Operand::Input(0), Operand::Output(0)];
-    Some(KernelPlan::one(k.finish(), &operands, Grid::Threads(Amount::each(elements))))
+    Some(KernelPlan::one(
+        k.finish(),
+        &operands,
+        Grid::Threads(Amount::each(elements)),
+    ))
 }
 
 /// From integers to floats in [−1, 1]: (x − bias) / scale.
@@ -95,7 +99,11 @@ fn to_i64<'k>(v: Val<'k>) -> Val<'k> {
     let rounded = v.round();
     let limit = 9_223_372_036_854_775_808.0;
     let over = v.like(limit).le(rounded);
-    let below = if v.ty == Ty::F64 { limit - 1024.0 } else { limit - 549_755_813_888.0 };
+    let below = if v.ty == Ty::F64 {
+        limit - 1024.0
+    } else {
+        limit - 549_755_813_888.0
+    };
     let inside = clamp(rounded, -limit, below).cast(Ty::I64);
     k.select(over, k.bits(Ty::I64, i64::MAX as u64), inside)
 }
@@ -168,7 +176,9 @@ pub(crate) fn cast(from: DType, to: DType, elements: u64) -> Option<KernelPlan> 
         (_, DType::C32) => complex(from, elements),
         // Through f64, as the CPU has it, and back in one rounding.
         (DType::I64, DType::F32) => None,
-        _ => each("convert", mem(from), mem(to), elements, |v| narrow(to, widen(from, v))),
+        _ => each("convert", mem(from), mem(to), elements, |v| {
+            narrow(to, widen(from, v))
+        }),
     }
 }
 
@@ -184,7 +194,11 @@ fn complex(from: DType, elements: u64) -> Option<KernelPlan> {
         k.store_pair(y, i, [re, k.f32(0.0)]);
     });
     let operands = [Operand::Input(0), Operand::Output(0)];
-    Some(KernelPlan::one(k.finish(), &operands, Grid::Threads(Amount::each(elements))))
+    Some(KernelPlan::one(
+        k.finish(),
+        &operands,
+        Grid::Threads(Amount::each(elements)),
+    ))
 }
 
 /// A number as what is stored for `to`.

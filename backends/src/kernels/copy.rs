@@ -20,7 +20,12 @@ pub(crate) fn straight(bytes: u64, outputs: u32) -> KernelPlan {
 
 /// One strided copy of pieces of `piece` bytes from the input to the output; see [`strided_parts`].
 pub(crate) fn strided(firing: Dim, dims: &[Dim], piece: u64) -> Option<KernelPlan> {
-    let part = Part { input: 0, output: 0, from: 0, to: 0 };
+    let part = Part {
+        input: 0,
+        output: 0,
+        from: 0,
+        to: 0,
+    };
     strided_parts(firing, dims, piece, [part])
 }
 
@@ -45,13 +50,24 @@ pub(crate) fn strided_parts(
     let parts: Vec<Part> = parts.into_iter().collect();
     let starts = parts.iter().flat_map(|p| [p.from, p.to]);
     let common = steps.chain(starts).chain([piece]).fold(0, gcd);
-    let word = [4, 2, 1].into_iter().find(|w| common.is_multiple_of(*w)).unwrap_or(1);
+    let word = [4, 2, 1]
+        .into_iter()
+        .find(|w| common.is_multiple_of(*w))
+        .unwrap_or(1);
     let words = |bytes: u64| u32::try_from(bytes / word).ok();
-    let each = dims.iter().map(|d| d.size).product::<u64>().checked_mul(piece / word)?;
+    let each = dims
+        .iter()
+        .map(|d| d.size)
+        .product::<u64>()
+        .checked_mul(piece / word)?;
     let mut plan = KernelPlan::default();
     for part in parts {
         let mut shape = vec![(piece / word, 1, 1)];
-        shape.extend(dims.iter().rev().map(|d| (d.size, d.from / word, d.to / word)));
+        shape.extend(
+            dims.iter()
+                .rev()
+                .map(|d| (d.size, d.from / word, d.to / word)),
+        );
         let starts = (words(part.from)?, words(part.to)?);
         let step = (words(firing.from)?, words(firing.to)?);
         let kernel = kernel(Mem::word(word), &shape, step, starts)?;
@@ -82,8 +98,10 @@ fn kernel(
         dims.push((size, from, to));
         each = each * size;
     }
-    let (firing, starts) =
-        ((k.spec(firing.0), k.spec(firing.1)), (k.spec(starts.0), k.spec(starts.1)));
+    let (firing, starts) = (
+        (k.spec(firing.0), k.spec(firing.1)),
+        (k.spec(starts.0), k.spec(starts.1)),
+    );
     k.each(k.firings() * each, |i| {
         let (mut rest, mut from, mut to) = (i, starts.0, starts.1);
         for &(size, step_from, step_to) in &dims {
@@ -100,7 +118,10 @@ fn kernel(
 /// The constant token in every firing; a pattern shorter than the token is repeated.
 pub(crate) fn pattern(pattern: Vec<u8>, token: u64) -> Option<KernelPlan> {
     let len = pattern.len() as u64;
-    let word = [4, 2, 1].into_iter().find(|w| len.is_multiple_of(*w)).unwrap_or(1);
+    let word = [4, 2, 1]
+        .into_iter()
+        .find(|w| len.is_multiple_of(*w))
+        .unwrap_or(1);
     let k = Builder::new("pattern", 64);
     let (table, y) = (k.reads(Mem::word(word)), k.writes(Mem::word(word)));
     let len = k.spec(u32::try_from(len / word).ok()?);

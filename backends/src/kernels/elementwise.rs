@@ -60,8 +60,14 @@ pub(crate) fn expr(program: &Program, elements: usize) -> Option<KernelPlan> {
     let each = k.spec(u32::try_from(elements).ok()?);
     let mut known = true;
     k.each(k.firings() * each, |i| {
-        let mut lower =
-            Lower { k: &k, program, inputs: &inputs, i, token: i / each, slots: vec![] };
+        let mut lower = Lower {
+            k: &k,
+            program,
+            inputs: &inputs,
+            i,
+            token: i / each,
+            slots: vec![],
+        };
         for instr in &program.instrs {
             match lower.step(instr) {
                 Some(value) => lower.slots.push(value),
@@ -71,7 +77,9 @@ pub(crate) fn expr(program: &Program, elements: usize) -> Option<KernelPlan> {
                 }
             }
         }
-        let Some(&value) = lower.slots.last() else { return };
+        let Some(&value) = lower.slots.last() else {
+            return;
+        };
         match program.output {
             ExprTy::C32 => value.complex().store(y, i),
             ExprTy::Bool => k.store(y, i, value.real().cast(Ty::U32)),
@@ -79,8 +87,10 @@ pub(crate) fn expr(program: &Program, elements: usize) -> Option<KernelPlan> {
         }
     });
     let count = inputs.len() as u32;
-    let operands: Vec<Operand> =
-        (0..count).map(Operand::Input).chain([Operand::Output(0)]).collect();
+    let operands: Vec<Operand> = (0..count)
+        .map(Operand::Input)
+        .chain([Operand::Output(0)])
+        .collect();
     let grid = Grid::Threads(Amount::each(elements as u64));
     known.then(|| KernelPlan::one(k.finish(), &operands, grid))
 }
@@ -116,7 +126,11 @@ impl<'k> Lower<'k, '_> {
                     let half = |bits: u64| self.k.bits(Ty::F32, bits & 0xffff_ffff);
                     return Value::Complex(Cx::new(half(word), half(word >> 32)));
                 }
-                let word = if ty == ExprTy::Bool { u64::from(word != 0) } else { word };
+                let word = if ty == ExprTy::Bool {
+                    u64::from(word != 0)
+                } else {
+                    word
+                };
                 Value::Real(self.k.bits(register(ty), word))
             }
         }

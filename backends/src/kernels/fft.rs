@@ -41,9 +41,16 @@ pub(crate) fn fft(transform: Transform, n: usize, rows: u64) -> Option<KernelPla
     let inverse = matches!(transform, Transform::Inverse | Transform::RealInverse);
     let threads = (n as u32 / 4).next_power_of_two().clamp(16, 256);
     let k = Builder::new("fft", threads);
-    let (real_in, real_out) = (transform == Transform::Real, transform == Transform::RealInverse);
+    let (real_in, real_out) = (
+        transform == Transform::Real,
+        transform == Transform::RealInverse,
+    );
     let mem = |real: bool| if real { Mem::F32 } else { Mem::Pair };
-    let (x, turns, y) = (k.reads(mem(real_in)), k.reads(Mem::Pair), k.writes(mem(real_out)));
+    let (x, turns, y) = (
+        k.reads(mem(real_in)),
+        k.reads(Mem::Pair),
+        k.writes(mem(real_out)),
+    );
     let len = n as u32;
     let bins = len / 2 + 1;
     let mut row = Row {
@@ -162,8 +169,11 @@ impl<'k> Row<'k> {
                 })
                 .collect();
             let out = (j / done) * (done * radix) + at;
-            let results =
-                if radix == 4 { self.four(&v) } else { vec![v[0].plus(v[1]), v[0].minus(v[1])] };
+            let results = if radix == 4 {
+                self.four(&v)
+            } else {
+                vec![v[0].plus(v[1]), v[0].minus(v[1])]
+            };
             for (q, z) in results.into_iter().enumerate() {
                 self.set(self.to, out + done * q as u32, z);
             }
@@ -173,8 +183,11 @@ impl<'k> Row<'k> {
     fn four(&self, v: &[Cx<'k>]) -> Vec<Cx<'k>> {
         let (a, b) = (v[0].plus(v[2]), v[0].minus(v[2]));
         let (c, d) = (v[1].plus(v[3]), v[1].minus(v[3]).turn());
-        let (second, fourth) =
-            if self.forward { (b.minus(d), b.plus(d)) } else { (b.plus(d), b.minus(d)) };
+        let (second, fourth) = if self.forward {
+            (b.minus(d), b.plus(d))
+        } else {
+            (b.plus(d), b.minus(d))
+        };
         vec![a.plus(c), second, a.minus(c), fourth]
     }
 

@@ -26,7 +26,11 @@ pub(crate) fn fir(
     let x = k.reads(if complex_x { Mem::Pair } else { Mem::F32 });
     let (re, starts) = (k.reads(Mem::F32), k.reads(Mem::U32));
     let im = complex_taps.then(|| k.reads(Mem::F32));
-    let y = k.writes(if complex_x || complex_taps { Mem::Pair } else { Mem::F32 });
+    let y = k.writes(if complex_x || complex_taps {
+        Mem::Pair
+    } else {
+        Mem::F32
+    });
     let spec = |v: usize| u32::try_from(v).ok().map(|v| k.spec(v));
     let (outputs, len, step) = (spec(phases.len())?, spec(len)?, spec(decimate)?);
     k.each(k.firings() * outputs, |i| {
@@ -64,12 +68,20 @@ pub(crate) fn fir(
             (true, true) => k.store_pair(y, i, [rr - ii, ir + ri]),
         }
     });
-    let starts = phases.iter().flat_map(|p| (p.offset as u32).to_le_bytes()).collect();
-    let mut consts = vec![table(phases.iter().flat_map(|p| p.re.iter().copied())), starts];
+    let starts = phases
+        .iter()
+        .flat_map(|p| (p.offset as u32).to_le_bytes())
+        .collect();
+    let mut consts = vec![
+        table(phases.iter().flat_map(|p| p.re.iter().copied())),
+        starts,
+    ];
     let mut operands = vec![Operand::Input(0), Operand::Const(0), Operand::Const(1)];
     if complex_taps {
         let zeros = vec![0.0; phases.first()?.re.len()];
-        let im = phases.iter().flat_map(|p| p.im.as_ref().unwrap_or(&zeros).iter().copied());
+        let im = phases
+            .iter()
+            .flat_map(|p| p.im.as_ref().unwrap_or(&zeros).iter().copied());
         consts.push(table(im));
         operands.push(Operand::Const(2));
     }

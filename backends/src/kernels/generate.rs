@@ -14,7 +14,8 @@ fn advance(step: u64, each: u32) -> Kernel {
     let steps = Wide::from_word(k.firings()).times(Wide::constant(&k, each.into()));
     k.each(k.u32(1), |i| {
         let n = Wide::load(&k, state, i);
-        n.plus(steps.times(Wide::constant(&k, step))).store(state, i);
+        n.plus(steps.times(Wide::constant(&k, step)))
+            .store(state, i);
     });
     k.finish()
 }
@@ -63,7 +64,10 @@ fn oscillation<'k>(start: Wide<'k>, step: u64, i: Val<'k>) -> Cx<'k> {
 /// amplitude · e^{j(start + k·step)}, or its real part.
 pub(crate) fn tone(step: u64, amplitude: f32, complex: bool) -> KernelPlan {
     let k = Builder::new("tone", 64);
-    let (state, y) = (k.reads(Mem::U32), k.writes(if complex { Mem::Pair } else { Mem::F32 }));
+    let (state, y) = (
+        k.reads(Mem::U32),
+        k.writes(if complex { Mem::Pair } else { Mem::F32 }),
+    );
     let start = Wide::load(&k, state, k.u32(0));
     k.each(k.firings(), |i| {
         let z = oscillation(start, step, i).scale(k.f32(amplitude));
@@ -81,7 +85,10 @@ pub(crate) fn tone(step: u64, amplitude: f32, complex: bool) -> KernelPlan {
 pub(crate) fn mix(step: u64, complex: bool, elements: u64) -> Option<KernelPlan> {
     let each = u32::try_from(elements).ok()?;
     let k = Builder::new("mix", 64);
-    let (state, x) = (k.reads(Mem::U32), k.reads(if complex { Mem::Pair } else { Mem::F32 }));
+    let (state, x) = (
+        k.reads(Mem::U32),
+        k.reads(if complex { Mem::Pair } else { Mem::F32 }),
+    );
     let y = k.writes(Mem::Pair);
     let start = Wide::load(&k, state, k.u32(0));
     k.each(k.firings() * k.spec(each), |i| {
@@ -105,13 +112,21 @@ pub(crate) fn noise(golden: u64, amplitude: f32, each: u32) -> KernelPlan {
     k.each(k.firings() * k.spec(each), |i| {
         let step = Wide::constant(&k, golden).times(Wide::from_word(i + 1));
         let z = start.plus(step);
-        let z = z.xor(z.shift_right(30)).times(Wide::constant(&k, 0xbf58_476d_1ce4_e5b9));
-        let z = z.xor(z.shift_right(27)).times(Wide::constant(&k, 0x94d0_49bb_1331_11eb));
+        let z = z
+            .xor(z.shift_right(30))
+            .times(Wide::constant(&k, 0xbf58_476d_1ce4_e5b9));
+        let z = z
+            .xor(z.shift_right(27))
+            .times(Wide::constant(&k, 0x94d0_49bb_1331_11eb));
         let z = z.xor(z.shift_right(31));
         let unit = (z.high >> 8).cast(Ty::F32) * k.f32(1.0 / 8_388_608.0);
         k.store(y, i, (unit - k.f32(1.0)) * k.f32(amplitude));
     });
     let operands = [Operand::State(0), Operand::Output(0)];
-    let plan = KernelPlan::one(k.finish(), &operands, Grid::Threads(Amount::each(each.into())));
+    let plan = KernelPlan::one(
+        k.finish(),
+        &operands,
+        Grid::Threads(Amount::each(each.into())),
+    );
     advanced(plan, golden, each)
 }

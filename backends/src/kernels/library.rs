@@ -79,14 +79,22 @@ impl<At: Copy> Product<At> {
 impl Shape {
     /// Elements of one left, right and resulting matrix.
     pub(crate) fn elements(&self) -> [u64; 3] {
-        [self.rows * self.depth, self.depth * self.columns, self.rows * self.columns]
+        [
+            self.rows * self.depth,
+            self.depth * self.columns,
+            self.rows * self.columns,
+        ]
     }
 
     /// Elements from one product's left, right and resulting matrix to the next one's.
     pub(crate) fn strides(&self) -> [u64; 3] {
         let [left, right, out] = self.elements();
         let apart = |shared: bool, elements: u64| if shared { 0 } else { elements };
-        [apart(self.shared[0], left), apart(self.shared[1], right), out]
+        [
+            apart(self.shared[0], left),
+            apart(self.shared[1], right),
+            out,
+        ]
     }
 
     /// Elements of all left, right and resulting matrices of so many products.

@@ -14,7 +14,9 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 pub(super) fn horner<'k>(z: Val<'k>, coefficients: &[f32]) -> Val<'k> {
     let k = z.builder();
     let first = k.f32(coefficients[0]);
-    coefficients[1..].iter().fold(first, |sum, &c| k.fma(sum, z, k.f32(c)))
+    coefficients[1..]
+        .iter()
+        .fold(first, |sum, &c| k.fma(sum, z, k.f32(c)))
 }
 
 /// 2^n for n in the exponents of normal numbers.
@@ -36,7 +38,14 @@ pub(crate) fn exp<'k>(x: Val<'k>) -> Val<'k> {
     let r = k.fma(n, k.f32(-LN2_LOW), k.fma(n, k.f32(-LN2_HIGH), x));
     let p = horner(
         r,
-        &[1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5],
+        &[
+            1.987_569_1e-4,
+            1.398_199_9e-3,
+            8.333_452e-3,
+            4.166_579_6e-2,
+            0.166_666_65,
+            0.5,
+        ],
     );
     let y = k.fma(p, r * r, r) + k.f32(1.0);
     // A NaN has no integer: where x is one, y is.
@@ -149,7 +158,11 @@ pub(crate) fn pow<'k>(x: Val<'k>, y: Val<'k>) -> Val<'k> {
 fn sin_cos_reduced<'k>(r: Val<'k>, quadrant: Val<'k>) -> [Val<'k>; 2] {
     let k = r.builder();
     let z = r * r;
-    let s = k.fma(horner(z, &[-1.951_529_6e-4, 8.332_161e-3, -0.166_666_55]) * z, r, r);
+    let s = k.fma(
+        horner(z, &[-1.951_529_6e-4, 8.332_161e-3, -0.166_666_55]) * z,
+        r,
+        r,
+    );
     let c = k.fma(
         horner(z, &[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]) * z,
         z,
@@ -162,8 +175,16 @@ fn sin_cos_reduced<'k>(r: Val<'k>, quadrant: Val<'k>) -> [Val<'k>; 2] {
 }
 
 /// Bits of 2/π, most significant first; the first word lies before the point.
-const TWO_OVER_PI: [u32; 8] =
-    [0, 0xa2f9_836e, 0x4e44_1529, 0xfc27_57d1, 0xf534_ddc0, 0xdb62_9599, 0x3c43_9041, 0xfe51_63ab];
+const TWO_OVER_PI: [u32; 8] = [
+    0,
+    0xa2f9_836e,
+    0x4e44_1529,
+    0xfc27_57d1,
+    0xf534_ddc0,
+    0xdb62_9599,
+    0x3c43_9041,
+    0xfe51_63ab,
+];
 
 /// |x| for |x| of at least 8192, as quarter turns and a rest in [−π/4, π/4].
 fn reduce_large<'k>(a: Val<'k>) -> [Val<'k>; 2] {
@@ -180,7 +201,9 @@ fn reduce_large<'k>(a: Val<'k>) -> [Val<'k>; 2] {
         TWO_OVER_PI
             .iter()
             .enumerate()
-            .fold(zero, |found, (i, &value)| k.select(at.eq(k.u32(i as u32)), k.u32(value), found))
+            .fold(zero, |found, (i, &value)| {
+                k.select(at.eq(k.u32(i as u32)), k.u32(value), found)
+            })
     };
     let words = [pick(0), pick(1), pick(2), pick(3)];
     let none = shift.eq(k.u32(0));
@@ -190,7 +213,10 @@ fn reduce_large<'k>(a: Val<'k>) -> [Val<'k>; 2] {
     });
     // The upper 64 bits of mantissa · aligned, turns being those above 2^62.
     let middle = aligned[1] * mantissa;
-    let (carry_low, carry) = (k.mul_high(aligned[2], mantissa), k.mul_high(aligned[1], mantissa));
+    let (carry_low, carry) = (
+        k.mul_high(aligned[2], mantissa),
+        k.mul_high(aligned[1], mantissa),
+    );
     let low = middle + carry_low;
     let over = low.lt(carry_low).cast(Ty::U32);
     let high = aligned[0] * mantissa + carry + over;
@@ -241,7 +267,10 @@ pub(crate) fn cis_turns<'k>(phase: Val<'k>) -> Cx<'k> {
 
 /// |a| with the sign of b.
 pub(super) fn copysign<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
-    let (magnitude, sign) = (a.as_bits(Ty::U32) & 0x7fff_ffff, b.as_bits(Ty::U32) & 0x8000_0000);
+    let (magnitude, sign) = (
+        a.as_bits(Ty::U32) & 0x7fff_ffff,
+        b.as_bits(Ty::U32) & 0x8000_0000,
+    );
     (magnitude | sign).as_bits(Ty::F32)
 }
 
@@ -260,7 +289,10 @@ pub(crate) fn atan2<'k>(y: Val<'k>, x: Val<'k>) -> Val<'k> {
     let origin = large.eq(zero) & small.eq(zero);
     let t = k.select(origin | corner, zero, top / bottom);
     let z = t * t;
-    let p = horner(z, &[8.053_744_5e-2, -0.138_776_86, 0.199_777_1, -0.333_329_5]);
+    let p = horner(
+        z,
+        &[8.053_744_5e-2, -0.138_776_86, 0.199_777_1, -0.333_329_5],
+    );
     let a = k.fma(p * z, t, t) + k.select(diagonal, k.f32(FRAC_PI_4), zero);
     let a = k.select(!flat & large.ne(zero), k.f32(FRAC_PI_2) - a, a);
     let negative = (x.as_bits(Ty::U32) >> 31).ne(k.u32(0));
@@ -273,8 +305,16 @@ pub(crate) fn tanh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
     let a = x.abs();
     let z = x * x;
-    let p =
-        horner(z, &[-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 0.133_314_42, -0.333_332_8]);
+    let p = horner(
+        z,
+        &[
+            -5.704_988_7e-3,
+            2.063_908_8e-2,
+            -5.373_971_6e-2,
+            0.133_314_42,
+            -0.333_332_8,
+        ],
+    );
     let near = k.fma(p * z, x, x);
     let far = k.f32(1.0) - k.f32(2.0) / (exp(a + a) + k.f32(1.0));
     let y = k.select(a.lt(k.f32(0.625)), near, copysign(far, x));

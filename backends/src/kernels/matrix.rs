@@ -25,24 +25,54 @@ const FEW_ROWS: usize = 4;
 
 /// The kernel; a constant b meets the rows of all firings at once.
 pub(crate) fn matmul(product: &MatMul) -> Option<KernelPlan> {
-    let MatMul { m, k, n, complex, ref constant } = *product;
+    let MatMul {
+        m,
+        k,
+        n,
+        complex,
+        ref constant,
+    } = *product;
     let outputs = (m * n) as u64;
     let rows = if constant.is_some() { usize::MAX } else { m };
     let size = |v: usize| u32::try_from(v).ok();
-    let shape = Shape { m: size(m)?, k: size(k)?, n: size(n)?, shared_b: constant.is_some() };
-    let b = if constant.is_some() { Operand::Const(0) } else { Operand::Input(1) };
+    let shape = Shape {
+        m: size(m)?,
+        k: size(k)?,
+        n: size(n)?,
+        shared_b: constant.is_some(),
+    };
+    let b = if constant.is_some() {
+        Operand::Const(0)
+    } else {
+        Operand::Input(1)
+    };
     let operands = [Operand::Input(0), b, Operand::Output(0)];
     let plan = if complex {
-        KernelPlan::one(elements(&shape, true), &operands, Grid::Threads(Amount::each(outputs)))
+        KernelPlan::one(
+            elements(&shape, true),
+            &operands,
+            Grid::Threads(Amount::each(outputs)),
+        )
     } else if rows <= FEW_ROWS || n < SIDE as usize {
-        KernelPlan::one(elements(&shape, false), &operands, Grid::Threads(Amount::each(outputs)))
+        KernelPlan::one(
+            elements(&shape, false),
+            &operands,
+            Grid::Threads(Amount::each(outputs)),
+        )
     } else {
-        let per_thread = if n >= 32 && (m >= 32 || constant.is_some()) { 4 } else { 2 };
+        let per_thread = if n >= 32 && (m >= 32 || constant.is_some()) {
+            4
+        } else {
+            2
+        };
         let tile = u64::from(SIDE * per_thread);
         // Firings' rows may share a tile: one more than whole tiles is the most there are.
         let across = (n as u64).div_ceil(tile);
         let groups = match constant {
-            Some(_) => Amount { per_firing: (m as u64).div_ceil(tile) * across, fixed: 0 },
+            Some(_) => Amount {
+                per_firing: (m as u64).div_ceil(tile) * across,
+                fixed: 0,
+            },
             None => Amount::each((m as u64).div_ceil(tile) * across),
         };
         KernelPlan::one(tiles(&shape, per_thread), &operands, Grid::Groups(groups))
@@ -60,14 +90,25 @@ struct Shape {
 
 /// A thread for each element.
 fn elements(shape: &Shape, complex: bool) -> Kernel {
-    let g = Builder::new(if complex { "complex product" } else { "matrix by vector" }, 64);
+    let g = Builder::new(
+        if complex {
+            "complex product"
+        } else {
+            "matrix by vector"
+        },
+        64,
+    );
     let mem = if complex { Mem::Pair } else { Mem::F32 };
     let (x, b, y) = (g.reads(mem), g.reads(mem), g.writes(mem));
     let (m, k, n) = (g.spec(shape.m), g.spec(shape.k), g.spec(shape.n));
     g.each(g.firings() * m * n, |i| {
         let (row, column) = (i / n, i % n);
         let first = row * k;
-        let matrix = if shape.shared_b { g.u32(0) } else { (row / m) * k * n };
+        let matrix = if shape.shared_b {
+            g.u32(0)
+        } else {
+            (row / m) * k * n
+        };
         let [re, im] = [g.var(g.f32(0.0)), g.var(g.f32(0.0))];
         g.times(k, |c| {
             let (at_x, at_b) = (first + c, matrix + c * n + column);
@@ -93,13 +134,20 @@ fn tiles(shape: &Shape, r: u32) -> Kernel {
     let (x, b, y) = (g.reads(Mem::F32), g.reads(Mem::F32), g.writes(Mem::F32));
     let (m, k, n) = (g.spec(shape.m), g.spec(shape.k), g.spec(shape.n));
     let tile = SIDE * r;
-    let (xs, bs) = (g.shared(Ty::F32, tile * DEPTH), g.shared(Ty::F32, tile * DEPTH));
+    let (xs, bs) = (
+        g.shared(Ty::F32, tile * DEPTH),
+        g.shared(Ty::F32, tile * DEPTH),
+    );
     let local = g.place(Place::Local);
     let (ty, tx) = (local / SIDE, local % SIDE);
     // With one b for all, the rows of all firings make one tall matrix.
     let rows = if shape.shared_b { g.firings() * m } else { m };
     let (down, across) = (up_of(rows, tile), up_of(n, tile));
-    let matrices = if shape.shared_b { g.u32(1) } else { g.firings() };
+    let matrices = if shape.shared_b {
+        g.u32(1)
+    } else {
+        g.firings()
+    };
     g.each_group(matrices * down * across, |t| {
         let (matrix, rest) = (t / (down * across), t % (down * across));
         let (row, column) = ((rest / across) * tile, (rest % across) * tile);
@@ -151,5 +199,9 @@ fn up_of<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
 /// An element of shared memory: that of a binding, or 0 outside.
 fn fill<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, from: u32, index: Val<'k>) {
     let g = at.builder();
-    g.if_else(inside, || to.set(at, g.load(from, index)), || to.set(at, g.f32(0.0)));
+    g.if_else(
+        inside,
+        || to.set(at, g.load(from, index)),
+        || to.set(at, g.f32(0.0)),
+    );
 }

@@ -4,7 +4,11 @@
 //! memory, the same for every device. Nothing here knows a driver, an arena or a calendar.
 #![cfg_attr(
     not(any(feature = "cuda", feature = "vulkan")),
-    allow(dead_code, unused_imports, reason = "kernels are read by the back ends that print them")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "kernels are read by the back ends that print them"
+    )
 )]
 
 mod convert;

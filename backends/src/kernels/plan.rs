@@ -18,17 +18,25 @@ pub(crate) struct Amount {
 impl Amount {
     /// So much for each firing.
     pub(crate) fn each(per_firing: u64) -> Self {
-        Self { per_firing, fixed: 0 }
+        Self {
+            per_firing,
+            fixed: 0,
+        }
     }
 
     /// So much whatever the firings.
     pub(crate) fn fixed(fixed: u64) -> Self {
-        Self { per_firing: 0, fixed }
+        Self {
+            per_firing: 0,
+            fixed,
+        }
     }
 
     /// For a call of `firings`.
     pub(crate) fn of(self, firings: u64) -> u64 {
-        self.per_firing.saturating_mul(firings).saturating_add(self.fixed)
+        self.per_firing
+            .saturating_mul(firings)
+            .saturating_add(self.fixed)
     }
 }
 
@@ -63,7 +71,11 @@ pub(crate) struct Run {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Copies the first bytes of one operand to those of another.
-    Copy { from: Operand, to: Operand, bytes: Amount },
+    Copy {
+        from: Operand,
+        to: Operand,
+        bytes: Amount,
+    },
     /// Runs a kernel.
     Run(Run),
     /// Has the vendor's library multiply matrices.
@@ -89,7 +101,12 @@ pub struct Caps {
 impl Caps {
     /// A device with every type, and otherwise what every driver of a desktop GPU grants.
     pub const COMMON: Caps = Caps {
-        has: Needs { f64: true, i64: true, bytes: true, halves: true },
+        has: Needs {
+            f64: true,
+            i64: true,
+            bytes: true,
+            halves: true,
+        },
         bindings: 16,
         shared_bytes: 16 << 10,
         group: 256,
@@ -137,9 +154,18 @@ impl KernelPlan {
 
     /// And a further run.
     pub(crate) fn then(mut self, kernel: Kernel, operands: &[Operand], grid: Grid) -> Self {
-        assert_eq!(kernel.bindings.len(), operands.len(), "operands of {}", kernel.name);
+        assert_eq!(
+            kernel.bindings.len(),
+            operands.len(),
+            "operands of {}",
+            kernel.name
+        );
         let operands = operands.to_vec();
-        self.steps.push(Step::Run(Run { kernel: Arc::new(kernel), operands, grid }));
+        self.steps.push(Step::Run(Run {
+            kernel: Arc::new(kernel),
+            operands,
+            grid,
+        }));
         self
     }
 
@@ -193,7 +219,9 @@ impl KernelPlan {
 
     /// Types that a device must have.
     pub fn needs(&self) -> Needs {
-        self.kernels().map(|k| k.needs()).fold(Needs::default(), Needs::and)
+        self.kernels()
+            .map(|k| k.needs())
+            .fold(Needs::default(), Needs::and)
     }
 
     /// Why a device cannot run it, as a clause; `None` where it can.
@@ -220,11 +248,25 @@ impl KernelPlan {
             (most > has).then(|| format!("a kernel needs {most} {what}, the device has {has}"))
         };
         let most = |of: fn(&Kernel) -> u64| self.kernels().map(|k| of(k)).max().unwrap_or(0);
-        over("operands", most(|k| k.bindings.len() as u64), caps.bindings.into())
-            .or_else(|| {
-                over("bytes of shared memory", most(Kernel::shared_bytes), caps.shared_bytes)
-            })
-            .or_else(|| over("threads in a group", most(|k| k.local.into()), caps.group.into()))
+        over(
+            "operands",
+            most(|k| k.bindings.len() as u64),
+            caps.bindings.into(),
+        )
+        .or_else(|| {
+            over(
+                "bytes of shared memory",
+                most(Kernel::shared_bytes),
+                caps.shared_bytes,
+            )
+        })
+        .or_else(|| {
+            over(
+                "threads in a group",
+                most(|k| k.local.into()),
+                caps.group.into(),
+            )
+        })
     }
 
     /// Arena bytes that it needs while it runs.

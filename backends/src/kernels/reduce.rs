@@ -26,7 +26,11 @@ pub(crate) fn reduce(
     inner: u64,
     scale: Option<f64>,
 ) -> Option<KernelPlan> {
-    let parts = if let Reduction::F32(parts) = what { parts } else { 1 };
+    let parts = if let Reduction::F32(parts) = what {
+        parts
+    } else {
+        1
+    };
     let inner = inner * u64::from(parts);
     let sums = outer * inner;
     let grid = Amount::each(sums);
@@ -69,7 +73,11 @@ pub(super) struct Sum<'k> {
 impl<'k> Sum<'k> {
     pub(super) fn new(k: &'k Builder, ty: Ty) -> Self {
         let (sum, rest) = (k.var(k.number(ty, 0.0)), k.var(k.number(ty, 0.0)));
-        Self { sum, rest, compensated: ty == Ty::F32 }
+        Self {
+            sum,
+            rest,
+            compensated: ty == Ty::F32,
+        }
     }
 
     pub(super) fn add(&self, value: Val<'k>) {
@@ -136,7 +144,9 @@ fn rows(shape: &Shape) -> super::lang::Kernel {
             k.barrier();
             half /= 2;
         }
-        k.if_(local.eq(k.u32(0)), || k.store(y, i, sum.finish(shape.scale)));
+        k.if_(local.eq(k.u32(0)), || {
+            k.store(y, i, sum.finish(shape.scale))
+        });
         k.barrier();
     });
     k.finish()

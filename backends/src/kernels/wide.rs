@@ -11,17 +11,26 @@ pub(crate) struct Wide<'k> {
 
 impl<'k> Wide<'k> {
     pub(crate) fn constant(k: &'k Builder, value: u64) -> Self {
-        Self { low: k.u32(value as u32), high: k.u32((value >> 32) as u32) }
+        Self {
+            low: k.u32(value as u32),
+            high: k.u32((value >> 32) as u32),
+        }
     }
 
     pub(crate) fn from_word(word: Val<'k>) -> Self {
-        Self { low: word, high: word.builder().u32(0) }
+        Self {
+            low: word,
+            high: word.builder().u32(0),
+        }
     }
 
     /// Element `index` of a binding of words.
     pub(crate) fn load(k: &'k Builder, binding: u32, index: Val<'k>) -> Self {
         let at = index * 2;
-        Self { low: k.load(binding, at), high: k.load(binding, at + 1) }
+        Self {
+            low: k.load(binding, at),
+            high: k.load(binding, at + 1),
+        }
     }
 
     pub(crate) fn store(self, binding: u32, index: Val<'k>) {
@@ -33,22 +42,34 @@ impl<'k> Wide<'k> {
     pub(crate) fn plus(self, other: Self) -> Self {
         let low = self.low + other.low;
         let carry = low.lt(other.low).cast(super::lang::Ty::U32);
-        Self { low, high: self.high + other.high + carry }
+        Self {
+            low,
+            high: self.high + other.high + carry,
+        }
     }
 
     pub(crate) fn times(self, other: Self) -> Self {
         let k = self.low.builder();
         let high = k.mul_high(self.low, other.low) + self.low * other.high + self.high * other.low;
-        Self { low: self.low * other.low, high }
+        Self {
+            low: self.low * other.low,
+            high,
+        }
     }
 
     pub(crate) fn xor(self, other: Self) -> Self {
-        Self { low: self.low ^ other.low, high: self.high ^ other.high }
+        Self {
+            low: self.low ^ other.low,
+            high: self.high ^ other.high,
+        }
     }
 
     /// Shifted right by `bits`, from 1 to 31.
     pub(crate) fn shift_right(self, bits: u32) -> Self {
-        Self { low: (self.low >> bits) | (self.high << (32 - bits)), high: self.high >> bits }
+        Self {
+            low: (self.low >> bits) | (self.high << (32 - bits)),
+            high: self.high >> bits,
+        }
     }
 }
 
@@ -70,7 +91,9 @@ impl<'k> Cx<'k> {
     }
 
     pub(crate) fn store(self, binding: u32, index: Val<'k>) {
-        self.re.builder().store_pair(binding, index, [self.re, self.im]);
+        self.re
+            .builder()
+            .store_pair(binding, index, [self.re, self.im]);
     }
 
     pub(crate) fn plus(self, o: Self) -> Self {
@@ -82,7 +105,10 @@ impl<'k> Cx<'k> {
     }
 
     pub(crate) fn times(self, o: Self) -> Self {
-        Self::new(self.re * o.re - self.im * o.im, self.re * o.im + self.im * o.re)
+        Self::new(
+            self.re * o.re - self.im * o.im,
+            self.re * o.im + self.im * o.re,
+        )
     }
 
     pub(crate) fn norm(self) -> Val<'k> {

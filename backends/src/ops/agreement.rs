@@ -8,11 +8,17 @@ use super::conformance::{Random, floats_of, subject};
 fn distance(got: &[f32], want: &[f64]) -> f64 {
     assert_eq!(got.len(), want.len());
     let scale = want.iter().fold(1e-30, |m: f64, w| m.max(w.abs()));
-    got.iter().zip(want).map(|(&g, w)| (f64::from(g) - w).abs()).fold(0.0, f64::max) / scale
+    got.iter()
+        .zip(want)
+        .map(|(&g, w)| (f64::from(g) - w).abs())
+        .fold(0.0, f64::max)
+        / scale
 }
 
 fn complex(x: &[f32]) -> Vec<C> {
-    x.chunks_exact(2).map(|z| (z[0].into(), z[1].into())).collect()
+    x.chunks_exact(2)
+        .map(|z| (z[0].into(), z[1].into()))
+        .collect()
 }
 
 fn real(x: &[f32]) -> Vec<C> {
@@ -30,7 +36,10 @@ fn re(z: &[C]) -> Vec<f64> {
 #[track_caller]
 fn close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
     let distance = distance(got, want);
-    assert!(distance < tolerance, "{what}: {distance:e}, allowed {tolerance:e}");
+    assert!(
+        distance < tolerance,
+        "{what}: {distance:e}, allowed {tolerance:e}"
+    );
 }
 
 #[test]
@@ -58,20 +67,37 @@ fn filters_agree_with_convolution() {
                 true => ("c32", complex(&x)),
                 false => ("f32", real(&x[..decimate * firings])),
             };
-            let values = if complex_x { &x[..] } else { &x[..decimate * firings] };
+            let values = if complex_x {
+                &x[..]
+            } else {
+                &x[..decimate * firings]
+            };
             let (text, taps) = match complex_h {
                 true => (format!("[{}]", pairs.join(",")), complex(&h)),
                 false => (list(&h[..taps]), real(&h[..taps])),
             };
             let got = subject("Fir", &format!("taps: {text}, {rates}"), input).floats(&[values]);
             let want = reference::fir(&samples, &taps, decimate, interpolate);
-            let want = if complex_x || complex_h { flat(&want) } else { re(&want) };
+            let want = if complex_x || complex_h {
+                flat(&want)
+            } else {
+                re(&want)
+            };
             // Sums of some tens of products in f32.
-            close(&format!("Fir {} taps, {rates}", taps.len()), &got, &want, 1e-6);
+            close(
+                &format!("Fir {} taps, {rates}", taps.len()),
+                &got,
+                &want,
+                1e-6,
+            );
 
             let got = subject("Correlate", &format!("template: {text}"), input).floats(&[values]);
             let want = reference::correlate(&samples, &taps);
-            let want = if complex_x || complex_h { flat(&want) } else { re(&want) };
+            let want = if complex_x || complex_h {
+                flat(&want)
+            } else {
+                re(&want)
+            };
             close("Correlate", &got, &want, 1e-6);
         }
     }
@@ -84,15 +110,30 @@ fn recursions_agree_with_direct_form() {
     let sections = [[0.2, 0.4, 0.2, -0.5, 0.3], [1.0, -0.5, 0.25, -1.2, 0.72]];
     let params = format!("sections: {sections:?}");
     let got = subject("Biquad", &params, "f32").floats(&[&x]);
-    close("Biquad f32", &got, &re(&reference::biquad(&real(&x), &sections)), 2e-7);
+    close(
+        "Biquad f32",
+        &got,
+        &re(&reference::biquad(&real(&x), &sections)),
+        2e-7,
+    );
     let got = subject("Biquad", &params, "c32").floats(&[&x]);
-    close("Biquad c32", &got, &flat(&reference::biquad(&complex(&x), &sections)), 2e-7);
+    close(
+        "Biquad c32",
+        &got,
+        &flat(&reference::biquad(&complex(&x), &sections)),
+        2e-7,
+    );
     let got = subject("Deemphasis", "tau: 0.001, rate: 1000", "f32").floats(&[&x]);
     let pole = (-1.0_f64).exp();
     let want = reference::biquad(&real(&x), &[[1.0 - pole, 0.0, 0.0, -pole, 0.0]]);
     close("Deemphasis", &got, &re(&want), 2e-7);
     let got = subject("Discriminate", "gain: 2.5", "c32").floats(&[&x]);
-    close("Discriminate", &got, &reference::discriminate(&complex(&x), 2.5), 1e-6);
+    close(
+        "Discriminate",
+        &got,
+        &reference::discriminate(&complex(&x), 2.5),
+        1e-6,
+    );
 }
 
 #[test]
@@ -110,7 +151,10 @@ fn transforms_agree_with_their_sums() {
                 .collect();
             close(&format!("Fft {n}"), &fft.floats(&[&x]), &want, 1e-6);
         }
-        let spectra: Vec<Vec<C>> = x.chunks(n).map(|r| reference::dft(&real(r), -1.0)).collect();
+        let spectra: Vec<Vec<C>> = x
+            .chunks(n)
+            .map(|r| reference::dft(&real(r), -1.0))
+            .collect();
         let half: Vec<f64> = spectra.iter().flat_map(|s| flat(&s[..n / 2 + 1])).collect();
         let got = subject("Rfft", "", &format!("f32[{n}]")).floats(&[&x]);
         close(&format!("Rfft {n}"), &got, &half, 1e-6);
@@ -129,16 +173,22 @@ fn transforms_agree_with_their_sums() {
 fn mixing_keeps_its_phase_for_ever() {
     let mix = subject("Mix", "freq: -123456.7, rate: 2000000", "c32");
     let ones: Vec<f32> = [1.0, 0.0].repeat(5000);
-    let want: Vec<C> = (0..5000).map(|k| reference::cis(-123_456.7 / 2e6 * f64::from(k))).collect();
+    let want: Vec<C> = (0..5000)
+        .map(|k| reference::cis(-123_456.7 / 2e6 * f64::from(k)))
+        .collect();
     close("Mix", &mix.floats(&[&ones]), &flat(&want), 2e-7);
     // A quarter turn a sample: after any number of samples the phase is exact.
     let mut call = subject("Mix", "freq: 1, rate: 4", "c32").call(3);
     let phase = 0_i64.wrapping_add(i64::MIN / 2).wrapping_mul(1_000_001);
     call.state(0).copy_from_slice(&phase.to_le_bytes());
     let mix = subject("Mix", "freq: 1, rate: 4", "c32");
-    call.input(0).copy_from_slice(bytemuck::cast_slice(&[1.0_f32, 0.0].repeat(3)));
+    call.input(0)
+        .copy_from_slice(bytemuck::cast_slice(&[1.0_f32, 0.0].repeat(3)));
     call.run(&*mix.kernel).unwrap();
-    let z: Vec<i32> = floats_of(call.output(0)).iter().map(|&v| v as i32).collect();
+    let z: Vec<i32> = floats_of(call.output(0))
+        .iter()
+        .map(|&v| v as i32)
+        .collect();
     assert_eq!(z, [0, -1, 1, 0, 0, 1]);
 }
 
@@ -168,11 +218,22 @@ fn overlapped_hann_frames_add_up_to_the_signal() {
     let mut random = Random(6);
     for (size, hop) in [(8, 4), (12, 3), (5, 5), (9, 4), (10, 3)] {
         let x = random.floats(size * 20);
-        let frames: Vec<Vec<f64>> =
-            x.chunks(size).map(|f| f.iter().map(|&v| v.into()).collect()).collect();
-        let got =
-            subject("OverlapAdd", &format!("hop: {hop}"), &format!("f32[{size}]")).floats(&[&x]);
-        close("OverlapAdd", &got, &reference::overlap_add(&frames, hop), 2e-7);
+        let frames: Vec<Vec<f64>> = x
+            .chunks(size)
+            .map(|f| f.iter().map(|&v| v.into()).collect())
+            .collect();
+        let got = subject(
+            "OverlapAdd",
+            &format!("hop: {hop}"),
+            &format!("f32[{size}]"),
+        )
+        .floats(&[&x]);
+        close(
+            "OverlapAdd",
+            &got,
+            &reference::overlap_add(&frames, hop),
+            2e-7,
+        );
     }
     // Periodic Hann windows half a frame apart sum to 1: the signal comes back, size − hop tokens late.
     let x = random.floats(64);

@@ -25,20 +25,34 @@ pub(crate) struct Args<'a> {
 impl<'a> Args<'a> {
     /// The parameters in `cx`; refuses all but `known`.
     pub(crate) fn new(cx: &'a ResolveCx<'a>, known: &[&str]) -> Result<Self, OpError> {
-        let args = Self { map: cx.params, prefix: String::new(), cx };
+        let args = Self {
+            map: cx.params,
+            prefix: String::new(),
+            cx,
+        };
         args.refuse_unknown(known)?;
         Ok(args)
     }
 
     /// All parameters in `cx`, known or not.
     pub(crate) fn all(cx: &'a ResolveCx<'a>) -> Self {
-        Self { map: cx.params, prefix: String::new(), cx }
+        Self {
+            map: cx.params,
+            prefix: String::new(),
+            cx,
+        }
     }
 
     /// The map in parameter `name`, if it is given; refuses all keys but `known`.
     pub(crate) fn nested(&self, name: &str, known: &[&str]) -> Result<Option<Args<'a>>, OpError> {
-        let Some(map) = self.map_opt(name)? else { return Ok(None) };
-        let args = Self { map, prefix: format!("{}{name}.", self.prefix), cx: self.cx };
+        let Some(map) = self.map_opt(name)? else {
+            return Ok(None);
+        };
+        let args = Self {
+            map,
+            prefix: format!("{}{name}.", self.prefix),
+            cx: self.cx,
+        };
         args.refuse_unknown(known)?;
         Ok(Some(args))
     }
@@ -63,11 +77,19 @@ impl<'a> Args<'a> {
         help: impl Into<String>,
     ) -> OpError {
         let name = format!("{}{name}", self.prefix);
-        OpError::Param { name, message: message.into(), help: help.into() }
+        OpError::Param {
+            name,
+            message: message.into(),
+            help: help.into(),
+        }
     }
 
     fn wrong(&self, name: &str, value: &Value, want: &str) -> OpError {
-        self.error(name, format!("is {}, not {want}", kind(value)), format!("write {want}"))
+        self.error(
+            name,
+            format!("is {}, not {want}", kind(value)),
+            format!("write {want}"),
+        )
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
@@ -97,7 +119,11 @@ impl<'a> Args<'a> {
         if value > 0.0 {
             return Ok(value);
         }
-        Err(self.error(name, format!("is {value}, not above 0"), "give a positive number"))
+        Err(self.error(
+            name,
+            format!("is {value}, not above 0"),
+            "give a positive number",
+        ))
     }
 
     pub(crate) fn finite(&self, name: &str, value: &Value) -> Result<f64, OpError> {
@@ -111,10 +137,19 @@ impl<'a> Args<'a> {
     /// An integer in `[low, high]`.
     pub(crate) fn uint(&self, name: &str, low: u64, high: u64) -> Result<u64, OpError> {
         let value = self.need(name, "an integer")?;
-        let int = value.as_int().ok_or_else(|| self.wrong(name, value, "an integer"))?;
-        u64::try_from(int).ok().filter(|v| (low..=high).contains(v)).ok_or_else(|| {
-            self.error(name, format!("is {int}"), format!("it lies between {low} and {high}"))
-        })
+        let int = value
+            .as_int()
+            .ok_or_else(|| self.wrong(name, value, "an integer"))?;
+        u64::try_from(int)
+            .ok()
+            .filter(|v| (low..=high).contains(v))
+            .ok_or_else(|| {
+                self.error(
+                    name,
+                    format!("is {int}"),
+                    format!("it lies between {low} and {high}"),
+                )
+            })
     }
 
     /// An integer in `[low, high]`, or the default.
@@ -125,7 +160,11 @@ impl<'a> Args<'a> {
         low: u64,
         high: u64,
     ) -> Result<u64, OpError> {
-        if self.get(name).is_none() { Ok(default) } else { self.uint(name, low, high) }
+        if self.get(name).is_none() {
+            Ok(default)
+        } else {
+            self.uint(name, low, high)
+        }
     }
 
     /// A number of tokens or elements, at least 1.
@@ -135,8 +174,12 @@ impl<'a> Args<'a> {
 
     /// Any integer, or the default.
     pub(crate) fn int_or(&self, name: &str, default: i64) -> Result<i64, OpError> {
-        let Some(value) = self.get(name) else { return Ok(default) };
-        value.as_int().ok_or_else(|| self.wrong(name, value, "an integer"))
+        let Some(value) = self.get(name) else {
+            return Ok(default);
+        };
+        value
+            .as_int()
+            .ok_or_else(|| self.wrong(name, value, "an integer"))
     }
 
     /// A truth value, or the default.
@@ -150,14 +193,21 @@ impl<'a> Args<'a> {
 
     /// A word or string.
     pub(crate) fn word_opt(&self, name: &str) -> Result<Option<&'a str>, OpError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| self.wrong(name, value, "a word"))
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        value
+            .as_str()
+            .map(Some)
+            .ok_or_else(|| self.wrong(name, value, "a word"))
     }
 
     /// A word or string, which must be given.
     pub(crate) fn word(&self, name: &str) -> Result<&'a str, OpError> {
         let value = self.need(name, "a word")?;
-        value.as_str().ok_or_else(|| self.wrong(name, value, "a word"))
+        value
+            .as_str()
+            .ok_or_else(|| self.wrong(name, value, "a word"))
     }
 
     /// A word among `words`.
@@ -195,12 +245,18 @@ impl<'a> Args<'a> {
     }
 
     fn shape_of(&self, name: &str, value: &Value) -> Result<Vec<u32>, OpError> {
-        let dims = value.as_list().ok_or_else(|| self.wrong(name, value, "a list of integers"))?;
+        let dims = value
+            .as_list()
+            .ok_or_else(|| self.wrong(name, value, "a list of integers"))?;
         if dims.len() > limits::MAX_RANK {
             let message = format!("has {} dimensions", dims.len());
             return Err(self.error(name, message, format!("at most {}", limits::MAX_RANK)));
         }
-        let dim = |v: &Value| v.as_int().and_then(|i| u32::try_from(i).ok()).filter(|&d| d > 0);
+        let dim = |v: &Value| {
+            v.as_int()
+                .and_then(|i| u32::try_from(i).ok())
+                .filter(|&d| d > 0)
+        };
         dims.iter()
             .map(|v| dim(v).ok_or_else(|| self.wrong(name, v, "an integer of at least 1")))
             .collect()
@@ -208,8 +264,12 @@ impl<'a> Args<'a> {
 
     /// A list of integers, such as axes.
     pub(crate) fn ints_opt(&self, name: &str) -> Result<Option<Vec<i64>>, OpError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let list = value.as_list().ok_or_else(|| self.wrong(name, value, "a list of integers"))?;
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        let list = value
+            .as_list()
+            .ok_or_else(|| self.wrong(name, value, "a list of integers"))?;
         let ints = list
             .iter()
             .map(|v| v.as_int().ok_or_else(|| self.wrong(name, v, "an integer")))
@@ -254,7 +314,8 @@ impl<'a> Args<'a> {
                     let message = format!("has lists of {} and {dim} elements", list.len());
                     return Err(self.error(name, message, "lists side by side are equally long"));
                 }
-                list.iter().try_for_each(|v| self.flatten(name, v, rest, out))
+                list.iter()
+                    .try_for_each(|v| self.flatten(name, v, rest, out))
             }
             (Value::List(_), None) => {
                 Err(self.error(name, "mixes numbers and lists", "give lists of one depth"))
@@ -282,8 +343,16 @@ impl<'a> Args<'a> {
             self.error(name, message, "the program holds no such tensor")
         })?;
         if bytes.len() as u64 != token.bytes() || token.elements() > MAX_NUMBERS {
-            let message = format!("{blob} has {} bytes, {token} {}", bytes.len(), token.bytes());
-            return Err(self.error(name, message, "the program's tensor is damaged or too large"));
+            let message = format!(
+                "{blob} has {} bytes, {token} {}",
+                bytes.len(),
+                token.bytes()
+            );
+            return Err(self.error(
+                name,
+                message,
+                "the program's tensor is damaged or too large",
+            ));
         }
         let mut shape = token.shape.clone();
         if token.dtype == DType::C32 {
@@ -298,7 +367,11 @@ impl<'a> Args<'a> {
 
     /// Input names that channels give.
     pub(crate) fn connected(&self) -> impl Iterator<Item = &'a str> {
-        self.cx.connected.iter().map(String::as_str).filter(|c| !c.is_empty())
+        self.cx
+            .connected
+            .iter()
+            .map(String::as_str)
+            .filter(|c| !c.is_empty())
     }
 
     /// The type of the first input, `x`.
@@ -313,7 +386,11 @@ impl<'a> Args<'a> {
             return Ok(token);
         }
         let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
-        Err(input_error("x", format!("is {token}"), format!("it takes {}", names.join(" or "))))
+        Err(input_error(
+            "x",
+            format!("is {token}"),
+            format!("it takes {}", names.join(" or ")),
+        ))
     }
 
     /// The type of `x`, which must be a scalar of one of `dtypes`.
@@ -345,7 +422,11 @@ pub(crate) fn input_error(
     message: impl Into<String>,
     help: impl Into<String>,
 ) -> OpError {
-    OpError::Input { port: port.to_owned(), message: message.into(), help: help.into() }
+    OpError::Input {
+        port: port.to_owned(),
+        message: message.into(),
+        help: help.into(),
+    }
 }
 
 fn kind(value: &Value) -> String {
@@ -365,7 +446,9 @@ pub(crate) fn bytes_to_f64(bytes: &[u8], dtype: DType) -> Vec<f64> {
     macro_rules! read {
         ($ty:ty, $f:expr) => {{
             let chunks = bytes.chunks_exact(size_of::<$ty>());
-            chunks.map(|c| $f(<$ty>::from_le_bytes(c.try_into().unwrap_or_default()))).collect()
+            chunks
+                .map(|c| $f(<$ty>::from_le_bytes(c.try_into().unwrap_or_default())))
+                .collect()
         }};
     }
     match dtype {
@@ -416,7 +499,12 @@ pub(crate) fn nearest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> O
 ///
 /// Source: optimal string alignment, a restriction of Damerau 1964.
 fn edit_distance(a: &str, b: &str) -> usize {
-    let letters = |s: &str| s.chars().take(64).flat_map(char::to_lowercase).collect::<Vec<char>>();
+    let letters = |s: &str| {
+        s.chars()
+            .take(64)
+            .flat_map(char::to_lowercase)
+            .collect::<Vec<char>>()
+    };
     let (a, b) = (letters(a), letters(b));
     let mut before = vec![0; b.len() + 1];
     let mut above: Vec<usize> = (0..=b.len()).collect();

@@ -21,7 +21,9 @@ use crate::team;
 pub(crate) fn value(text: &str) -> Value {
     let text = text.trim();
     let inside = |open: char, close: char| {
-        text.strip_prefix(open).and_then(|t| t.strip_suffix(close)).map(split_top)
+        text.strip_prefix(open)
+            .and_then(|t| t.strip_suffix(close))
+            .map(split_top)
     };
     if let Some(items) = inside('[', ']') {
         return Value::List(items.iter().map(|i| value(i)).collect());
@@ -78,7 +80,10 @@ fn token(text: &str) -> TokenType {
         None => (text, Vec::new()),
         Some((dtype, dims)) => {
             let dims = dims.trim_end_matches(']').split(',');
-            (dtype, dims.map(|d| d.parse().expect("a dimension")).collect())
+            (
+                dtype,
+                dims.map(|d| d.parse().expect("a dimension")).collect(),
+            )
         }
     };
     TokenType::new(DType::from_name(dtype).expect("a dtype"), shape)
@@ -97,7 +102,12 @@ pub(crate) fn resolve(op: &str, parameters: &str, inputs: &str) -> Result<Signat
         .collect();
     let connected: Vec<String> = types.keys().cloned().collect();
     let blobs: &TiSlice<BlobId, Bytes> = TiSlice::from_ref(NO_BLOBS);
-    let cx = ResolveCx { params: &params, connected: &connected, types: &types, blobs };
+    let cx = ResolveCx {
+        params: &params,
+        connected: &connected,
+        types: &types,
+        blobs,
+    };
     Registry::standard().resolve(op, &cx)
 }
 
@@ -114,10 +124,17 @@ pub(crate) fn subject(op: &str, parameters: &str, inputs: &str) -> Subject {
     let (mut ins, mut outs) = (signature.inputs, signature.outputs);
     let (mut state, mut initial) = (Vec::new(), Vec::new());
     for spec in signature.states {
-        state.push(StatePort { input: ins.len() as u32, output: outs.len() as u32 });
+        state.push(StatePort {
+            input: ins.len() as u32,
+            output: outs.len() as u32,
+        });
         ins.push(in_port(&spec.name, spec.token.clone(), 1, 1));
         outs.push(out_port(&spec.name, spec.token.clone(), 1));
-        assert_eq!(spec.initial.len() as u64, spec.token.bytes(), "{op}: initial state");
+        assert_eq!(
+            spec.initial.len() as u64,
+            spec.token.bytes(),
+            "{op}: initial state"
+        );
         initial.push(spec.initial);
     }
     let actor = Actor {
@@ -133,13 +150,20 @@ pub(crate) fn subject(op: &str, parameters: &str, inputs: &str) -> Subject {
     let kernel = Registry::standard()
         .kernel(&actor, &TiVec::new())
         .unwrap_or_else(|e| panic!("{op}({parameters}) of {inputs}: {e:?}"));
-    Subject { actor, initial, kernel }
+    Subject {
+        actor,
+        initial,
+        kernel,
+    }
 }
 
 impl Subject {
     pub(super) fn call(&self, firings: usize) -> Call {
         let mut call = Call::new(&self.actor, self.kernel.scratch_bytes(), firings);
-        self.initial.iter().enumerate().for_each(|(i, s)| call.state(i).copy_from_slice(s));
+        self.initial
+            .iter()
+            .enumerate()
+            .for_each(|(i, s)| call.state(i).copy_from_slice(s));
         call
     }
 
@@ -157,8 +181,12 @@ impl Subject {
     ) -> Vec<Vec<u8>> {
         let ports = &self.actor.inputs[..self.actor.inputs.len() - self.actor.state.len()];
         let tokens = |p: &InPort| (firings as u64 - 1) * p.rate + p.window;
-        let ports = ports.iter().map(|p| (p.token.dtype, tokens(p) * p.token.elements()));
-        ports.map(|(dtype, elements)| make(dtype, elements as usize)).collect()
+        let ports = ports
+            .iter()
+            .map(|p| (p.token.dtype, tokens(p) * p.token.elements()));
+        ports
+            .map(|(dtype, elements)| make(dtype, elements as usize))
+            .collect()
     }
 
     /// Outputs and final states of `firings` firings on the inputs' whole windows, `group` at a time. A call is told
@@ -182,7 +210,10 @@ impl Subject {
             });
             let new = call(count, &windows.collect::<Vec<_>>(), &mut states);
             assert_eq!(new.len(), outputs.len(), "outputs of a call");
-            outputs.iter_mut().zip(new).for_each(|(all, new)| all.extend(new));
+            outputs
+                .iter_mut()
+                .zip(new)
+                .for_each(|(all, new)| all.extend(new));
         }
         (outputs, states)
     }
@@ -191,11 +222,22 @@ impl Subject {
     pub(crate) fn run(&self, inputs: &[Vec<u8>], firings: usize, group: usize) -> Results {
         self.in_calls(inputs, firings, group, |count, windows, states| {
             let mut call = self.call(count);
-            windows.iter().enumerate().for_each(|(i, w)| call.input(i).copy_from_slice(w));
-            states.iter().enumerate().for_each(|(i, s)| call.state(i).copy_from_slice(s));
+            windows
+                .iter()
+                .enumerate()
+                .for_each(|(i, w)| call.input(i).copy_from_slice(w));
+            states
+                .iter()
+                .enumerate()
+                .for_each(|(i, s)| call.state(i).copy_from_slice(s));
             call.run(&*self.kernel).expect("no fault");
-            states.iter_mut().enumerate().for_each(|(i, s)| s.copy_from_slice(call.state(i)));
-            (0..self.stateless_outputs().len()).map(|i| call.output(i).to_vec()).collect()
+            states
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, s)| s.copy_from_slice(call.state(i)));
+            (0..self.stateless_outputs().len())
+                .map(|i| call.output(i).to_vec())
+                .collect()
         })
     }
 
@@ -213,14 +255,19 @@ impl Subject {
         let tokens = (inputs[0].len() * 4) as u64 / port.token.bytes();
         let firings = (tokens / port.rate) as usize;
         let bytes = inputs.iter().enumerate();
-        let bytes: Vec<_> = bytes.map(|(i, v)| self.windows(i, bytemuck::cast_slice(v))).collect();
+        let bytes: Vec<_> = bytes
+            .map(|(i, v)| self.windows(i, bytemuck::cast_slice(v)))
+            .collect();
         let (outputs, _) = self.run(&bytes, firings, firings);
         floats_of(&outputs[0])
     }
 }
 
 pub(super) fn floats_of(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]))
+        .collect()
 }
 
 /// Numbers from SplitMix64.
@@ -276,23 +323,67 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("Noise", "seed: 3, dtype: c32", ""),
     ("Mix", "freq: -250000.0, rate: 2000000.0", "c32"),
     ("Mix", "freq: 3.0, rate: 7.0", "f32[5]"),
-    ("Expr", "expr: \"x * g + tanh(c)\"", "x: f32, g: f32, c: f32"),
-    ("Expr", "expr: \"x * g + tanh(c)\"", "x: c32, g: f32, c: f32"),
-    ("Expr", "expr: \"g + mu * (1.0 - m)\", params: {mu: 0.01}", "g: f32, m: f32"),
-    ("Expr", "expr: \"x * g + y\"", "x: f32[300], g: f32, y: f32[300]"),
-    ("Expr", "expr: \"exp(x) + log(abs(x) + 0.1) + sin(x) * cos(x) / tan(x)\"", "x: f32"),
+    (
+        "Expr",
+        "expr: \"x * g + tanh(c)\"",
+        "x: f32, g: f32, c: f32",
+    ),
+    (
+        "Expr",
+        "expr: \"x * g + tanh(c)\"",
+        "x: c32, g: f32, c: f32",
+    ),
+    (
+        "Expr",
+        "expr: \"g + mu * (1.0 - m)\", params: {mu: 0.01}",
+        "g: f32, m: f32",
+    ),
+    (
+        "Expr",
+        "expr: \"x * g + y\"",
+        "x: f32[300], g: f32, y: f32[300]",
+    ),
+    (
+        "Expr",
+        "expr: \"exp(x) + log(abs(x) + 0.1) + sin(x) * cos(x) / tan(x)\"",
+        "x: f32",
+    ),
     (
         "Expr",
         "expr: \"atan2(x, y) + sqrt(abs(x)) + pow(abs(y), 1.7) + log10(y)\"",
         "x: f32, y: f32",
     ),
-    ("Expr", "expr: \"x > 0 && y < 1 ? floor(x) : round(y)\"", "x: f32[7], y: f32[7]"),
-    ("Expr", "expr: \"clamp(x, -1, 1) + min(x, 0) * max(x, 2)\"", "x: f64[3]"),
-    ("Expr", "expr: \"exp(x) * tanh(x) + pow(x, 3) / 7\"", "x: f64"),
+    (
+        "Expr",
+        "expr: \"x > 0 && y < 1 ? floor(x) : round(y)\"",
+        "x: f32[7], y: f32[7]",
+    ),
+    (
+        "Expr",
+        "expr: \"clamp(x, -1, 1) + min(x, 0) * max(x, 2)\"",
+        "x: f64[3]",
+    ),
+    (
+        "Expr",
+        "expr: \"exp(x) * tanh(x) + pow(x, 3) / 7\"",
+        "x: f64",
+    ),
     ("Expr", "expr: \"x * y - x / y\"", "x: i32, y: i32"),
-    ("Expr", "expr: \"x * 3 + abs(x) - (x == 4 ? 1 : x)\"", "x: i64"),
-    ("Expr", "expr: \"conj(x) * y / (x + 1) - cis(arg(y)) * norm(x)\"", "x: c32, y: c32"),
-    ("Expr", "expr: \"exp(x) + select(abs(x) > 1, x, -x) + re(x) * im(x)\"", "x: c32"),
+    (
+        "Expr",
+        "expr: \"x * 3 + abs(x) - (x == 4 ? 1 : x)\"",
+        "x: i64",
+    ),
+    (
+        "Expr",
+        "expr: \"conj(x) * y / (x + 1) - cis(arg(y)) * norm(x)\"",
+        "x: c32, y: c32",
+    ),
+    (
+        "Expr",
+        "expr: \"exp(x) + select(abs(x) > 1, x, -x) + re(x) * im(x)\"",
+        "x: c32",
+    ),
     ("Expr", "expr: \"!b || x >= 0\"", "b: bool, x: f32"),
     ("Expr", "expr: \"x\"", "x: bool"),
     ("Expr", "expr: \"x + d\"", "x: f32, d: f64"),
@@ -318,9 +409,21 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ("Convert", "to: f64", "f16"),
     ("Fir", "taps: [0.5]", "f32"),
     ("Fir", "taps: [1, -2, 3, -4, 5]", "f32"),
-    ("Fir", "taps: [1, -2, 3], decimate: 2, interpolate: 3", "c32"),
-    ("Fir", "taps: [[1, 2], [3, -4], [0.5, 0.25]], decimate: 3", "c32"),
-    ("Fir", "taps: [[1, 2], [3, -4], [0.5, 0.25]], interpolate: 2", "f32"),
+    (
+        "Fir",
+        "taps: [1, -2, 3], decimate: 2, interpolate: 3",
+        "c32",
+    ),
+    (
+        "Fir",
+        "taps: [[1, 2], [3, -4], [0.5, 0.25]], decimate: 3",
+        "c32",
+    ),
+    (
+        "Fir",
+        "taps: [[1, 2], [3, -4], [0.5, 0.25]], interpolate: 2",
+        "f32",
+    ),
     (
         "Fir",
         "design: {kind: lowpass, cutoff: 100, rate: 1000, taps: 61, window: {kaiser: 6}}, decimate: 5",
@@ -333,8 +436,16 @@ pub(crate) const CASES: &[(&str, &str, &str)] = &[
     ),
     ("Correlate", "template: [1, -1, 1, 1]", "f32"),
     ("Correlate", "template: [[1, 1], [0, -1]]", "c32"),
-    ("Biquad", "sections: [[0.2, 0.4, 0.2, -0.5, 0.3], [1, 0, 0, -0.9, 0]]", "f32"),
-    ("Biquad", "sections: [[0.2, 0.4, 0.2, -0.5, 0.3], [1, 0, 0, -0.9, 0]]", "c32"),
+    (
+        "Biquad",
+        "sections: [[0.2, 0.4, 0.2, -0.5, 0.3], [1, 0, 0, -0.9, 0]]",
+        "f32",
+    ),
+    (
+        "Biquad",
+        "sections: [[0.2, 0.4, 0.2, -0.5, 0.3], [1, 0, 0, -0.9, 0]]",
+        "c32",
+    ),
     ("Deemphasis", "tau: 50e-6, rate: 48000", "f32"),
     ("Discriminate", "gain: 2", "c32"),
     ("Frame", "size: 6, hop: 4", "f32"),
@@ -379,12 +490,19 @@ pub(crate) type Results = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 /// Equal bits, all NaNs counting as one.
 fn same(subject: &Subject, a: &Results, b: &Results) -> bool {
     let one_nan = |(outputs, states): &Results| -> Vec<Vec<u8>> {
-        let dtypes = subject.stateless_outputs().into_iter().map(|p| p.token.dtype);
+        let dtypes = subject
+            .stateless_outputs()
+            .into_iter()
+            .map(|p| p.token.dtype);
         let state = |s: &StatePort| subject.actor.inputs[s.input as usize].token.dtype;
         let dtypes = dtypes.chain(subject.actor.state.iter().map(state));
         let canonical = |(bytes, dtype): (&Vec<u8>, DType)| {
             let mut bytes = bytes.clone();
-            let size = if dtype == DType::C32 { 4 } else { dtype.size_bytes() as usize };
+            let size = if dtype == DType::C32 {
+                4
+            } else {
+                dtype.size_bytes() as usize
+            };
             for element in bytes.chunks_exact_mut(size) {
                 let nan = match dtype {
                     DType::F32 | DType::C32 => floats_of(element)[0].is_nan(),
@@ -399,7 +517,12 @@ fn same(subject: &Subject, a: &Results, b: &Results) -> bool {
             }
             bytes
         };
-        outputs.iter().chain(states).zip(dtypes).map(canonical).collect()
+        outputs
+            .iter()
+            .chain(states)
+            .zip(dtypes)
+            .map(canonical)
+            .collect()
     };
     one_nan(a) == one_nan(b)
 }
@@ -431,10 +554,26 @@ const TILED: &[(&str, &str, &str)] = &[
     ("NnMatMul", "", "x: f32[3,29,40], y: f32[3,40,97]"),
     ("NnMatMul", "", "x: f16[15,20], y: f16[20,110]"),
     ("NnMatMul", "y: [[1, 2, 3], [4, 5, 6]]", "x: f32[1,2]"),
-    ("NnGemm", "transA: 1, alpha: 0.3", "a: f32[600,100], b: f32[600,99]"),
-    ("NnGemm", "transB: 1, beta: 0.5", "a: f32[31,40], b: f32[65,40], c: f32[65]"),
-    ("NnConv", "pads: [1, 1, 1, 1]", "x: f32[1,20,9,11], w: f32[33,20,3,3]"),
-    ("NnConv", "strides: [2], group: 2", "x: f32[2,6,40], w: f32[30,3,5]"),
+    (
+        "NnGemm",
+        "transA: 1, alpha: 0.3",
+        "a: f32[600,100], b: f32[600,99]",
+    ),
+    (
+        "NnGemm",
+        "transB: 1, beta: 0.5",
+        "a: f32[31,40], b: f32[65,40], c: f32[65]",
+    ),
+    (
+        "NnConv",
+        "pads: [1, 1, 1, 1]",
+        "x: f32[1,20,9,11], w: f32[33,20,3,3]",
+    ),
+    (
+        "NnConv",
+        "strides: [2], group: 2",
+        "x: f32[2,6,40], w: f32[30,3,5]",
+    ),
 ];
 
 #[test]
@@ -446,7 +585,11 @@ fn variants_have_the_same_bits() {
         let mut subject = subject(op, parameters, inputs);
         let names = registry.variants(&subject.actor, &TiVec::new());
         let must = op.starts_with("Nn") || op == "Fir" || op == "Correlate";
-        assert_eq!(names.len() > 1, must, "{op}({parameters}) of ({inputs}): {names:?}");
+        assert_eq!(
+            names.len() > 1,
+            must,
+            "{op}({parameters}) of ({inputs}): {names:?}"
+        );
         if !must {
             continue;
         }
@@ -456,8 +599,11 @@ fn variants_have_the_same_bits() {
             // Finite ones: a sum of hundreds of others would be no number, and so equal to all.
             let data = subject.inputs(firings, |dtype, count| {
                 let parts = if dtype == DType::C32 { 2 } else { 1 };
-                let floats: Vec<f64> =
-                    random.floats(count * parts).into_iter().map(f64::from).collect();
+                let floats: Vec<f64> = random
+                    .floats(count * parts)
+                    .into_iter()
+                    .map(f64::from)
+                    .collect();
                 super::args::encode(dtype, &floats)
             });
             subject.kernel = Arc::clone(&default);
@@ -466,7 +612,11 @@ fn variants_have_the_same_bits() {
                 let name_of = format!("{op}({parameters}) of ({inputs}), {firings} by {name}");
                 let kernel = registry.kernel_in(&subject.actor, &TiVec::new(), Some(name));
                 subject.kernel = kernel.unwrap_or_else(|e| panic!("{name_of}: {e}"));
-                assert_eq!(subject.kernel.scratch_bytes(), default.scratch_bytes(), "{name_of}");
+                assert_eq!(
+                    subject.kernel.scratch_bytes(),
+                    default.scratch_bytes(),
+                    "{name_of}"
+                );
                 for bits in [1, 256] {
                     let run = |kernel: &Arc<dyn Kernel>, subject: &mut Subject| {
                         subject.kernel = Arc::clone(kernel);
@@ -474,7 +624,10 @@ fn variants_have_the_same_bits() {
                     };
                     let own = Arc::clone(&subject.kernel);
                     let (want, found) = (run(&default, &mut subject), run(&own, &mut subject));
-                    assert!(same(&subject, &want, &found), "{name_of}, vectors of {bits} bits");
+                    assert!(
+                        same(&subject, &want, &found),
+                        "{name_of}, vectors of {bits} bits"
+                    );
                 }
                 for cores in [1, 2, 3] {
                     let _team = team::Team::lead(cores, |_| ()).expect("threads");
@@ -492,14 +645,24 @@ fn variants_have_the_same_bits() {
 fn unknown_variants_are_refused() {
     let registry = Registry::standard();
     for (op, parameters, inputs, known) in [
-        ("NnMatMul", "", "x: f32[2,3], y: f32[3,4]", "which has 12x32, "),
+        (
+            "NnMatMul",
+            "",
+            "x: f32[2,3], y: f32[3,4]",
+            "which has 12x32, ",
+        ),
         ("NnMatMul", "", "x: i32[2,3], y: i32[3,4]", "which has none"),
         ("Gain", "gain: 2", "f32", "which has none"),
     ] {
         let actor = subject(op, parameters, inputs).actor;
-        let error = registry.kernel_in(&actor, &TiVec::new(), Some("13x33")).err();
+        let error = registry
+            .kernel_in(&actor, &TiVec::new(), Some("13x33"))
+            .err();
         let text = error.expect("refused").to_string();
-        assert!(text.contains("variant `13x33`") && text.contains(known), "{text}");
+        assert!(
+            text.contains("variant `13x33`") && text.contains(known),
+            "{text}"
+        );
     }
 }
 
@@ -527,17 +690,67 @@ const OVER: &[(&str, &str, &str, &[u32])] = &[
     ("NnUnsqueeze", "axes: [0]", "x: i16[5]", &[0]),
     ("NnIdentity", "", "x: f16[5]", &[0]),
     ("NnBitCast", "to: i32", "x: f32[5]", &[0]),
-    ("NnConcat", "axis: 0", "x0: f32[2,8], x1: f32[1,8], x2: f32[3,8]", &[0, 1, 2]),
-    ("NnConcat", "axis: 1", "x0: i16[1,4], x1: i16[1,12]", &[0, 1]),
+    (
+        "NnConcat",
+        "axis: 0",
+        "x0: f32[2,8], x1: f32[1,8], x2: f32[3,8]",
+        &[0, 1, 2],
+    ),
+    (
+        "NnConcat",
+        "axis: 1",
+        "x0: i16[1,4], x1: i16[1,12]",
+        &[0, 1],
+    ),
     ("NnConcat", "axis: 1", "x0: f32[2,4], x1: f32[2,12]", &[]),
-    ("NnSplit", "axis: 0, split: [1, 2, 3], outputs: [0, 1, 2]", "x: f32[6,4]", &[0, 0, 0]),
-    ("NnSplit", "axis: 1, split: [2, 4], outputs: [0, 1]", "x: u8[1,6]", &[0, 0]),
-    ("NnSplit", "axis: 1, split: [2, 4], outputs: [0, 1]", "x: u8[2,6]", &[]),
-    ("NnSlice", "starts: [2], ends: [5], axes: [0]", "x: f32[6,4]", &[0]),
-    ("NnSlice", "starts: [0], ends: [6], axes: [0]", "x: f32[6,4]", &[0]),
-    ("NnSlice", "starts: [1], ends: [3], axes: [1]", "x: f64[1,4,3]", &[0]),
-    ("NnSlice", "starts: [5], ends: [2], axes: [0], steps: [-1]", "x: f32[6,4]", &[]),
-    ("NnSlice", "starts: [0], ends: [2], axes: [1]", "x: f32[6,4]", &[]),
+    (
+        "NnSplit",
+        "axis: 0, split: [1, 2, 3], outputs: [0, 1, 2]",
+        "x: f32[6,4]",
+        &[0, 0, 0],
+    ),
+    (
+        "NnSplit",
+        "axis: 1, split: [2, 4], outputs: [0, 1]",
+        "x: u8[1,6]",
+        &[0, 0],
+    ),
+    (
+        "NnSplit",
+        "axis: 1, split: [2, 4], outputs: [0, 1]",
+        "x: u8[2,6]",
+        &[],
+    ),
+    (
+        "NnSlice",
+        "starts: [2], ends: [5], axes: [0]",
+        "x: f32[6,4]",
+        &[0],
+    ),
+    (
+        "NnSlice",
+        "starts: [0], ends: [6], axes: [0]",
+        "x: f32[6,4]",
+        &[0],
+    ),
+    (
+        "NnSlice",
+        "starts: [1], ends: [3], axes: [1]",
+        "x: f64[1,4,3]",
+        &[0],
+    ),
+    (
+        "NnSlice",
+        "starts: [5], ends: [2], axes: [0], steps: [-1]",
+        "x: f32[6,4]",
+        &[],
+    ),
+    (
+        "NnSlice",
+        "starts: [0], ends: [2], axes: [1]",
+        "x: f32[6,4]",
+        &[],
+    ),
     ("NnTranspose", "perm: [1, 0, 2]", "x: f32[1,4,3]", &[0]),
 ];
 
@@ -546,14 +759,20 @@ const OVER: &[(&str, &str, &str, &[u32])] = &[
 fn together(actor: &Actor, pairs: &[InPlace]) -> Vec<Vec<InPlace>> {
     let bytes = |rate: u64, token: &TokenType| rate * token.bytes();
     let are_parts = pairs.iter().any(|p| {
-        let (x, y) = (&actor.inputs[p.input as usize], &actor.outputs[p.output as usize]);
+        let (x, y) = (
+            &actor.inputs[p.input as usize],
+            &actor.outputs[p.output as usize],
+        );
         bytes(x.rate, &x.token) != bytes(y.rate, &y.token)
     });
     if !are_parts {
         return pairs.iter().map(|&pair| vec![pair]).collect();
     }
     let chosen = |set: u32| {
-        let pairs = pairs.iter().enumerate().filter(move |(i, _)| set & (1 << i) != 0);
+        let pairs = pairs
+            .iter()
+            .enumerate()
+            .filter(move |(i, _)| set & (1 << i) != 0);
         pairs.map(|(_, &pair)| pair).collect()
     };
     (1..1 << pairs.len()).map(chosen).collect()
@@ -563,9 +782,12 @@ fn together(actor: &Actor, pairs: &[InPlace]) -> Vec<Vec<InPlace>> {
 fn outputs_over_inputs_have_the_same_bits() {
     let mut random = Random(2);
     let mut tried = 0;
-    let cases = CASES.iter().map(|&(op, parameters, inputs)| (op, parameters, inputs, None));
-    let tensors =
-        OVER.iter().map(|&(op, parameters, inputs, over)| (op, parameters, inputs, Some(over)));
+    let cases = CASES
+        .iter()
+        .map(|&(op, parameters, inputs)| (op, parameters, inputs, None));
+    let tensors = OVER
+        .iter()
+        .map(|&(op, parameters, inputs, over)| (op, parameters, inputs, Some(over)));
     for (op, parameters, inputs, expected) in cases.chain(tensors) {
         let subject = subject(op, parameters, inputs);
         let name = format!("{op}({parameters}) of ({inputs})");
@@ -577,7 +799,10 @@ fn outputs_over_inputs_have_the_same_bits() {
         let sets = together(&subject.actor, &pairs);
         for (set, firings) in sets.iter().flat_map(|set| [1, 2, 7, 533].map(|n| (set, n))) {
             let (actor, pair) = (&subject.actor, set[0]);
-            let (x, y) = (&actor.inputs[pair.input as usize], &actor.outputs[pair.output as usize]);
+            let (x, y) = (
+                &actor.inputs[pair.input as usize],
+                &actor.outputs[pair.output as usize],
+            );
             if firings > 1 && x.rate * x.token.bytes() != y.rate * y.token.bytes() {
                 continue;
             }
@@ -587,15 +812,22 @@ fn outputs_over_inputs_have_the_same_bits() {
             for (i, p) in ports.iter().enumerate() {
                 let tokens = (firings as u64 - 1) * p.rate + p.window;
                 let elements = tokens * p.token.elements();
-                call.input(i).copy_from_slice(&random.elements(p.token.dtype, elements as usize));
+                call.input(i)
+                    .copy_from_slice(&random.elements(p.token.dtype, elements as usize));
             }
             let mut run = |over: &[InPlace]| {
                 call.run_over(&*subject.kernel, over).expect("no fault");
                 let outputs = 0..subject.actor.outputs.len() - subject.actor.state.len();
-                (outputs.map(|o| call.output(o).to_vec()).collect::<Vec<_>>(), Vec::new())
+                (
+                    outputs.map(|o| call.output(o).to_vec()).collect::<Vec<_>>(),
+                    Vec::new(),
+                )
             };
             let (apart, over) = (run(&[]), run(set));
-            assert!(same(&subject, &apart, &over), "{name}: {firings} firings, {set:?}");
+            assert!(
+                same(&subject, &apart, &over),
+                "{name}: {firings} firings, {set:?}"
+            );
             tried += 1;
         }
     }
@@ -609,11 +841,19 @@ fn more_in_place_than_a_kernel_can_is_refused() {
         ("Window", "kind: hann", "f32[16]", InPlace::whole(0, 0)),
         ("Sub", "", "x: f32[4], y: f32", InPlace::whole(1, 0)),
         ("Add", "", "x: f32, y: f32", InPlace::whole(0, 1)),
-        ("NnConcat", "axis: 0", "x0: f32[16], x1: f32[16]", InPlace::whole(1, 0)),
+        (
+            "NnConcat",
+            "axis: 0",
+            "x0: f32[16], x1: f32[16]",
+            InPlace::whole(1, 0),
+        ),
     ] {
         let mut actor = subject(op, parameters, inputs).actor;
         actor.in_place.push(pair);
-        let error = registry.kernel(&actor, &TiVec::new()).err().expect("refused");
+        let error = registry
+            .kernel(&actor, &TiVec::new())
+            .err()
+            .expect("refused");
         assert!(error.to_string().contains("which op"), "{op}: {error}");
     }
 }
@@ -623,7 +863,10 @@ fn every_op_is_in_the_table_and_documented() {
     for (name, doc) in Registry::standard().docs() {
         // Tensor ops have the operator cases of ONNX, which live with the importer.
         let elsewhere = name == "Custom" || name.starts_with("Nn");
-        assert!(elsewhere || CASES.iter().any(|(op, ..)| *op == name), "{name}: no case");
+        assert!(
+            elsewhere || CASES.iter().any(|(op, ..)| *op == name),
+            "{name}: no case"
+        );
         assert!(doc.example.starts_with(&name), "{name}: {}", doc.example);
         assert!(!doc.summary.is_empty() && !doc.ports.is_empty());
     }
@@ -640,12 +883,17 @@ fn actors_with_other_ports_are_refused_not_run() {
         ("state", |a| a.state.clear()),
         ("input", |a| drop(a.inputs.pop())),
         ("output", |a| drop(a.outputs.remove(0))),
-        ("parameter", |a| drop(a.params.insert("frequency".to_owned(), Value::Int(1)))),
+        ("parameter", |a| {
+            drop(a.params.insert("frequency".to_owned(), Value::Int(1)))
+        }),
     ];
     for (name, spoil) in spoils {
         let mut actor = subject("Mix", "freq: 1, rate: 4", "c32").actor;
         spoil(&mut actor);
-        assert!(Registry::standard().kernel(&actor, &TiVec::new()).is_err(), "{name}");
+        assert!(
+            Registry::standard().kernel(&actor, &TiVec::new()).is_err(),
+            "{name}"
+        );
     }
 }
 
@@ -685,12 +933,36 @@ fn refusals_name_both_facts_and_the_remedy() {
         ("Fir", "taps: [[1, 2, 3]]", "f32"),
         ("Fir", "taps: [1], decimate: 0", "f32"),
         ("Fir", "taps: [1]", "f32[4]"),
-        ("Fir", "design: {kind: lowpass, cutoff: 600, rate: 1000, taps: 5}", "f32"),
-        ("Fir", "design: {kind: lowpas, cutoff: 1, rate: 1000, taps: 5}", "f32"),
-        ("Fir", "design: {kind: bandpass, cutoff: 1, rate: 1000, taps: 5}", "f32"),
-        ("Fir", "design: {kind: highpass, cutoff: 1, rate: 10, taps: 4}", "f32"),
-        ("Fir", "design: {kind: lowpass, cutoff: 1, rate: 10, taps: 4, windw: hann}", "f32"),
-        ("Fir", "design: {kind: lowpass, cutoff: 1, rate: 10, taps: 4, window: han}", "f32"),
+        (
+            "Fir",
+            "design: {kind: lowpass, cutoff: 600, rate: 1000, taps: 5}",
+            "f32",
+        ),
+        (
+            "Fir",
+            "design: {kind: lowpas, cutoff: 1, rate: 1000, taps: 5}",
+            "f32",
+        ),
+        (
+            "Fir",
+            "design: {kind: bandpass, cutoff: 1, rate: 1000, taps: 5}",
+            "f32",
+        ),
+        (
+            "Fir",
+            "design: {kind: highpass, cutoff: 1, rate: 10, taps: 4}",
+            "f32",
+        ),
+        (
+            "Fir",
+            "design: {kind: lowpass, cutoff: 1, rate: 10, taps: 4, windw: hann}",
+            "f32",
+        ),
+        (
+            "Fir",
+            "design: {kind: lowpass, cutoff: 1, rate: 10, taps: 4, window: han}",
+            "f32",
+        ),
         ("Biquad", "sections: [[1, 2, 3]]", "f32"),
         ("Frame", "size: 4, hop: 5", "f32"),
         ("OverlapAdd", "hop: 5", "f32[4]"),

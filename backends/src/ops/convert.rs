@@ -22,7 +22,10 @@ pub(super) const OPS: [Entry; 1] = [Entry {
                 "a dtype, or a sample format: cu8 (u8[2], 127.5 ± 127.5), cs8, cs16 (i8[2], i16[2], \
                  full scale 1.0) from c32; s8, s16, s32 from f32. Default with `from`: c32 or f32",
             ),
-            ("from", "the sample format of the input, one of the same; left out: its dtype"),
+            (
+                "from",
+                "the sample format of the input, one of the same; left out: its dtype",
+            ),
         ],
         ports: "`x` -> `y`, one token a firing; any shape, the last dimension 2 being a complex number \
                 in the formats cu8, cs8 and cs16",
@@ -44,12 +47,48 @@ struct Format {
 }
 
 const FORMATS: [Format; 6] = [
-    Format { name: "cu8", raw: DType::U8, complex: true, bias: 127.5, scale: 127.5 },
-    Format { name: "cs8", raw: DType::I8, complex: true, bias: 0.0, scale: 128.0 },
-    Format { name: "cs16", raw: DType::I16, complex: true, bias: 0.0, scale: 32_768.0 },
-    Format { name: "s8", raw: DType::I8, complex: false, bias: 0.0, scale: 128.0 },
-    Format { name: "s16", raw: DType::I16, complex: false, bias: 0.0, scale: 32_768.0 },
-    Format { name: "s32", raw: DType::I32, complex: false, bias: 0.0, scale: 2_147_483_648.0 },
+    Format {
+        name: "cu8",
+        raw: DType::U8,
+        complex: true,
+        bias: 127.5,
+        scale: 127.5,
+    },
+    Format {
+        name: "cs8",
+        raw: DType::I8,
+        complex: true,
+        bias: 0.0,
+        scale: 128.0,
+    },
+    Format {
+        name: "cs16",
+        raw: DType::I16,
+        complex: true,
+        bias: 0.0,
+        scale: 32_768.0,
+    },
+    Format {
+        name: "s8",
+        raw: DType::I8,
+        complex: false,
+        bias: 0.0,
+        scale: 128.0,
+    },
+    Format {
+        name: "s16",
+        raw: DType::I16,
+        complex: false,
+        bias: 0.0,
+        scale: 32_768.0,
+    },
+    Format {
+        name: "s32",
+        raw: DType::I32,
+        complex: false,
+        bias: 0.0,
+        scale: 2_147_483_648.0,
+    },
 ];
 
 impl Format {
@@ -110,7 +149,11 @@ fn convert(args: &Args<'_>) -> Result<Made, OpError> {
     let to = dtype_param("to", word)?;
     if x.dtype == DType::C32 && to != DType::C32 {
         let help = "take a part of it: `Expr(\"re(x)\")`, or `Magnitude()`";
-        return Err(input_error("x", format!("is {x}, which has no {to} value"), help));
+        return Err(input_error(
+            "x",
+            format!("is {x}, which has no {to} value"),
+            help,
+        ));
     }
     let from = x.dtype;
     let each = match (from, to) {
@@ -129,7 +172,13 @@ struct Decode(Format);
 
 impl Kernel for Decode {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let Format { raw, complex, bias, scale, .. } = self.0;
+        let Format {
+            raw,
+            complex,
+            bias,
+            scale,
+            ..
+        } = self.0;
         let y: &mut [f32] = match complex {
             true => bytemuck::cast_slice_mut(io.output::<Complex32>(0)),
             false => io.output(0),
@@ -148,7 +197,13 @@ struct Encode(Format);
 
 impl Kernel for Encode {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        let Format { raw, complex, bias, scale, .. } = self.0;
+        let Format {
+            raw,
+            complex,
+            bias,
+            scale,
+            ..
+        } = self.0;
         let x: &[f32] = match complex {
             true => bytemuck::cast_slice(io.input::<Complex32>(0)),
             false => io.input(0),
@@ -163,9 +218,13 @@ impl Kernel for Encode {
         match raw {
             DType::U8 => simd::map(x, io.output::<u8>(0), |v| level(v, 0.0, 255.0) as u8),
             DType::I8 => simd::map(x, io.output::<i8>(0), |v| level(v, -128.0, 127.0) as i8),
-            DType::I16 => simd::map(x, io.output::<i16>(0), |v| level(v, -32768.0, 32767.0) as i16),
+            DType::I16 => simd::map(x, io.output::<i16>(0), |v| {
+                level(v, -32768.0, 32767.0) as i16
+            }),
             // The cast itself saturates.
-            _ => simd::map(x, io.output::<i32>(0), |v| (v * scale + bias).round_ties_even() as i32),
+            _ => simd::map(x, io.output::<i32>(0), |v| {
+                (v * scale + bias).round_ties_even() as i32
+            }),
         }
         Ok(())
     }
@@ -230,8 +289,14 @@ whole!(i8 u8 i16 i32 i64);
 
 impl Kernel for Cast {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        const WHOLE: [DType; 6] =
-            [DType::Bool, DType::I8, DType::U8, DType::I16, DType::I32, DType::I64];
+        const WHOLE: [DType; 6] = [
+            DType::Bool,
+            DType::I8,
+            DType::U8,
+            DType::I16,
+            DType::I32,
+            DType::I64,
+        ];
         let Cast { from, to } = *self;
         let (a, b) = (from.size_bytes() as usize, to.size_bytes() as usize);
         let (x, y) = (io.input_bytes(0), io.output_bytes(0));
@@ -248,7 +313,10 @@ impl Kernel for Cast {
 
 fn reals(dtype: DType) -> (simd::Read<f64>, simd::Write<f64>) {
     fn of<T: Real>() -> (simd::Read<f64>, simd::Write<f64>) {
-        (|x, to| simd::read(x, to, T::wide), |x, to| simd::write(x, to, T::narrow))
+        (
+            |x, to| simd::read(x, to, T::wide),
+            |x, to| simd::write(x, to, T::narrow),
+        )
     }
     match dtype {
         DType::F32 => of::<f32>(),
@@ -260,7 +328,9 @@ fn reals(dtype: DType) -> (simd::Read<f64>, simd::Write<f64>) {
         DType::I16 => of::<i16>(),
         DType::I32 => of::<i32>(),
         DType::I64 => of::<i64>(),
-        DType::Bool => (of::<u8>().0, |x, to| simd::write(x, to, |v| u8::from(v != 0.0))),
+        DType::Bool => (of::<u8>().0, |x, to| {
+            simd::write(x, to, |v| u8::from(v != 0.0))
+        }),
         DType::C32 => (
             |x, to| simd::read(x, to, |v: Complex32| f64::from(v.re)),
             |x, to| simd::write(x, to, |v| Complex32::new(v as f32, 0.0)),
@@ -270,7 +340,10 @@ fn reals(dtype: DType) -> (simd::Read<f64>, simd::Write<f64>) {
 
 fn wholes(dtype: DType) -> (simd::Read<i64>, simd::Write<i64>) {
     fn of<T: Whole>() -> (simd::Read<i64>, simd::Write<i64>) {
-        (|x, to| simd::read(x, to, T::wide), |x, to| simd::write(x, to, T::narrow))
+        (
+            |x, to| simd::read(x, to, T::wide),
+            |x, to| simd::write(x, to, T::narrow),
+        )
     }
     match dtype {
         DType::I8 => of::<i8>(),

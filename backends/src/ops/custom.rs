@@ -72,7 +72,13 @@ impl Op for Custom {
         actor: &Actor,
         _: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn Kernel>, OpError> {
-        Err(unregistered(actor.params.get("name").and_then(Value::as_str).unwrap_or_default()))
+        Err(unregistered(
+            actor
+                .params
+                .get("name")
+                .and_then(Value::as_str)
+                .unwrap_or_default(),
+        ))
     }
 }
 
@@ -118,14 +124,22 @@ fn port(
 ) -> Result<(TokenType, u64, u64), OpError> {
     let path = format!("{side}.{name}");
     let token = token_type(args, &path, value)?;
-    let Value::Map(map) = value else { return Ok((token, 1, 1)) };
+    let Value::Map(map) = value else {
+        return Ok((token, 1, 1));
+    };
     let number = |key: &str, default: u64| match map.get(key) {
         None => Ok(default),
-        Some(v) => {
-            v.as_int().and_then(|i| u64::try_from(i).ok()).filter(|&n| n > 0).ok_or_else(|| {
-                args.error(&format!("{path}.{key}"), "is no positive integer", "at least 1")
-            })
-        }
+        Some(v) => v
+            .as_int()
+            .and_then(|i| u64::try_from(i).ok())
+            .filter(|&n| n > 0)
+            .ok_or_else(|| {
+                args.error(
+                    &format!("{path}.{key}"),
+                    "is no positive integer",
+                    "at least 1",
+                )
+            }),
     };
     let rate = number("rate", 1)?;
     let window = number("window", rate)?;
@@ -134,7 +148,11 @@ fn port(
     }
     if window < rate {
         let message = format!("has window {window}, below rate {rate}");
-        return Err(args.error(&path, message, "a window holds at least the tokens consumed"));
+        return Err(args.error(
+            &path,
+            message,
+            "a window holds at least the tokens consumed",
+        ));
     }
     Ok((token, rate, window))
 }
@@ -154,7 +172,10 @@ pub(super) fn token_type(args: &Args<'_>, path: &str, value: &Value) -> Result<T
         Value::Str(text) => match text.strip_suffix(']').and_then(|t| t.split_once('[')) {
             None => (dtype(text)?, Some(Vec::new())),
             Some((word, dims)) => {
-                let dims = dims.split(',').map(|d| dim(d.trim().parse().ok())).collect();
+                let dims = dims
+                    .split(',')
+                    .map(|d| dim(d.trim().parse().ok()))
+                    .collect();
                 (dtype(word.trim())?, dims)
             }
         },
@@ -167,9 +188,9 @@ pub(super) fn token_type(args: &Args<'_>, path: &str, value: &Value) -> Result<T
             let word = word.ok_or_else(|| wrong("has no dtype".to_owned()))?;
             let dims = match map.get("shape") {
                 None => Some(Vec::new()),
-                Some(shape) => {
-                    shape.as_list().and_then(|l| l.iter().map(|v| dim(v.as_int())).collect())
-                }
+                Some(shape) => shape
+                    .as_list()
+                    .and_then(|l| l.iter().map(|v| dim(v.as_int())).collect()),
             };
             (dtype(word)?, dims)
         }
@@ -237,9 +258,16 @@ impl Registry {
         blobs: &TiSlice<BlobId, Bytes>,
     ) -> Result<Arc<dyn CustomActor>, OpError> {
         let (connected, types) = stateless_inputs(actor);
-        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let cx = ResolveCx {
+            params: &actor.params,
+            connected: &connected,
+            types: &types,
+            blobs,
+        };
         let name = Args::new(&cx, &KNOWN)?.word("name")?;
-        let made = self.custom_actor(&actor.params, name)?.ok_or_else(|| unregistered(name))?;
+        let made = self
+            .custom_actor(&actor.params, name)?
+            .ok_or_else(|| unregistered(name))?;
         check_limits(&made.ports())?;
         // A program compiled without the actor has the declaration's order, which only a program that sorts its
         // ports by name shares.
@@ -249,9 +277,14 @@ impl Registry {
 
     /// Work of one firing of a custom actor: what the model says, else the actor, else its bytes.
     pub(crate) fn custom_work(&self, actor: &Actor) -> Work {
-        let name = actor.params.get("name").and_then(Value::as_str).unwrap_or_default();
+        let name = actor
+            .params
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let made = self.custom_actor(&actor.params, name).ok().flatten();
-        made.and_then(|a| a.work()).unwrap_or_else(|| default_work(actor))
+        made.and_then(|a| a.work())
+            .unwrap_or_else(|| default_work(actor))
     }
 }
 
@@ -296,12 +329,19 @@ mod tests {
             Signature {
                 inputs: vec![in_port("x", u8s, 2, 2)],
                 outputs: vec![out_port("y", TokenType::scalar(DType::I32), 1)],
-                states: vec![StateSpec { name: "n".to_owned(), token: count, initial: vec![0; 8] }],
+                states: vec![StateSpec {
+                    name: "n".to_owned(),
+                    token: count,
+                    initial: vec![0; 8],
+                }],
             }
         }
 
         fn work(&self) -> Option<Work> {
-            Some(Work { flops: 1e6, bytes: 2.0 })
+            Some(Work {
+                flops: 1e6,
+                bytes: 2.0,
+            })
         }
     }
 
@@ -309,7 +349,10 @@ mod tests {
         let mut registry = Registry::standard();
         registry.register("pairs", |params: &Params| match params.get("fail") {
             None => Ok(Pairs),
-            Some(_) => Err(OpError::Other { message: "told to fail".into(), help: String::new() }),
+            Some(_) => Err(OpError::Other {
+                message: "told to fail".into(),
+                help: String::new(),
+            }),
         });
         registry
     }
@@ -319,7 +362,12 @@ mod tests {
     fn resolve(registry: &Registry, text: &str) -> Result<Signature, OpError> {
         let (params, types) = (params(text), BTreeMap::new());
         let blobs: TiVec<BlobId, Bytes> = TiVec::new();
-        let cx = ResolveCx { params: &params, connected: &[], types: &types, blobs: &blobs };
+        let cx = ResolveCx {
+            params: &params,
+            connected: &[],
+            types: &types,
+            blobs: &blobs,
+        };
         registry.resolve(NAME, &cx)
     }
 
@@ -335,7 +383,10 @@ mod tests {
             params: params(text),
             inputs,
             outputs,
-            state: vec![StatePort { input: 1, output: 1 }],
+            state: vec![StatePort {
+                input: 1,
+                output: 1,
+            }],
             in_place: vec![],
         }
     }
@@ -346,14 +397,24 @@ mod tests {
         assert_eq!(resolve(&registry(), DECLARED).unwrap(), Pairs.ports());
         // Without the actor the declaration is all there is; it has no state.
         let alone = resolve(&Registry::standard(), DECLARED).unwrap();
-        assert_eq!((alone.inputs, alone.outputs), (Pairs.ports().inputs, Pairs.ports().outputs));
+        assert_eq!(
+            (alone.inputs, alone.outputs),
+            (Pairs.ports().inputs, Pairs.ports().outputs)
+        );
     }
 
     #[test]
     fn disagreement_is_told_with_both_sides() {
-        let error = resolve(&registry(), "name: pairs, inputs: {x: u8}, outputs: {y: i32}");
+        let error = resolve(
+            &registry(),
+            "name: pairs, inputs: {x: u8}, outputs: {y: i32}",
+        );
         insta::assert_snapshot!(report(&error.unwrap_err()));
-        for text in ["name: other", "name: pairs, params: {fail: 1}", "name: pairs, input: {}"] {
+        for text in [
+            "name: other",
+            "name: pairs, params: {fail: 1}",
+            "name: pairs, input: {}",
+        ] {
             assert!(resolve(&registry(), text).is_err(), "{text}");
         }
     }
@@ -376,14 +437,22 @@ mod tests {
         );
         let mut bad = actor(DECLARED);
         bad.state.clear();
-        assert!(message(registry().kernel(&bad, &blobs)).unwrap().contains("has ports"));
+        assert!(
+            message(registry().kernel(&bad, &blobs))
+                .unwrap()
+                .contains("has ports")
+        );
     }
 
     #[test]
     fn cost_is_the_models_or_the_actors() {
         let machine = crate::devices::detect();
         let device = &machine.devices[zbmd_ir::DeviceId(0)];
-        let cost = |text: &str| registry().cost(&actor(text), device, &TiVec::new()).unwrap();
+        let cost = |text: &str| {
+            registry()
+                .cost(&actor(text), device, &TiVec::new())
+                .unwrap()
+        };
         assert_eq!(cost("name: pairs, cost_ns: 250").firing_ps, 250_000);
         let flops = 1e6 * 1e12 / device.flops_per_s as f64;
         assert_eq!(cost("name: pairs").firing_ps, flops.ceil() as u64);

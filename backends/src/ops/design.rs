@@ -24,7 +24,9 @@ impl WindowKind {
     /// What parameter `name` says: a word or `{"kaiser": beta}`.
     pub(crate) fn read(args: &Args<'_>, name: &str) -> Result<Option<Self>, OpError> {
         if let Some(Value::Map(_)) = args.get(name) {
-            let Some(map) = args.nested(name, &["kaiser"])? else { return Ok(None) };
+            let Some(map) = args.nested(name, &["kaiser"])? else {
+                return Ok(None);
+            };
             let beta = map.float("kaiser")?;
             if !(0.0..=100.0).contains(&beta) {
                 return Err(map.error("kaiser", format!("is {beta}"), "it lies between 0 and 100"));
@@ -38,7 +40,13 @@ impl WindowKind {
             Some("hamming") => Self::Hamming,
             Some("blackman") => Self::Blackman,
             Some(word) => {
-                let words = ["rectangular", "hann", "hamming", "blackman", "{\"kaiser\": beta}"];
+                let words = [
+                    "rectangular",
+                    "hann",
+                    "hamming",
+                    "blackman",
+                    "{\"kaiser\": beta}",
+                ];
                 return Err(args.unknown_word(name, word, &words));
             }
         }))
@@ -94,7 +102,9 @@ impl Design {
     /// What the map in parameter `design` says.
     pub(crate) fn read(args: &Args<'_>) -> Result<Option<Self>, OpError> {
         let known = ["kind", "cutoff", "rate", "taps", "window", "gain"];
-        let Some(args) = args.nested("design", &known)? else { return Ok(None) };
+        let Some(args) = args.nested("design", &known)? else {
+            return Ok(None);
+        };
         let kind = args.word("kind")?;
         let kinds = ["lowpass", "highpass", "bandpass"];
         if !kinds.contains(&kind) {
@@ -124,7 +134,12 @@ impl Design {
         }
         let window = WindowKind::read(&args, "window")?.unwrap_or(WindowKind::Hamming);
         let gain = args.float_or("gain", 1.0)?;
-        Ok(Some(Self { band, taps, window, gain }))
+        Ok(Some(Self {
+            band,
+            taps,
+            window,
+            gain,
+        }))
     }
 
     /// The taps, scaled to `gain` at the middle of the pass band (at 0 or rate/2 where it reaches there).
@@ -138,8 +153,11 @@ impl Design {
             ((TAU * high * t).sin() - (TAU * low * t).sin()) / (PI * t)
         };
         let window = self.window.values(self.taps, false);
-        let mut taps: Vec<f64> =
-            window.iter().enumerate().map(|(i, w)| w * ideal(i as f64 - middle)).collect();
+        let mut taps: Vec<f64> = window
+            .iter()
+            .enumerate()
+            .map(|(i, w)| w * ideal(i as f64 - middle))
+            .collect();
         let probe = match (low, high) {
             (0.0, _) => 0.0,
             (_, 0.5) => 0.5,
@@ -199,12 +217,22 @@ mod tests {
             ([0.3, 0.5], [0.34, 0.5], [0.0, 0.26]),
             ([0.1, 0.2], [0.14, 0.16], [0.05, 0.25]),
         ] {
-            let taps = Design { band, taps: 101, window: kaiser, gain: 2.0 }.run();
+            let taps = Design {
+                band,
+                taps: 101,
+                window: kaiser,
+                gain: 2.0,
+            }
+            .run();
             for f in pass {
                 assert!((response(&taps, f) - 2.0).abs() < 2e-3, "{band:?} at {f}");
             }
             for f in stop {
-                assert!(response(&taps, f) < 2e-3, "{band:?} at {f}: {}", response(&taps, f));
+                assert!(
+                    response(&taps, f) < 2e-3,
+                    "{band:?} at {f}: {}",
+                    response(&taps, f)
+                );
             }
         }
     }

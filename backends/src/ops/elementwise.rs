@@ -46,7 +46,9 @@ pub(super) const OPS: [Entry; 11] = [
         make: expr,
     },
     binary("Add", "the sum", "Add()", |a| two(a, "x + y")),
-    binary("Sub", "the difference x − y", "Sub()", |a| two(a, "x - y")),
+    binary("Sub", "the difference x − y", "Sub()", |a| {
+        two(a, "x - y")
+    }),
     binary("Mul", "the product", "Mul()", |a| two(a, "x * y")),
     binary("Div", "the quotient x / y", "Div()", |a| two(a, "x / y")),
     Entry {
@@ -60,15 +62,24 @@ pub(super) const OPS: [Entry; 11] = [
         },
         make: |a| one(a, "x * gain", &[("gain", a.float("gain")?)], &[]),
     },
-    unary("Magnitude", "absolute value of complex numbers", "Magnitude()", |a| {
-        one(a, "abs(x)", &[], &[DType::C32])
-    }),
-    unary("Power", "squared absolute value of complex numbers", "Power()", |a| {
-        one(a, "norm(x)", &[], &[DType::C32])
-    }),
-    unary("Phase", "angle of complex numbers in [−π, π]", "Phase()", |a| {
-        one(a, "arg(x)", &[], &[DType::C32])
-    }),
+    unary(
+        "Magnitude",
+        "absolute value of complex numbers",
+        "Magnitude()",
+        |a| one(a, "abs(x)", &[], &[DType::C32]),
+    ),
+    unary(
+        "Power",
+        "squared absolute value of complex numbers",
+        "Power()",
+        |a| one(a, "norm(x)", &[], &[DType::C32]),
+    ),
+    unary(
+        "Phase",
+        "angle of complex numbers in [−π, π]",
+        "Phase()",
+        |a| one(a, "arg(x)", &[], &[DType::C32]),
+    ),
     Entry {
         name: "Log",
         positional: &["base"],
@@ -76,7 +87,10 @@ pub(super) const OPS: [Entry; 11] = [
             summary: "logarithm of max(x, floor)",
             params: &[
                 ("base", "\"e\" (default), 2, 10, or \"db\" for 10·log10"),
-                ("floor", "smallest argument, above 0 (default 1e-30): keeps silence finite"),
+                (
+                    "floor",
+                    "smallest argument, above 0 (default 1e-30): keeps silence finite",
+                ),
             ],
             ports: X,
             example: "Log(base: \"db\")",
@@ -94,7 +108,12 @@ pub(super) const OPS: [Entry; 11] = [
         },
         make: |a| {
             let reals = &[DType::F32, DType::F64, DType::I32, DType::I64];
-            one(a, "x > level", &[("level", a.float_or("level", 0.0)?)], reals)
+            one(
+                a,
+                "x > level",
+                &[("level", a.float_or("level", 0.0)?)],
+                reals,
+            )
         },
     },
 ];
@@ -105,7 +124,17 @@ const fn unary(
     example: &'static str,
     make: fn(&Args<'_>) -> Result<Made, OpError>,
 ) -> Entry {
-    Entry { name, positional: &[], doc: OpDoc { summary, params: &[], ports: X, example }, make }
+    Entry {
+        name,
+        positional: &[],
+        doc: OpDoc {
+            summary,
+            params: &[],
+            ports: X,
+            example,
+        },
+        make,
+    }
 }
 
 const fn binary(
@@ -114,7 +143,17 @@ const fn binary(
     example: &'static str,
     make: fn(&Args<'_>) -> Result<Made, OpError>,
 ) -> Entry {
-    Entry { name, positional: &[], doc: OpDoc { summary, params: &[], ports: XY, example }, make }
+    Entry {
+        name,
+        positional: &[],
+        doc: OpDoc {
+            summary,
+            params: &[],
+            ports: XY,
+            example,
+        },
+        make,
+    }
 }
 
 fn two(args: &Args<'_>, text: &str) -> Result<Made, OpError> {
@@ -129,11 +168,23 @@ fn one(
     params: &[(&str, f64)],
     dtypes: &[DType],
 ) -> Result<Made, OpError> {
-    let x = if dtypes.is_empty() { args.x()? } else { args.x_of(dtypes)? };
-    let meaning = |&(name, value): &(&str, f64)| {
-        (name.to_owned(), Meaning::Number(value, value.fract() == 0.0))
+    let x = if dtypes.is_empty() {
+        args.x()?
+    } else {
+        args.x_of(dtypes)?
     };
-    build(args, text, &[("x".to_owned(), x.clone())], params.iter().map(meaning).collect())
+    let meaning = |&(name, value): &(&str, f64)| {
+        (
+            name.to_owned(),
+            Meaning::Number(value, value.fract() == 0.0),
+        )
+    };
+    build(
+        args,
+        text,
+        &[("x".to_owned(), x.clone())],
+        params.iter().map(meaning).collect(),
+    )
 }
 
 fn log(args: &Args<'_>) -> Result<Made, OpError> {
@@ -156,8 +207,17 @@ fn log(args: &Args<'_>) -> Result<Made, OpError> {
         return Err(args.error("floor", format!("is {floor:e}"), help));
     }
     let params = [("floor", floor), ("scale", scale)];
-    let text = if scale == 1.0 { "log(max(x, floor))" } else { "log(max(x, floor)) * scale" };
-    one(args, text, &params, &[DType::F32, DType::F64, DType::I32, DType::I64])
+    let text = if scale == 1.0 {
+        "log(max(x, floor))"
+    } else {
+        "log(max(x, floor)) * scale"
+    };
+    one(
+        args,
+        text,
+        &params,
+        &[DType::F32, DType::F64, DType::I32, DType::I64],
+    )
 }
 
 fn expr(args: &Args<'_>) -> Result<Made, OpError> {
@@ -170,7 +230,9 @@ fn expr(args: &Args<'_>) -> Result<Made, OpError> {
         if !used.contains(name) {
             let message = format!("`{name}` does not occur in \"{text}\"");
             let near = nearest(name, used.iter().map(String::as_str));
-            let help = near.map_or("leave it out".to_owned(), |n| format!("did you mean `{n}`?"));
+            let help = near.map_or("leave it out".to_owned(), |n| {
+                format!("did you mean `{n}`?")
+            });
             return Err(args.error("params", message, help));
         }
         let meaning = match value {
@@ -190,7 +252,11 @@ fn expr(args: &Args<'_>) -> Result<Made, OpError> {
         }
     };
     if ports.is_empty() {
-        return Err(args.error("expr", "has no input", "for a constant write `Const(value)`"));
+        return Err(args.error(
+            "expr",
+            "has no input",
+            "for a constant write `Const(value)`",
+        ));
     }
     let mut inputs = Vec::new();
     for (i, name) in ports.into_iter().enumerate() {
@@ -228,12 +294,18 @@ fn input_type(
     written: Option<&Value>,
 ) -> Result<TokenType, OpError> {
     let known = args.cx.input(name, first);
-    let Some(written) = written else { return known.cloned() };
+    let Some(written) = written else {
+        return known.cloned();
+    };
     let declared = super::custom::token_type(args, &format!("inputs.{name}"), written)?;
     match known {
         Ok(known) if *known != declared => {
             let help = format!("write `\"{name}\": \"{known}\"` or leave `inputs` out");
-            Err(input_error(name, format!("is {known}, declared as {declared}"), help))
+            Err(input_error(
+                name,
+                format!("is {known}, declared as {declared}"),
+                help,
+            ))
         }
         _ => Ok(declared),
     }
@@ -251,7 +323,11 @@ fn build(
     for (name, token) in inputs {
         if !token.shape.is_empty() && !shape.is_empty() && token.shape != shape {
             let message = format!("is {token}, but `{shaped_by}` has the shape {shape:?}");
-            return Err(input_error(name, message, "give all inputs one shape, or scalars"));
+            return Err(input_error(
+                name,
+                message,
+                "give all inputs one shape, or scalars",
+            ));
         }
         if !token.shape.is_empty() {
             (shape, shaped_by) = (&token.shape, name);
@@ -274,10 +350,15 @@ fn build(
     let program = compile().map_err(|e| at_text(args, text, e))?;
     let y = TokenType::new(program.output.dtype(), shape);
     let flops = program.flops() * elements as f64;
-    let ports = inputs.iter().map(|(name, token)| in_port(name, token.clone(), 1, 1)).collect();
+    let ports = inputs
+        .iter()
+        .map(|(name, token)| in_port(name, token.clone(), 1, 1))
+        .collect();
     let lowered = program.clone();
     let make = move || Ok(ExprKernel::new(program, elements));
-    let made = Made::new(ports, vec![out_port("y", y, 1)], make).flops(flops).over(along);
+    let made = Made::new(ports, vec![out_port("y", y, 1)], make)
+        .flops(flops)
+        .over(along);
     Ok(made.gpu(move || kernels::expr(&lowered, elements)))
 }
 

@@ -45,7 +45,11 @@ impl Made {
         variants: Vec<&'static str>,
         kernel: impl FnOnce(usize) -> Result<K, OpError> + 'static,
     ) -> Self {
-        let signature = Signature { inputs, outputs, states: Vec::new() };
+        let signature = Signature {
+            inputs,
+            outputs,
+            states: Vec::new(),
+        };
         let kernel = move |variant| Ok(Arc::new(kernel(variant)?) as Arc<dyn Kernel>);
         Self {
             signature,
@@ -63,7 +67,11 @@ impl Made {
         y: TokenType,
         kernel: impl FnOnce() -> Result<K, OpError> + 'static,
     ) -> Self {
-        Self::new(vec![in_port("x", x.clone(), 1, 1)], vec![out_port("y", y, 1)], kernel)
+        Self::new(
+            vec![in_port("x", x.clone(), 1, 1)],
+            vec![out_port("y", y, 1)],
+            kernel,
+        )
     }
 
     /// How to make the kernels for GPUs, if there are any.
@@ -74,12 +82,19 @@ impl Made {
 
     /// Says that the kernel may write output 0 over any of these inputs that is as large.
     pub(crate) fn over(self, inputs: impl IntoIterator<Item = usize>) -> Self {
-        let Signature { inputs: xs, outputs: ys, .. } = &self.signature;
+        let Signature {
+            inputs: xs,
+            outputs: ys,
+            ..
+        } = &self.signature;
         let bytes = |rate: u64, token: &TokenType| rate.saturating_mul(token.bytes());
         let size = ys.first().map(|y| bytes(y.rate, &y.token));
         let alike = |&i: &usize| xs.get(i).map(|x| bytes(x.rate, &x.token)) == size;
-        let pairs: Vec<InPlace> =
-            inputs.into_iter().filter(alike).map(|i| InPlace::whole(i as u32, 0)).collect();
+        let pairs: Vec<InPlace> = inputs
+            .into_iter()
+            .filter(alike)
+            .map(|i| InPlace::whole(i as u32, 0))
+            .collect();
         self.in_place(pairs)
     }
 
@@ -91,7 +106,11 @@ impl Made {
 
     /// Adds a state.
     pub(crate) fn state(mut self, name: &str, token: TokenType, initial: Vec<u8>) -> Self {
-        self.signature.states.push(StateSpec { name: name.to_owned(), token, initial });
+        self.signature.states.push(StateSpec {
+            name: name.to_owned(),
+            token,
+            initial,
+        });
         self
     }
 
@@ -113,20 +132,37 @@ impl Made {
     }
 
     fn bytes(&self) -> f64 {
-        let read = self.signature.inputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64);
-        let written = self.signature.outputs.iter().map(|p| p.rate as f64 * p.token.bytes() as f64);
+        let read = self
+            .signature
+            .inputs
+            .iter()
+            .map(|p| p.rate as f64 * p.token.bytes() as f64);
+        let written = self
+            .signature
+            .outputs
+            .iter()
+            .map(|p| p.rate as f64 * p.token.bytes() as f64);
         read.sum::<f64>() + written.sum::<f64>()
     }
 }
 
 /// An input port.
 pub(crate) fn in_port(name: &str, token: TokenType, rate: u64, window: u64) -> InPort {
-    InPort { name: name.to_owned(), token, rate, window }
+    InPort {
+        name: name.to_owned(),
+        token,
+        rate,
+        window,
+    }
 }
 
 /// An output port.
 pub(crate) fn out_port(name: &str, token: TokenType, rate: u64) -> OutPort {
-    OutPort { name: name.to_owned(), token, rate }
+    OutPort {
+        name: name.to_owned(),
+        token,
+        rate,
+    }
 }
 
 /// An op of the standard catalogue. Its parameters are those that its description names.
@@ -148,7 +184,12 @@ impl Entry {
 
     fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
         let (connected, types) = stateless_inputs(actor);
-        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let cx = ResolveCx {
+            params: &actor.params,
+            connected: &connected,
+            types: &types,
+            blobs,
+        };
         self.made(&cx)
     }
 }
@@ -179,7 +220,9 @@ impl Op for Entry {
     }
 
     fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
-        self.made_for(actor, blobs).map(|made| made.variants).unwrap_or_default()
+        self.made_for(actor, blobs)
+            .map(|made| made.variants)
+            .unwrap_or_default()
     }
 
     fn kernel_in(
@@ -200,12 +243,15 @@ impl Op for Entry {
     }
 
     fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        self.made_for(actor, blobs).map(|made| made.in_place).unwrap_or_default()
+        self.made_for(actor, blobs)
+            .map(|made| made.in_place)
+            .unwrap_or_default()
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {
         let made = self.made_for(actor, blobs).ok();
-        made.and_then(|m| m.work).unwrap_or_else(|| default_work(actor))
+        made.and_then(|m| m.work)
+            .unwrap_or_else(|| default_work(actor))
     }
 }
 
@@ -213,8 +259,10 @@ impl Op for Entry {
 pub(crate) fn stateless_inputs(actor: &Actor) -> (Vec<String>, BTreeMap<String, TokenType>) {
     let ports = actor.inputs.iter().enumerate();
     let ports = ports.filter(|(i, _)| actor.state_of_input(*i as u32).is_none());
-    let types: BTreeMap<_, _> =
-        ports.clone().map(|(_, p)| (p.name.clone(), p.token.clone())).collect();
+    let types: BTreeMap<_, _> = ports
+        .clone()
+        .map(|(_, p)| (p.name.clone(), p.token.clone()))
+        .collect();
     (ports.map(|(_, p)| p.name.clone()).collect(), types)
 }
 
@@ -223,7 +271,10 @@ pub(crate) fn check_ports(actor: &Actor, signature: &Signature) -> Result<(), Op
     let (mut inputs, mut outputs) = (signature.inputs.clone(), signature.outputs.clone());
     let mut state = Vec::new();
     for spec in &signature.states {
-        state.push(StatePort { input: inputs.len() as u32, output: outputs.len() as u32 });
+        state.push(StatePort {
+            input: inputs.len() as u32,
+            output: outputs.len() as u32,
+        });
         inputs.push(in_port(&spec.name, spec.token.clone(), 1, 1));
         outputs.push(out_port(&spec.name, spec.token.clone(), 1));
     }
@@ -233,7 +284,10 @@ pub(crate) fn check_ports(actor: &Actor, signature: &Signature) -> Result<(), Op
     let has = port_text(&actor.inputs, &actor.outputs, actor.state.len());
     let needs = port_text(&inputs, &outputs, state.len());
     Err(OpError::Other {
-        message: format!("actor `{}` has ports {has}, op `{}` has {needs}", actor.name, actor.op),
+        message: format!(
+            "actor `{}` has ports {has}, op `{}` has {needs}",
+            actor.name, actor.op
+        ),
         help: "the program was made by another version: compile the model again".to_owned(),
     })
 }
@@ -245,10 +299,16 @@ pub(crate) fn port_text(inputs: &[InPort], outputs: &[OutPort], states: usize) -
         false => format!("{}: {} {}/{}", p.name, p.token, p.rate, p.window),
     };
     let inputs: Vec<String> = inputs.iter().map(input).collect();
-    let outputs: Vec<String> =
-        outputs.iter().map(|p| format!("{}: {} {}", p.name, p.token, p.rate)).collect();
+    let outputs: Vec<String> = outputs
+        .iter()
+        .map(|p| format!("{}: {} {}", p.name, p.token, p.rate))
+        .collect();
     let plural = if states == 1 { "" } else { "s" };
-    format!("({}) -> ({}), {states} state{plural}", inputs.join(", "), outputs.join(", "))
+    format!(
+        "({}) -> ({}), {states} state{plural}",
+        inputs.join(", "),
+        outputs.join(", ")
+    )
 }
 
 /// Refuses ports beyond the limits that the verifier sets.
@@ -257,7 +317,12 @@ pub(crate) fn check_limits(signature: &Signature) -> Result<(), OpError> {
         .inputs
         .iter()
         .map(|p| (&p.name, &p.token, p.window))
-        .chain(signature.outputs.iter().map(|p| (&p.name, &p.token, p.rate)))
+        .chain(
+            signature
+                .outputs
+                .iter()
+                .map(|p| (&p.name, &p.token, p.rate)),
+        )
         .chain(signature.states.iter().map(|s| (&s.name, &s.token, 1)));
     for (name, token, tokens) in ports {
         let over = |what: &str, is: u64, limit: u64| {
@@ -273,8 +338,11 @@ pub(crate) fn check_limits(signature: &Signature) -> Result<(), OpError> {
             return Err(error);
         }
     }
-    let (ins, outs, states) =
-        (signature.inputs.len(), signature.outputs.len(), signature.states.len());
+    let (ins, outs, states) = (
+        signature.inputs.len(),
+        signature.outputs.len(),
+        signature.states.len(),
+    );
     if ins + states > limits::MAX_PORTS || outs.max(states) > Io::MAX_MUT_PORTS {
         return Err(OpError::Other {
             message: format!(

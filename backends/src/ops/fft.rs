@@ -26,7 +26,10 @@ pub(super) const OPS: [Entry; 3] = [
         positional: &[],
         doc: OpDoc {
             summary: "discrete Fourier transform y[k] = Σ x[i]·e^{−j2πik/n}, any n",
-            params: &[("inverse", "the inverse: e^{+j…}, divided by n (default false)")],
+            params: &[(
+                "inverse",
+                "the inverse: e^{+j…}, divided by n (default false)",
+            )],
             ports: "`x`: c32[…, n] -> `y`: c32[…, n], one token a firing",
             example: "Fft(inverse: true)",
         },
@@ -86,11 +89,19 @@ fn fft(args: &Args<'_>) -> Result<Made, OpError> {
     let rows = x.elements() as f64 / n as f64;
     let make = move || {
         let mut planner = FftPlanner::new();
-        let plan = if inverse { planner.plan_fft_inverse(n) } else { planner.plan_fft_forward(n) };
+        let plan = if inverse {
+            planner.plan_fft_inverse(n)
+        } else {
+            planner.plan_fft_forward(n)
+        };
         let scale = if inverse { 1.0 / n as f32 } else { 1.0 };
         Ok(FftKernel { plan, scale })
     };
-    let transform = if inverse { Transform::Inverse } else { Transform::Forward };
+    let transform = if inverse {
+        Transform::Inverse
+    } else {
+        Transform::Forward
+    };
     let made = Made::map(x, x.clone(), make).flops(fft_flops(n, rows));
     Ok(made.gpu(move || kernels::fft(transform, n, rows as u64)))
 }
@@ -125,7 +136,11 @@ fn rfft(args: &Args<'_>) -> Result<Made, OpError> {
     check_len(n)?;
     let y = with_last(x, DType::C32, n as u32 / 2 + 1);
     let rows = x.elements() as f64 / n as f64;
-    let make = move || Ok(RfftKernel { plan: RealFftPlanner::new().plan_fft_forward(n) });
+    let make = move || {
+        Ok(RfftKernel {
+            plan: RealFftPlanner::new().plan_fft_forward(n),
+        })
+    };
     let made = Made::map(x, y, make).flops(fft_flops(n, rows));
     Ok(made.gpu(move || kernels::fft(Transform::Real, n, rows as u64)))
 }
@@ -146,7 +161,9 @@ impl Kernel for RfftKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let (n, bins) = (self.plan.len(), self.plan.complex_len());
         // The library overwrites its input, so each row is copied.
-        let (scratch, rest) = io.scratch::<Complex32>().split_at_mut(self.plan.get_scratch_len());
+        let (scratch, rest) = io
+            .scratch::<Complex32>()
+            .split_at_mut(self.plan.get_scratch_len());
         let row = &mut bytemuck::cast_slice_mut::<Complex32, f32>(rest)[..n];
         let (x, y) = (io.input::<f32>(0), io.output::<Complex32>(0));
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(bins)) {
@@ -172,13 +189,20 @@ fn irfft(args: &Args<'_>) -> Result<Made, OpError> {
         (2 * (bins - 1)).max(1)
     };
     if n / 2 + 1 != bins {
-        let message =
-            format!("is {n}, the {bins} bins belong to {} or {}", 2 * bins - 2, 2 * bins - 1);
+        let message = format!(
+            "is {n}, the {bins} bins belong to {} or {}",
+            2 * bins - 2,
+            2 * bins - 1
+        );
         return Err(args.error("size", message, "give one of the two"));
     }
     let y = with_last(x, DType::F32, n as u32);
     let rows = x.elements() as f64 / bins as f64;
-    let make = move || Ok(IrfftKernel { plan: RealFftPlanner::new().plan_fft_inverse(n) });
+    let make = move || {
+        Ok(IrfftKernel {
+            plan: RealFftPlanner::new().plan_fft_inverse(n),
+        })
+    };
     let made = Made::map(x, y, make).flops(fft_flops(n, rows));
     Ok(made.gpu(move || kernels::fft(Transform::RealInverse, n, rows as u64)))
 }
@@ -190,7 +214,9 @@ struct IrfftKernel {
 impl Kernel for IrfftKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let (n, bins) = (self.plan.len(), self.plan.complex_len());
-        let (scratch, rest) = io.scratch::<Complex32>().split_at_mut(self.plan.get_scratch_len());
+        let (scratch, rest) = io
+            .scratch::<Complex32>()
+            .split_at_mut(self.plan.get_scratch_len());
         let row = &mut rest[..bins];
         let (x, y) = (io.input::<Complex32>(0), io.output::<f32>(0));
         let scale = 1.0 / n as f32;

@@ -24,7 +24,10 @@ pub(super) const OPS: [Entry; 2] = [
         doc: OpDoc {
             summary: "y[m] = Σ h[k]·u[m·decimate − k], u being x with interpolate − 1 zeros after each sample",
             params: &[
-                ("taps", "h: numbers or a tensor; complex taps as [re, im] pairs or a c32 tensor"),
+                (
+                    "taps",
+                    "h: numbers or a tensor; complex taps as [re, im] pairs or a c32 tensor",
+                ),
                 (
                     "design",
                     "instead of taps, a windowed sinc: {\"kind\": \"lowpass\" | \"highpass\" | \"bandpass\", \
@@ -99,9 +102,17 @@ fn fir(args: &Args<'_>) -> Result<Made, OpError> {
         (None, given) => given.as_ref().map_or(0, |c| c.re.len()),
     };
     let complex = given.as_ref().is_some_and(|c| c.im.is_some());
-    let taps = move || given.or(design.map(|d| Coefficients { re: d.run(), im: None }));
+    let taps = move || {
+        given.or(design.map(|d| Coefficients {
+            re: d.run(),
+            im: None,
+        }))
+    };
     build(args, len, complex, decimate, interpolate, move || {
-        let taps = taps().unwrap_or(Coefficients { re: Vec::new(), im: None });
+        let taps = taps().unwrap_or(Coefficients {
+            re: Vec::new(),
+            im: None,
+        });
         let phase = |h: &[f64], p: usize| phase_taps(h, p, interpolate);
         let phases = (0..interpolate).map(|j| {
             let p = (j * decimate) % interpolate;
@@ -115,7 +126,10 @@ fn fir(args: &Args<'_>) -> Result<Made, OpError> {
 /// `h[p], h[p + L], h[p + 2L]`, … the other way round, as the samples lie; zeros where there are no taps.
 fn phase_taps(h: &[f64], p: usize, interpolate: usize) -> Vec<f32> {
     let len = h.len().div_ceil(interpolate);
-    (0..len).rev().map(|i| h.get(p + i * interpolate).map_or(0.0, |&t| t as f32)).collect()
+    (0..len)
+        .rev()
+        .map(|i| h.get(p + i * interpolate).map_or(0.0, |&t| t as f32))
+        .collect()
 }
 
 fn correlate(args: &Args<'_>) -> Result<Made, OpError> {
@@ -148,13 +162,34 @@ fn build(
     let phases = move || phases.take().map(|make| make()).unwrap_or_default();
     let lowered = phases.clone();
     let make = move |variant: usize| {
-        let lay = |taps: Vec<f32>| if complex_x { Taps::pairs(&taps) } else { Taps::new(taps) };
+        let lay = |taps: Vec<f32>| {
+            if complex_x {
+                Taps::pairs(&taps)
+            } else {
+                Taps::new(taps)
+            }
+        };
         let phases = phases().into_iter();
-        let phases = phases.map(|(offset, re, im)| Phase { offset, re: lay(re), im: im.map(lay) });
+        let phases = phases.map(|(offset, re, im)| Phase {
+            offset,
+            re: lay(re),
+            im: im.map(lay),
+        });
         let phases = phases.collect();
-        Ok(FirKernel { phases, decimate, complex_x, complex_taps, group: GROUPS[variant].1 })
+        Ok(FirKernel {
+            phases,
+            decimate,
+            complex_x,
+            complex_taps,
+            group: GROUPS[variant].1,
+        })
     };
-    let input = in_port("x", TokenType::scalar(dtype), decimate as u64, window as u64);
+    let input = in_port(
+        "x",
+        TokenType::scalar(dtype),
+        decimate as u64,
+        window as u64,
+    );
     let output = out_port("y", TokenType::scalar(y), interpolate as u64);
     let products = per_phase * (1 + usize::from(complex_x)) * (1 + usize::from(complex_taps));
     // Setting up and adding up a dot product costs as much as some tens of taps.
@@ -164,7 +199,12 @@ fn build(
     Ok(made.gpu(move || {
         let phases = lowered().into_iter();
         let phases = phases.map(|(offset, re, im)| FirPhase { offset, re, im });
-        kernels::fir(&phases.collect::<Vec<_>>(), decimate, complex_x, complex_taps)
+        kernels::fir(
+            &phases.collect::<Vec<_>>(),
+            decimate,
+            complex_x,
+            complex_taps,
+        )
     }))
 }
 
@@ -196,10 +236,30 @@ impl Kernel for FirKernel {
             false => io.output(0),
         };
         match (self.complex_x, self.complex_taps) {
-            (false, false) => simd::dispatch(Run::<false, false> { fir: self, firings, x, y }),
-            (true, false) => simd::dispatch(Run::<true, false> { fir: self, firings, x, y }),
-            (false, true) => simd::dispatch(Run::<false, true> { fir: self, firings, x, y }),
-            (true, true) => simd::dispatch(Run::<true, true> { fir: self, firings, x, y }),
+            (false, false) => simd::dispatch(Run::<false, false> {
+                fir: self,
+                firings,
+                x,
+                y,
+            }),
+            (true, false) => simd::dispatch(Run::<true, false> {
+                fir: self,
+                firings,
+                x,
+                y,
+            }),
+            (false, true) => simd::dispatch(Run::<false, true> {
+                fir: self,
+                firings,
+                x,
+                y,
+            }),
+            (true, true) => simd::dispatch(Run::<true, true> {
+                fir: self,
+                firings,
+                x,
+                y,
+            }),
         }
         Ok(())
     }

@@ -34,7 +34,10 @@ pub(super) const OPS: [Entry; 3] = [
         positional: &["hop"],
         doc: OpDoc {
             summary: "adds up frames that begin `hop` tokens apart",
-            params: &[("hop", "tokens from frame to frame, at most the frame's length")],
+            params: &[(
+                "hop",
+                "tokens from frame to frame, at most the frame's length",
+            )],
             ports: "`x`: f32 or c32 [n, …] -> `y`: […], rate hop; state `tail`: [n − hop, …]",
             example: "OverlapAdd(256)",
         },
@@ -50,7 +53,10 @@ pub(super) const OPS: [Entry; 3] = [
                     "kind",
                     "\"hann\", \"hamming\", \"blackman\", \"rectangular\" or {\"kaiser\": beta}",
                 ),
-                ("periodic", "true (default) for spectra and overlap-add, false for filter design"),
+                (
+                    "periodic",
+                    "true (default) for spectra and overlap-add, false for filter design",
+                ),
             ],
             ports: "`x`: f32 or c32 [n, …] -> `y`, one token a firing",
             example: "Window(hann)",
@@ -62,7 +68,11 @@ pub(super) const OPS: [Entry; 3] = [
 fn frame(args: &Args<'_>) -> Result<Made, OpError> {
     let x = args.x()?;
     let size = args.count("size")?;
-    let hop = if args.get("hop").is_some() { args.count("hop")? } else { size };
+    let hop = if args.get("hop").is_some() {
+        args.count("hop")?
+    } else {
+        size
+    };
     if hop > size {
         let message = format!("is {hop}, more than the size {size}");
         return Err(args.error("hop", message, "drop tokens with `Decimate` before"));
@@ -73,10 +83,20 @@ fn frame(args: &Args<'_>) -> Result<Made, OpError> {
     let (frame, step) = (size as usize * token_bytes, hop as usize * token_bytes);
     let input = in_port("x", x.clone(), u64::from(hop), u64::from(size));
     let output = out_port("y", TokenType::new(x.dtype, shape), 1);
-    let made = Made::new(vec![input], vec![output], move || Ok(FrameKernel { frame, step }));
+    let made = Made::new(vec![input], vec![output], move || {
+        Ok(FrameKernel { frame, step })
+    });
     Ok(made.gpu(move || {
         let (frame, step) = (frame as u64, step as u64);
-        kernels::strided(Dim { size: 1, from: step, to: frame }, &[], frame)
+        kernels::strided(
+            Dim {
+                size: 1,
+                from: step,
+                to: frame,
+            },
+            &[],
+            frame,
+        )
     }))
 }
 
@@ -111,7 +131,13 @@ fn overlap_add(args: &Args<'_>) -> Result<Made, OpError> {
     let input = in_port("x", x.clone(), 1, 1);
     let output = out_port("y", token, u64::from(hop));
     let complex = x.dtype == DType::C32;
-    let kernel = move || Ok(OverlapAddKernel { frame, step, complex });
+    let kernel = move || {
+        Ok(OverlapAddKernel {
+            frame,
+            step,
+            complex,
+        })
+    };
     let made = Made::new(vec![input], vec![output], kernel).flops(frame as f64);
     let made = made.gpu(move || kernels::overlap_add(frame as u64, step as u64));
     Ok(match hop == n {
@@ -150,7 +176,9 @@ impl Kernel for OverlapAddKernel {
             (false, false) => io.state(0),
         };
         let overlap = self.frame - self.step;
-        let frames = x.chunks_exact(self.frame).zip(y.chunks_exact_mut(self.step));
+        let frames = x
+            .chunks_exact(self.frame)
+            .zip(y.chunks_exact_mut(self.step));
         for (x, y) in frames {
             let shared = overlap.min(self.step);
             for ((y, x), t) in y[..shared].iter_mut().zip(x).zip(tail.iter()) {
@@ -177,10 +205,17 @@ fn window(args: &Args<'_>) -> Result<Made, OpError> {
     let complex = x.dtype == DType::C32;
     let weights = move || -> Vec<f32> {
         let values = kind.values(n as usize, periodic).into_iter();
-        values.flat_map(|v| std::iter::repeat_n(v as f32, floats)).collect()
+        values
+            .flat_map(|v| std::iter::repeat_n(v as f32, floats))
+            .collect()
     };
     let lowered = weights;
-    let made = Made::map(x, x.clone(), move || Ok(WindowKernel { weights: weights(), complex }));
+    let made = Made::map(x, x.clone(), move || {
+        Ok(WindowKernel {
+            weights: weights(),
+            complex,
+        })
+    });
     Ok(made.gpu(move || kernels::window(&lowered())))
 }
 
@@ -192,7 +227,11 @@ struct WindowKernel {
 impl Kernel for WindowKernel {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let (x, y) = floats(io, self.complex);
-        simd::dispatch(Weigh { weights: &self.weights, x, y });
+        simd::dispatch(Weigh {
+            weights: &self.weights,
+            x,
+            y,
+        });
         Ok(())
     }
 }

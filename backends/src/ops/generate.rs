@@ -23,7 +23,10 @@ pub(super) const OPS: [Entry; 5] = [
                     "a number, nested lists or a tensor; complex numbers as [re, im] or real",
                 ),
                 ("dtype", "element type (default f32, or the tensor's)"),
-                ("shape", "shape (default: that of the value); a single number fills it"),
+                (
+                    "shape",
+                    "shape (default: that of the value); a single number fills it",
+                ),
             ],
             ports: "-> `y`, one token a firing",
             example: "Const([0.0, 1.0], dtype: f32)",
@@ -38,7 +41,10 @@ pub(super) const OPS: [Entry; 5] = [
             params: &[
                 ("start", "first value (default 0)"),
                 ("step", "difference (default 1)"),
-                ("dtype", "i8, u8, i16, i32, i64 (default), f32 or f64; narrower integers wrap"),
+                (
+                    "dtype",
+                    "i8, u8, i16, i32, i64 (default), f32 or f64; narrower integers wrap",
+                ),
             ],
             ports: "-> `y`, one scalar a firing; state `n`: i64",
             example: "Counter(start: 10, step: 2)",
@@ -81,7 +87,10 @@ pub(super) const OPS: [Entry; 5] = [
         positional: &["freq", "rate"],
         doc: OpDoc {
             summary: "shifts by freq: multiplies with a numerically controlled oscillator e^{j2π·freq·k/rate}",
-            params: &[("freq", "frequency in Hz; may be negative"), ("rate", "samples per second")],
+            params: &[
+                ("freq", "frequency in Hz; may be negative"),
+                ("rate", "samples per second"),
+            ],
             ports: "`x`: c32 or f32 -> `y`: c32, one token a firing, elements of a token being \
                     consecutive samples; state `phase`: i64, turns times 2^64",
             example: "Mix(freq: -250000.0, rate: 2000000.0)",
@@ -91,7 +100,10 @@ pub(super) const OPS: [Entry; 5] = [
 ];
 
 fn constant(args: &Args<'_>) -> Result<Made, OpError> {
-    let Numbers { shape: written, mut data } = args.numbers("value")?;
+    let Numbers {
+        shape: written,
+        mut data,
+    } = args.numbers("value")?;
     let own = match args.get("value") {
         Some(zbmd_ir::Value::Tensor(_, token)) => token.dtype,
         _ => DType::F32,
@@ -115,8 +127,16 @@ fn constant(args: &Args<'_>) -> Result<Made, OpError> {
     let token = TokenType::new(dtype, shape);
     let given = TokenType::new(dtype, natural);
     if given.elements() != 1 && given.elements() != token.elements() {
-        let message = format!("has {} elements, the value {}", token.elements(), given.elements());
-        return Err(args.error("shape", message, "give as many, or a single number to repeat"));
+        let message = format!(
+            "has {} elements, the value {}",
+            token.elements(),
+            given.elements()
+        );
+        return Err(args.error(
+            "shape",
+            message,
+            "give as many, or a single number to repeat",
+        ));
     }
     let (pattern, bytes) = (encode(dtype, &data), token.bytes());
     let lowered = pattern.clone();
@@ -154,7 +174,9 @@ fn counter(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let (start, step) = (args.int_or("start", 0)?, args.int_or("step", 1)?);
     let output = out_port("y", TokenType::scalar(dtype), 1);
-    let made = Made::new(vec![], vec![output], move || Ok(CounterKernel { step, dtype }));
+    let made = Made::new(vec![], vec![output], move || {
+        Ok(CounterKernel { step, dtype })
+    });
     let made = made.gpu(move || kernels::counter(step, dtype));
     Ok(made.state("n", TokenType::scalar(I64), start.to_le_bytes().to_vec()))
 }
@@ -207,9 +229,17 @@ fn tone(args: &Args<'_>) -> Result<Made, OpError> {
     let dtype = float_or_complex(args, DType::C32)?;
     let (step, amplitude) = (phase_step(args)?, args.float_or("amplitude", 1.0)? as f32);
     let output = out_port("y", TokenType::scalar(dtype), 1);
-    let made = Made::new(vec![], vec![output], move || Ok(ToneKernel { step, amplitude, dtype }));
+    let made = Made::new(vec![], vec![output], move || {
+        Ok(ToneKernel {
+            step,
+            amplitude,
+            dtype,
+        })
+    });
     let made = made.gpu(move || Some(kernels::tone(step, amplitude, dtype == DType::C32)));
-    Ok(made.state("phase", TokenType::scalar(DType::I64), vec![0; 8]).flops(50.0))
+    Ok(made
+        .state("phase", TokenType::scalar(DType::I64), vec![0; 8])
+        .flops(50.0))
 }
 
 struct ToneKernel {
@@ -225,10 +255,20 @@ impl Kernel for ToneKernel {
         *phase = start.wrapping_add(step.wrapping_mul(io.firings() as u64)) as i64;
         if self.dtype == DType::C32 {
             let y = io.output::<Complex32>(0);
-            simd::dispatch(Oscillate { start, step, y, f: |_, z: Complex32| z * amplitude });
+            simd::dispatch(Oscillate {
+                start,
+                step,
+                y,
+                f: |_, z: Complex32| z * amplitude,
+            });
         } else {
             let y = io.output::<f32>(0);
-            simd::dispatch(Oscillate { start, step, y, f: |_, z: Complex32| z.re * amplitude });
+            simd::dispatch(Oscillate {
+                start,
+                step,
+                y,
+                f: |_, z: Complex32| z.re * amplitude,
+            });
         }
         Ok(())
     }
@@ -278,10 +318,20 @@ impl Kernel for MixKernel {
         *phase = start.wrapping_add(step.wrapping_mul(y.len() as u64)) as i64;
         if self.dtype == DType::C32 {
             let x = &io.input::<Complex32>(0)[..y.len()];
-            simd::dispatch(Oscillate { start, step, y, f: |k, z: Complex32| x[k] * z });
+            simd::dispatch(Oscillate {
+                start,
+                step,
+                y,
+                f: |k, z: Complex32| x[k] * z,
+            });
         } else {
             let x = &io.input::<f32>(0)[..y.len()];
-            simd::dispatch(Oscillate { start, step, y, f: |k, z: Complex32| z * x[k] });
+            simd::dispatch(Oscillate {
+                start,
+                step,
+                y,
+                f: |k, z: Complex32| z * x[k],
+            });
         }
         Ok(())
     }
@@ -292,12 +342,21 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn noise(args: &Args<'_>) -> Result<Made, OpError> {
     let dtype = float_or_complex(args, DType::F32)?;
-    let (seed, amplitude) = (args.int_or("seed", 1)?, args.float_or("amplitude", 1.0)? as f32);
+    let (seed, amplitude) = (
+        args.int_or("seed", 1)?,
+        args.float_or("amplitude", 1.0)? as f32,
+    );
     let output = out_port("y", TokenType::scalar(dtype), 1);
     let draws = dtype.size_bytes() / 4;
-    let made = Made::new(vec![], vec![output], move || Ok(NoiseKernel { amplitude, dtype }));
+    let made = Made::new(vec![], vec![output], move || {
+        Ok(NoiseKernel { amplitude, dtype })
+    });
     let made = made.gpu(move || Some(kernels::noise(GOLDEN, amplitude, draws as u32)));
-    let made = made.state("n", TokenType::scalar(DType::I64), seed.to_le_bytes().to_vec());
+    let made = made.state(
+        "n",
+        TokenType::scalar(DType::I64),
+        seed.to_le_bytes().to_vec(),
+    );
     Ok(made.flops(35.0 * draws as f64))
 }
 
@@ -315,7 +374,11 @@ impl Kernel for NoiseKernel {
         };
         let start = *n as u64;
         *n = start.wrapping_add(GOLDEN.wrapping_mul(y.len() as u64)) as i64;
-        simd::dispatch(Draw { start, amplitude: self.amplitude, y });
+        simd::dispatch(Draw {
+            start,
+            amplitude: self.amplitude,
+            y,
+        });
         Ok(())
     }
 }

@@ -53,7 +53,10 @@ fn is_tame(op: &str, parameters: &str) -> bool {
 
 /// Cases that GPUs leave to the CPU.
 const CPU_ONLY: &[(&str, &str)] = &[
-    ("expr: \"exp(x) * tanh(x) + pow(x, 3) / 7\"", "functions of f64"),
+    (
+        "expr: \"exp(x) * tanh(x) + pow(x, 3) / 7\"",
+        "functions of f64",
+    ),
     ("to: bf16", "f64 to bf16 in one rounding"),
 ];
 
@@ -71,15 +74,23 @@ pub(crate) fn in_calls<Q: Queue>(
 ) -> Results {
     subject.in_calls(inputs, firings, group, |count, windows, states| {
         let mut call = make(count);
-        let set = windows.iter().enumerate().try_for_each(|(i, w)| call.set_input(i, w));
+        let set = windows
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, w)| call.set_input(i, w));
         set.expect("inputs");
-        let set = states.iter().enumerate().try_for_each(|(i, s)| call.set_state(i, s));
+        let set = states
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, s)| call.set_state(i, s));
         set.expect("states");
         call.run().expect("a run");
         let states = states.iter_mut().enumerate();
         states.for_each(|(i, s)| *s = call.state(i).expect("a state"));
         let outputs = 0..subject.stateless_outputs().len();
-        outputs.map(|i| call.output(i).expect("an output")).collect()
+        outputs
+            .map(|i| call.output(i).expect("an output"))
+            .collect()
     })
 }
 
@@ -89,7 +100,10 @@ pub(crate) fn filled(text: &str, random: &mut Random) -> String {
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once("#[") {
         let (dims, after) = behind.split_once(']').expect("a shape");
-        let dims: Vec<usize> = dims.split(',').map(|d| d.trim().parse().expect("a size")).collect();
+        let dims: Vec<usize> = dims
+            .split(',')
+            .map(|d| d.trim().parse().expect("a size"))
+            .collect();
         out.push_str(before);
         out.push_str(&nested(&dims, random));
         rest = after;
@@ -98,7 +112,9 @@ pub(crate) fn filled(text: &str, random: &mut Random) -> String {
 }
 
 fn nested(dims: &[usize], random: &mut Random) -> String {
-    let Some((&first, inner)) = dims.split_first() else { return format!("{:.6}", random.unit()) };
+    let Some((&first, inner)) = dims.split_first() else {
+        return format!("{:.6}", random.unit());
+    };
     let all: Vec<String> = (0..first).map(|_| nested(inner, random)).collect();
     format!("[{}]", all.join(", "))
 }
@@ -109,9 +125,10 @@ fn bits_to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
             .chunks_exact(4)
             .map(|b| f32::from_le_bytes(b.try_into().unwrap()).into())
             .collect(),
-        DType::F64 => {
-            bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
-        }
+        DType::F64 => bytes
+            .chunks_exact(8)
+            .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+            .collect(),
         _ => bytes.iter().map(|&b| f64::from(b)).collect(),
     }
 }
@@ -142,7 +159,9 @@ pub(crate) fn compare(
         };
         if !near {
             let error = (a - b).abs() / b.abs().max(1e-30);
-            return Err(format!("element {i} is {a:e}, not {b:e}: off by {error:e} of it"));
+            return Err(format!(
+                "element {i} is {a:e}, not {b:e}: off by {error:e} of it"
+            ));
         }
     }
     Ok(())
@@ -151,10 +170,18 @@ pub(crate) fn compare(
 pub(crate) fn tame(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
     match dtype {
         DType::F32 | DType::C32 => {
-            let count = if dtype == DType::C32 { 2 * count } else { count };
-            (0..count).flat_map(|_| (random.unit() * 3.0).to_le_bytes()).collect()
+            let count = if dtype == DType::C32 {
+                2 * count
+            } else {
+                count
+            };
+            (0..count)
+                .flat_map(|_| (random.unit() * 3.0).to_le_bytes())
+                .collect()
         }
-        DType::F64 => (0..count).flat_map(|_| f64::from(random.unit()).to_le_bytes()).collect(),
+        DType::F64 => (0..count)
+            .flat_map(|_| f64::from(random.unit()).to_le_bytes())
+            .collect(),
         _ => random.elements(dtype, count),
     }
 }
@@ -190,7 +217,11 @@ fn check(
     let subject = subject(op, parameters, inputs);
     let Some(plan) = lowered(&subject, caps) else {
         let known = CPU_ONLY.iter().any(|(p, _)| parameters.contains(p));
-        return if known { Ok(()) } else { Err("has no kernel and is not listed".into()) };
+        return if known {
+            Ok(())
+        } else {
+            Err("has no kernel and is not listed".into())
+        };
     };
     for (firings, group) in [(1, 1), (7, 2), (most, most)] {
         let data = subject.inputs(firings, |dtype, elements| match is_tame(op, parameters) {
@@ -217,5 +248,10 @@ pub(crate) fn check_all(caps: &Caps, most: usize, run: Run<'_>) {
             wrong.push(format!("{op}({parameters}) of ({inputs}): {error}"));
         }
     }
-    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} cases:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

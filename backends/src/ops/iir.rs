@@ -67,7 +67,10 @@ fn sections(args: &Args<'_>) -> Result<Vec<Section>, OpError> {
         let message = format!("has the shape {shape:?}");
         return Err(args.error("sections", message, "1 to 64 lists [b0, b1, b2, a1, a2]"));
     }
-    Ok(data.chunks_exact(5).map(|c| [c[0], c[1], c[2], c[3], c[4]]).collect())
+    Ok(data
+        .chunks_exact(5)
+        .map(|c| [c[0], c[1], c[2], c[3], c[4]])
+        .collect())
 }
 
 fn build(args: &Args<'_>, sections: Vec<Section>) -> Result<Made, OpError> {
@@ -80,7 +83,9 @@ fn build(args: &Args<'_>, sections: Vec<Section>) -> Result<Made, OpError> {
     let flops = 200.0 + 60.0 * sections.len() as f64 * f64::from(parts);
     let token = TokenType::scalar(dtype);
     let lowered = sections.clone();
-    let made = Made::map(&token.clone(), token, move || Ok(BiquadKernel { sections, complex }));
+    let made = Made::map(&token.clone(), token, move || {
+        Ok(BiquadKernel { sections, complex })
+    });
     let made = made.gpu(move || Some(kernels::biquad(&lowered, parts)));
     Ok(made.state("s", state, zeros).flops(flops))
 }
@@ -148,7 +153,12 @@ struct Discriminate {
 impl Kernel for Discriminate {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let (x, y) = (io.input::<Complex32>(0), io.output::<f32>(0));
-        simd::dispatch(Turns { gain: self.gain, old: &x[..y.len()], new: &x[1..], y });
+        simd::dispatch(Turns {
+            gain: self.gain,
+            old: &x[..y.len()],
+            new: &x[1..],
+            y,
+        });
         Ok(())
     }
 }

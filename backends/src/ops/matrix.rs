@@ -18,7 +18,10 @@ pub(super) const OPS: [Entry; 3] = [
         positional: &["b"],
         doc: OpDoc {
             summary: "matrix product x·b, summed in order of the inner dimension",
-            params: &[("b", "the right matrix [k, n], or vector [k]; left out: input `y`")],
+            params: &[(
+                "b",
+                "the right matrix [k, n], or vector [k]; left out: input `y`",
+            )],
             ports: "`x`: f32 or c32 [m, k] or [k] (and `y`: [k, n] or [k]) -> `y`: without the inner \
                     dimension, one token a firing",
             example: "MatMul([[0.0, 1.0], [1.0, 0.0]])",
@@ -57,7 +60,11 @@ pub(super) const OPS: [Entry; 3] = [
 
 fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
     let x = args.x_of(&[DType::F32, DType::C32])?;
-    let given = if args.get("b").is_some() { Some(args.numbers("b")?) } else { None };
+    let given = if args.get("b").is_some() {
+        Some(args.numbers("b")?)
+    } else {
+        None
+    };
     let (b, constant) = match given {
         None => {
             let b = args.cx.input("y", false)?.clone();
@@ -67,7 +74,10 @@ fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
             }
             (b, None)
         }
-        Some(Numbers { mut shape, mut data }) => {
+        Some(Numbers {
+            mut shape,
+            mut data,
+        }) => {
             // Complex constants come as pairs, real ones may meet complex x.
             let stored = match args.get("b") {
                 Some(zbmd_ir::Value::Tensor(_, token)) => Some(token.dtype),
@@ -94,8 +104,22 @@ fn matmul(args: &Args<'_>) -> Result<Made, OpError> {
         inputs.push(in_port("y", b, 1, 1));
     }
     let complex = x.dtype == DType::C32;
-    let lowered = MatMul { m, k, n, complex, constant: constant.clone() };
-    let make = move || Ok(MatMulKernel { m, k, n, complex, constant });
+    let lowered = MatMul {
+        m,
+        k,
+        n,
+        complex,
+        constant: constant.clone(),
+    };
+    let make = move || {
+        Ok(MatMulKernel {
+            m,
+            k,
+            n,
+            complex,
+            constant,
+        })
+    };
     let flops = 1.5 * (m * k * n) as f64 * if complex { 8.0 } else { 1.0 } + 20.0;
     let made = Made::new(inputs, vec![out_port("y", y, 1)], make).flops(flops);
     Ok(made.gpu(move || kernels::matmul(&lowered)))
@@ -111,7 +135,13 @@ fn product_shape(
     let (rows, inner) = match x.shape[..] {
         [k] => (None, k),
         [m, k] => (Some(m), k),
-        _ => return Err(input_error("x", format!("is {x}"), "it takes [m, k] or [k]")),
+        _ => {
+            return Err(input_error(
+                "x",
+                format!("is {x}"),
+                "it takes [m, k] or [k]",
+            ));
+        }
     };
     let columns = match b.shape[..] {
         [k] if k == inner => None,
@@ -179,7 +209,11 @@ impl Loop for ComplexProduct<'_> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        for (x, y) in self.x.chunks_exact(self.k).zip(self.y.chunks_exact_mut(self.n)) {
+        for (x, y) in self
+            .x
+            .chunks_exact(self.k)
+            .zip(self.y.chunks_exact_mut(self.n))
+        {
             y.fill(Complex32::ZERO);
             for (x, b) in x.iter().zip(self.b.chunks_exact(self.n)) {
                 y.iter_mut().zip(b).for_each(|(y, b)| *y += x * b);
@@ -208,7 +242,10 @@ impl Loop for Product<'_> {
         let mut row = 0;
         while row < rows {
             let step = if row + ROWS <= rows { ROWS } else { 1 };
-            let (x, y) = (&x[row * k..(row + step) * k], &mut y[row * n..(row + step) * n]);
+            let (x, y) = (
+                &x[row * k..(row + step) * k],
+                &mut y[row * n..(row + step) * n],
+            );
             let mut column = 0;
             while column < n {
                 let left = n - column;
@@ -256,7 +293,11 @@ fn tile<const FMA: bool, const R: usize, const W: usize>(
 fn reduce(args: &Args<'_>, mean: bool) -> Result<Made, OpError> {
     let x = args.x_of(&REDUCED)?;
     if mean && matches!(x.dtype, DType::I32 | DType::I64) {
-        return Err(input_error("x", format!("is {x}"), "convert to f32 before taking a mean"));
+        return Err(input_error(
+            "x",
+            format!("is {x}"),
+            "convert to f32 before taking a mean",
+        ));
     }
     let rank = x.shape.len() as i64;
     let (outer, count, shape) = if args.get("axis").is_some() {
@@ -276,7 +317,12 @@ fn reduce(args: &Args<'_>, mean: bool) -> Result<Made, OpError> {
     };
     let inner = x.elements() as usize / (outer * count).max(1);
     let y = TokenType::new(x.dtype, shape);
-    let kernel = Reduce { dtype: x.dtype, count, inner, scale: mean.then(|| 1.0 / count as f64) };
+    let kernel = Reduce {
+        dtype: x.dtype,
+        count,
+        inner,
+        scale: mean.then(|| 1.0 / count as f64),
+    };
     let flops = 6.0 * x.elements() as f64 + 20.0;
     let (what, scale) = (reduction(x.dtype), kernel.scale);
     let made = Made::map(x, y, move || Ok(kernel)).flops(flops);
@@ -316,9 +362,20 @@ impl Kernel for Reduce {
 
 impl Reduce {
     fn run<T: Summand>(&self, io: &mut Io<'_>) {
-        let Self { count, inner, scale, .. } = *self;
+        let Self {
+            count,
+            inner,
+            scale,
+            ..
+        } = *self;
         let scale = scale.unwrap_or(1.0);
-        simd::dispatch(Sums { x: io.input::<T>(0), y: io.output::<T>(0), count, inner, scale });
+        simd::dispatch(Sums {
+            x: io.input::<T>(0),
+            y: io.output::<T>(0),
+            count,
+            inner,
+            scale,
+        });
     }
 }
 
@@ -365,7 +422,13 @@ impl<T: Summand> Loop for Sums<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { x, y, count, inner, scale } = self;
+        let Self {
+            x,
+            y,
+            count,
+            inner,
+            scale,
+        } = self;
         let blocks = x.chunks_exact(count * inner).zip(y.chunks_exact_mut(inner));
         for (x, y) in blocks {
             if let [y] = y {
@@ -376,9 +439,13 @@ impl<T: Summand> Loop for Sums<'_, T> {
                 let mut sums = [T::ZERO; COLUMNS];
                 for row in x.chunks_exact(inner) {
                     let row = &row[c * COLUMNS..][..y.len()];
-                    sums.iter_mut().zip(row).for_each(|(sum, v)| *sum = v.add(*sum));
+                    sums.iter_mut()
+                        .zip(row)
+                        .for_each(|(sum, v)| *sum = v.add(*sum));
                 }
-                y.iter_mut().zip(sums).for_each(|(y, sum)| *y = T::finish(sum, scale));
+                y.iter_mut()
+                    .zip(sums)
+                    .for_each(|(y, sum)| *y = T::finish(sum, scale));
             }
         }
     }
@@ -396,6 +463,8 @@ fn sum_all<T: Summand>(x: &[T]) -> T::Sum {
             *sum = v.add(*sum);
         }
     }
-    sums.iter_mut().zip(rest).for_each(|(sum, v)| *sum = v.add(*sum));
+    sums.iter_mut()
+        .zip(rest)
+        .for_each(|(sum, v)| *sum = v.add(*sum));
     sums.into_iter().fold(T::ZERO, T::join)
 }

@@ -53,7 +53,10 @@ impl Registry {
 
     /// Name and description of every op, sorted by name.
     pub fn docs(&self) -> Vec<(String, OpDoc)> {
-        self.ops.iter().map(|(name, op)| (name.clone(), op.doc())).collect()
+        self.ops
+            .iter()
+            .map(|(name, op)| (name.clone(), op.doc()))
+            .collect()
     }
 
     pub(crate) fn unknown_op(&self, name: &str) -> OpError {
@@ -61,6 +64,9 @@ impl Registry {
             Some(near) => format!("did you mean `{near}`? See `zbmdc ops` for the catalogue"),
             None => "see `zbmdc ops` for the catalogue, or use `Custom`".to_owned(),
         };
-        OpError::Other { message: format!("unknown op `{name}`"), help }
+        OpError::Other {
+            message: format!("unknown op `{name}`"),
+            help,
+        }
     }
 }

@@ -16,7 +16,12 @@ fn tolerance(plan: &KernelPlan) -> Tolerance {
 const FIRINGS: usize = 5;
 
 /// Op, parameters, inputs, and the names of all variants, the default one first.
-type Case = (&'static str, &'static str, &'static str, &'static [&'static str]);
+type Case = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+);
 
 const CASES: &[Case] = &[
     (
@@ -25,26 +30,61 @@ const CASES: &[Case] = &[
         "x: f32[64,20]",
         &["tiles-32", "tiles-16", "tiles-64", "tiles-128", "cublaslt"],
     ),
-    ("NnMatMul", "", "x: f32[2,9,12], y: f32[2,12,24]", &["tiles-16", "tiles-32", "cublaslt"]),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[2,9,12], y: f32[2,12,24]",
+        &["tiles-16", "tiles-32", "cublaslt"],
+    ),
     // One right matrix for all left ones of a firing, whose rows are those of one.
-    ("NnMatMul", "", "x: f32[3,8,6], y: f32[6,9]", &["tiles-16", "tiles-32", "cublaslt"]),
-    ("NnMatMul", "y: #[9,10]", "x: f32[2,7,9]", &["tiles-16", "tiles-32", "cublaslt"]),
-    ("NnMatMul", "x: #[9,11]", "y: f32[11,10]", &["tiles-16", "tiles-32", "cublaslt"]),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[3,8,6], y: f32[6,9]",
+        &["tiles-16", "tiles-32", "cublaslt"],
+    ),
+    (
+        "NnMatMul",
+        "y: #[9,10]",
+        "x: f32[2,7,9]",
+        &["tiles-16", "tiles-32", "cublaslt"],
+    ),
+    (
+        "NnMatMul",
+        "x: #[9,11]",
+        "y: f32[11,10]",
+        &["tiles-16", "tiles-32", "cublaslt"],
+    ),
     (
         "NnMatMul",
         "y: #[96,40]",
         "x: f32[1,96]",
         &["slices-16x4", "slices-32x8", "slices-16x16", "cublaslt"],
     ),
-    ("NnMatMul", "", "x: f32[3,1,70], y: f32[70,7]", &["group-64", "group-256", "cublaslt"]),
-    ("NnMatMul", "", "x: f32[4], y: f32[4]", &["elements", "cublaslt"]),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[3,1,70], y: f32[70,7]",
+        &["group-64", "group-256", "cublaslt"],
+    ),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[4], y: f32[4]",
+        &["elements", "cublaslt"],
+    ),
     (
         "NnGemm",
         "b: #[10,300], c: #[10], transB: 1, alpha: 0.5",
         "a: f32[1,300]",
         &["group-64", "group-256", "cublaslt"],
     ),
-    ("NnGemm", "b: #[17,11], transA: 1", "a: f32[17,9]", &["tiles-16", "tiles-32", "cublaslt"]),
+    (
+        "NnGemm",
+        "b: #[17,11], transA: 1",
+        "a: f32[17,9]",
+        &["tiles-16", "tiles-32", "cublaslt"],
+    ),
     (
         "NnGemm",
         "transA: 1, transB: 1, act: relu",
@@ -52,12 +92,42 @@ const CASES: &[Case] = &[
         &["tiles-16", "tiles-32", "cublaslt"],
     ),
     // What the library does not do: batches that lie apart, a matrix that is added, activations.
-    ("NnMatMul", "", "x: f32[2,1,8,6], y: f32[3,6,9]", &["tiles-16", "tiles-32"]),
-    ("NnMatMul", "y: #[2,6,9]", "x: f32[2,8,6]", &["tiles-16", "tiles-32"]),
-    ("NnMatMul", "y: #[6,9], act: gelu", "x: f32[8,6]", &["tiles-16", "tiles-32"]),
-    ("NnGemm", "b: #[6,9]", "a: f32[8,6], c: f32[8,9]", &["tiles-16", "tiles-32"]),
-    ("NnGemm", "b: #[6,9], c: #[9], beta: 2.0", "a: f32[8,6]", &["tiles-16", "tiles-32"]),
-    ("NnMatMul", "", "x: f16[8,6], y: f16[6,9]", &["tiles-16", "tiles-32"]),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[2,1,8,6], y: f32[3,6,9]",
+        &["tiles-16", "tiles-32"],
+    ),
+    (
+        "NnMatMul",
+        "y: #[2,6,9]",
+        "x: f32[2,8,6]",
+        &["tiles-16", "tiles-32"],
+    ),
+    (
+        "NnMatMul",
+        "y: #[6,9], act: gelu",
+        "x: f32[8,6]",
+        &["tiles-16", "tiles-32"],
+    ),
+    (
+        "NnGemm",
+        "b: #[6,9]",
+        "a: f32[8,6], c: f32[8,9]",
+        &["tiles-16", "tiles-32"],
+    ),
+    (
+        "NnGemm",
+        "b: #[6,9], c: #[9], beta: 2.0",
+        "a: f32[8,6]",
+        &["tiles-16", "tiles-32"],
+    ),
+    (
+        "NnMatMul",
+        "",
+        "x: f16[8,6], y: f16[6,9]",
+        &["tiles-16", "tiles-32"],
+    ),
     ("NnMatMul", "", "x: i32[3,4], y: i32[4,5]", &[]),
     (
         "NnConv",
@@ -65,23 +135,49 @@ const CASES: &[Case] = &[
         "x: f32[1,3,6,6]",
         &["tiles-32", "tiles-16", "tiles-64"],
     ),
-    ("NnConv", "w: #[3,40,2,1], group: 1", "x: f32[1,40,3,3]", &["group-64", "group-256"]),
+    (
+        "NnConv",
+        "w: #[3,40,2,1], group: 1",
+        "x: f32[1,40,3,3]",
+        &["group-64", "group-256"],
+    ),
 ];
 
 /// Those that depend on rounded factors, which only some devices multiply.
 const ROUNDED: &[Case] = &[
-    ("NnMatMul", "y: #[40,70], math: tf32", "x: f32[33,40]", &["cores-32", "cores-64", "cublaslt"]),
-    ("NnMatMul", "math: bf16", "x: f32[8,12], y: f32[12,9]", &["cores-32", "cores-64"]),
+    (
+        "NnMatMul",
+        "y: #[40,70], math: tf32",
+        "x: f32[33,40]",
+        &["cores-32", "cores-64", "cublaslt"],
+    ),
+    (
+        "NnMatMul",
+        "math: bf16",
+        "x: f32[8,12], y: f32[12,9]",
+        &["cores-32", "cores-64"],
+    ),
     ("NnMatMul", "y: #[6,9], math: f16", "x: f32[1,6]", &[]),
 ];
 
 fn subjects(caps: &Caps) -> impl Iterator<Item = (String, Subject, &'static [&'static str])> {
-    let rounded = if caps.capability >= Some(Math::CAPABILITY) { ROUNDED } else { &[] };
+    let rounded = if caps.capability >= Some(Math::CAPABILITY) {
+        ROUNDED
+    } else {
+        &[]
+    };
     let mut random = Random(29);
-    CASES.iter().chain(rounded).map(move |&(op, parameters, inputs, names)| {
-        let name = format!("{op}({parameters}) of ({inputs})");
-        (name, subject(op, &filled(parameters, &mut random), inputs), names)
-    })
+    CASES
+        .iter()
+        .chain(rounded)
+        .map(move |&(op, parameters, inputs, names)| {
+            let name = format!("{op}({parameters}) of ({inputs})");
+            (
+                name,
+                subject(op, &filled(parameters, &mut random), inputs),
+                names,
+            )
+        })
 }
 
 /// The kernels of every variant of every case that devices like this can run.
@@ -108,7 +204,9 @@ pub(crate) fn check_all(
     let (registry, blobs) = (Registry::standard(), TiVec::new());
     let mut random = Random(31);
     for (name, subject, names) in subjects(caps) {
-        let default = registry.lower(&subject.actor, &blobs, caps).expect("kernels");
+        let default = registry
+            .lower(&subject.actor, &blobs, caps)
+            .expect("kernels");
         assert_eq!(default.variants(), names, "{name}");
         let data = subject.inputs(FIRINGS, |dtype, count| tame(&mut random, dtype, count));
         let want = subject.run(&data, FIRINGS, FIRINGS);
@@ -134,7 +232,10 @@ pub(crate) fn check_all(
             agree(&subject, &got, &want, tolerance(&plan))
                 .unwrap_or_else(|e| panic!("{case}: {e}"));
             let single = run(&subject, &plan, &data, (FIRINGS, 1));
-            assert!(single == got, "{case}: bits depend on how firings are grouped");
+            assert!(
+                single == got,
+                "{case}: bits depend on how firings are grouped"
+            );
             if variant.starts_with("tiles") || variant.starts_with("cores") {
                 let first = tiles.get_or_insert_with(|| got.clone());
                 assert!(*first == got, "{case}: not the bits of other tiles");

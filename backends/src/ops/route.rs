@@ -134,8 +134,12 @@ fn reshape(args: &Args<'_>) -> Result<Made, OpError> {
     let common = gcd(x.elements(), y.elements());
     let (consumed, produced) = (y.elements() / common, x.elements() / common);
     let bytes = consumed.saturating_mul(x.bytes());
-    let made = Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || Ok(Straight));
-    Ok(made.over([0]).gpu(move || Some(kernels::straight(bytes, 1))))
+    let made = Made::new(x_in(x, consumed, consumed), y_out(&y, produced), || {
+        Ok(Straight)
+    });
+    Ok(made
+        .over([0])
+        .gpu(move || Some(kernels::straight(bytes, 1))))
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -161,7 +165,9 @@ fn numbered(prefix: &str, count: u64) -> impl Iterator<Item = String> {
 
 fn outputs(args: &Args<'_>, token: &TokenType, rate: u64) -> Result<Vec<OutPort>, OpError> {
     let count = args.uint_or("outputs", 2, 1, Io::MAX_MUT_PORTS as u64)?;
-    Ok(numbered("y", count).map(|name| out_port(&name, token.clone(), rate)).collect())
+    Ok(numbered("y", count)
+        .map(|name| out_port(&name, token.clone(), rate))
+        .collect())
 }
 
 /// Tokens in a row to or from one port, and their bytes.
@@ -197,12 +203,25 @@ fn split(args: &Args<'_>) -> Result<Made, OpError> {
     let rate = run.saturating_mul(count as u64);
     let made = Made::new(x_in(x, rate, rate), outputs, move || Ok(Split { piece }));
     let at = |i: usize| i.saturating_mul(piece) as u64;
-    let part = |i: usize| InPlace { input: 0, output: i as u32, at_bytes: at(i) };
+    let part = |i: usize| InPlace {
+        input: 0,
+        output: i as u32,
+        at_bytes: at(i),
+    };
     let made = made.in_place((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let (count, piece) = (count as u32, piece as u64);
-        let part = |i: u32| Part { input: 0, output: i, from: u64::from(i) * piece, to: 0 };
-        let firing = Dim { size: 1, from: u64::from(count) * piece, to: piece };
+        let part = |i: u32| Part {
+            input: 0,
+            output: i,
+            from: u64::from(i) * piece,
+            to: 0,
+        };
+        let firing = Dim {
+            size: 1,
+            from: u64::from(count) * piece,
+            to: piece,
+        };
         kernels::strided_parts(firing, &[], piece, (0..count).map(part))
     }))
 }
@@ -221,7 +240,11 @@ impl Kernel for Split {
                 continue;
             }
             // Of one firing, the other pieces may lie under their outputs.
-            let end = if io.firings() == 1 { (i + 1) * self.piece } else { bytes };
+            let end = if io.firings() == 1 {
+                (i + 1) * self.piece
+            } else {
+                bytes
+            };
             let (x, y) = (io.part_bytes(0, i * self.piece..end), io.output_bytes(i));
             copy_tokens(x, count * self.piece, y, self.piece, self.piece);
         }
@@ -230,8 +253,13 @@ impl Kernel for Split {
 }
 
 fn merge(args: &Args<'_>) -> Result<Made, OpError> {
-    let named = args.connected().filter_map(|c| c.strip_prefix('x')?.parse::<u64>().ok()).max();
-    let natural = named.map_or(2, |last| last.saturating_add(1)).clamp(1, limits::MAX_PORTS as u64);
+    let named = args
+        .connected()
+        .filter_map(|c| c.strip_prefix('x')?.parse::<u64>().ok())
+        .max();
+    let natural = named
+        .map_or(2, |last| last.saturating_add(1))
+        .clamp(1, limits::MAX_PORTS as u64);
     let count = args.uint_or("inputs", natural, 1, limits::MAX_PORTS as u64)?;
     let mut inputs: Vec<InPort> = Vec::new();
     for (i, name) in numbered("x", count).enumerate() {
@@ -247,14 +275,29 @@ fn merge(args: &Args<'_>) -> Result<Made, OpError> {
     }
     let y = inputs[0].token.clone();
     let (run, piece) = run(args, &y)?;
-    let made = Made::new(inputs, y_out(&y, run.saturating_mul(count)), move || Ok(Merge { piece }));
+    let made = Made::new(inputs, y_out(&y, run.saturating_mul(count)), move || {
+        Ok(Merge { piece })
+    });
     let at = |i: u64| i.saturating_mul(piece as u64);
-    let part = |i: u64| InPlace { input: i as u32, output: 0, at_bytes: at(i) };
+    let part = |i: u64| InPlace {
+        input: i as u32,
+        output: 0,
+        at_bytes: at(i),
+    };
     let made = made.in_place((0..count).map(part));
     Ok(made.flops(PIECE * count as f64).gpu(move || {
         let piece = piece as u64;
-        let part = |i: u64| Part { input: i as u32, output: 0, from: 0, to: i * piece };
-        let firing = Dim { size: 1, from: piece, to: count * piece };
+        let part = |i: u64| Part {
+            input: i as u32,
+            output: 0,
+            from: 0,
+            to: i * piece,
+        };
+        let firing = Dim {
+            size: 1,
+            from: piece,
+            to: count * piece,
+        };
         kernels::strided_parts(firing, &[], piece, (0..count).map(part))
     }))
 }
@@ -270,7 +313,13 @@ impl Kernel for Merge {
         let count = io.inputs();
         for i in (0..count).filter(|&i| !io.shares(i, 0)) {
             let x = io.input_bytes(i);
-            copy_tokens(x, self.piece, &mut y[i * self.piece..], count * self.piece, self.piece);
+            copy_tokens(
+                x,
+                self.piece,
+                &mut y[i * self.piece..],
+                count * self.piece,
+                self.piece,
+            );
         }
         Ok(())
     }
@@ -278,12 +327,25 @@ impl Kernel for Merge {
 
 fn decimate(args: &Args<'_>) -> Result<Made, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
-    let (token, stride) = (x.bytes() as usize, x.bytes().saturating_mul(factor) as usize);
+    let (token, stride) = (
+        x.bytes() as usize,
+        x.bytes().saturating_mul(factor) as usize,
+    );
     let make = move || Ok(Decimate { token, stride });
-    Ok(Made::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
-        let (token, stride) = (token as u64, stride as u64);
-        kernels::strided(Dim { size: 1, from: stride, to: token }, &[], token)
-    }))
+    Ok(
+        Made::new(x_in(x, factor, factor), y_out(x, 1), make).gpu(move || {
+            let (token, stride) = (token as u64, stride as u64);
+            kernels::strided(
+                Dim {
+                    size: 1,
+                    from: stride,
+                    to: token,
+                },
+                &[],
+                token,
+            )
+        }),
+    )
 }
 
 struct Decimate {
@@ -293,7 +355,13 @@ struct Decimate {
 
 impl Kernel for Decimate {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
-        copy_tokens(io.input_bytes(0), self.stride, io.output_bytes(0), self.token, self.token);
+        copy_tokens(
+            io.input_bytes(0),
+            self.stride,
+            io.output_bytes(0),
+            self.token,
+            self.token,
+        );
         Ok(())
     }
 }
@@ -301,12 +369,29 @@ impl Kernel for Decimate {
 fn hold(args: &Args<'_>) -> Result<Made, OpError> {
     let (x, factor) = (args.x()?, args.uint("factor", 1, limits::MAX_RATE)?);
     let token = x.bytes() as usize;
-    let make = move || Ok(Hold { token, factor: factor as usize });
+    let make = move || {
+        Ok(Hold {
+            token,
+            factor: factor as usize,
+        })
+    };
     let made = Made::new(x_in(x, 1, 1), y_out(x, factor), make).flops(PIECE * factor as f64);
     Ok(made.gpu(move || {
         let token = token as u64;
-        let firing = Dim { size: 1, from: token, to: token.checked_mul(factor)? };
-        kernels::strided(firing, &[Dim { size: factor, from: 0, to: token }], token)
+        let firing = Dim {
+            size: 1,
+            from: token,
+            to: token.checked_mul(factor)?,
+        };
+        kernels::strided(
+            firing,
+            &[Dim {
+                size: factor,
+                from: 0,
+                to: token,
+            }],
+            token,
+        )
     }))
 }
 
@@ -324,7 +409,9 @@ impl Kernel for Hold {
             4 => repeat::<4>(x, y, self.factor),
             8 => repeat::<8>(x, y, self.factor),
             token => {
-                let groups = y.chunks_exact_mut(token * self.factor).zip(x.chunks_exact(token));
+                let groups = y
+                    .chunks_exact_mut(token * self.factor)
+                    .zip(x.chunks_exact(token));
                 for (y, x) in groups {
                     y.chunks_exact_mut(token).for_each(|y| y.copy_from_slice(x));
                 }
@@ -336,7 +423,9 @@ impl Kernel for Hold {
 
 fn repeat<const N: usize>(x: &[u8], y: &mut [u8], factor: usize) {
     let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
-    y.chunks_exact_mut(factor).zip(x).for_each(|(y, x)| y.fill(*x));
+    y.chunks_exact_mut(factor)
+        .zip(x)
+        .for_each(|(y, x)| y.fill(*x));
 }
 
 /// Copies a piece of `size` bytes from every `from` bytes of x to every `to` bytes of y, while both have some.
@@ -382,21 +471,43 @@ fn transpose(args: &Args<'_>) -> Result<Made, OpError> {
     for i in (1..rank).rev() {
         strides[i - 1] = strides[i] * x.shape[i] as usize;
     }
-    let dims: Vec<(usize, usize)> =
-        axes.iter().map(|&a| (x.shape[a] as usize, strides[a])).collect();
+    let dims: Vec<(usize, usize)> = axes
+        .iter()
+        .map(|&a| (x.shape[a] as usize, strides[a]))
+        .collect();
     let (elements, size) = (x.elements() as usize, x.dtype.size_bytes() as usize);
     let y = TokenType::new(x.dtype, shape);
     let mut written = (elements * size) as u64;
     let steps = dims.iter().map(|&(count, step)| {
         written /= (count as u64).max(1);
-        Dim { size: count as u64, from: (step * size) as u64, to: written }
+        Dim {
+            size: count as u64,
+            from: (step * size) as u64,
+            to: written,
+        }
     });
     let steps: Vec<Dim> = steps.collect();
-    let make = move || Ok(Transpose { dims, elements, size });
-    Ok(Made::map(x, y, make).flops(8.0 * elements as f64).gpu(move || {
-        let token = (elements * size) as u64;
-        kernels::strided(Dim { size: 1, from: token, to: token }, &steps, size as u64)
-    }))
+    let make = move || {
+        Ok(Transpose {
+            dims,
+            elements,
+            size,
+        })
+    };
+    Ok(Made::map(x, y, make)
+        .flops(8.0 * elements as f64)
+        .gpu(move || {
+            let token = (elements * size) as u64;
+            kernels::strided(
+                Dim {
+                    size: 1,
+                    from: token,
+                    to: token,
+                },
+                &steps,
+                size as u64,
+            )
+        }))
 }
 
 struct Transpose {
@@ -422,7 +533,10 @@ impl Kernel for Transpose {
 impl Transpose {
     fn all<const N: usize>(&self, x: &[u8], y: &mut [u8]) {
         let (x, y) = (x.as_chunks::<N>().0, y.as_chunks_mut::<N>().0);
-        for (x, y) in x.chunks_exact(self.elements).zip(y.chunks_exact_mut(self.elements)) {
+        for (x, y) in x
+            .chunks_exact(self.elements)
+            .zip(y.chunks_exact_mut(self.elements))
+        {
             scatter(&self.dims, x, y);
         }
     }
@@ -435,7 +549,9 @@ fn scatter<T: Copy>(dims: &[(usize, usize)], x: &[T], y: &mut [T]) {
         return;
     };
     if inner.is_empty() {
-        y.iter_mut().zip(x.iter().step_by(*stride)).for_each(|(y, x)| *y = *x);
+        y.iter_mut()
+            .zip(x.iter().step_by(*stride))
+            .for_each(|(y, x)| *y = *x);
         return;
     }
     let part = y.len() / n;

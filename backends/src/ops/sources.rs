@@ -1,9 +1,18 @@
 //! Where ops come from: books, papers and standards, for the catalogue.
 
 const SOURCES: &[(&str, &str)] = &[
-    ("Biquad", "Oppenheim & Schafer, Discrete-Time Signal Processing, on second-order sections"),
-    ("Correlate", "Turin 1960, An Introduction to Matched Filters, IRE Trans. Inf. Theory 6(3)"),
-    ("Deemphasis", "ITU-R BS.450, on pre-emphasis in FM broadcasting"),
+    (
+        "Biquad",
+        "Oppenheim & Schafer, Discrete-Time Signal Processing, on second-order sections",
+    ),
+    (
+        "Correlate",
+        "Turin 1960, An Introduction to Matched Filters, IRE Trans. Inf. Theory 6(3)",
+    ),
+    (
+        "Deemphasis",
+        "ITU-R BS.450, on pre-emphasis in FM broadcasting",
+    ),
     (
         "Fft",
         "crate rustfft; Cooley & Tukey 1965, Math. Comp. 19; other lengths by Bluestein and Rader",
@@ -17,7 +26,10 @@ const SOURCES: &[(&str, &str)] = &[
         "Allen & Rabiner 1977, A Unified Approach to Short-Time Fourier Analysis, Proc. IEEE 65(11)",
     ),
     ("Irfft", "crate realfft, after rustfft"),
-    ("Noise", "Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, OOPSLA"),
+    (
+        "Noise",
+        "Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, OOPSLA",
+    ),
     (
         "OverlapAdd",
         "Allen & Rabiner 1977, A Unified Approach to Short-Time Fourier Analysis, Proc. IEEE 65(11)",
@@ -31,7 +43,10 @@ const SOURCES: &[(&str, &str)] = &[
 
 /// Where an op comes from, if that is more than a line of arithmetic. Tensor ops come from the ONNX operators.
 pub fn source(op: &str) -> Option<&'static str> {
-    SOURCES.iter().find(|(name, _)| *name == op).map(|(_, source)| *source)
+    SOURCES
+        .iter()
+        .find(|(name, _)| *name == op)
+        .map(|(_, source)| *source)
 }
 
 #[cfg(test)]

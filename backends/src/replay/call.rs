@@ -34,7 +34,9 @@ impl<Q: Queue> Call<Q> {
         let mut zeros = Vec::new();
         let mut port = |bytes: u64| -> Result<Range, Q::Fault> {
             let bank = queue.bank(bytes, Home::Device)?;
-            zeros.push(Command::Zero { to: Range::new(bank, 0, queue.bank_bytes(bank)) });
+            zeros.push(Command::Zero {
+                to: Range::new(bank, 0, queue.bank_bytes(bank)),
+            });
             Ok(Range::new(bank, 0, bytes))
         };
         let (mut inputs, mut outputs, mut states) = (Vec::new(), Vec::new(), Vec::new());
@@ -58,7 +60,11 @@ impl<Q: Queue> Call<Q> {
             consts.push((range, &**bytes));
         }
         queue.run_once(&zeros, PATIENCE)?;
-        let some: Vec<_> = consts.iter().copied().filter(|(to, _)| to.len() > 0).collect();
+        let some: Vec<_> = consts
+            .iter()
+            .copied()
+            .filter(|(to, _)| to.len() > 0)
+            .collect();
         queue.upload(&some, PATIENCE)?;
         let place = |operand: Operand| match operand {
             Operand::Input(i) => inputs[i as usize],
@@ -70,14 +76,21 @@ impl<Q: Queue> Call<Q> {
         let kernels: Vec<_> = plan.kernels().cloned().collect();
         let numbers: Vec<u32> = (0..kernels.len() as u32).collect();
         let mut commands = Vec::new();
-        bind(queue.limits(), plan, &numbers, n, &place, &mut 0, &mut commands).map_err(
-            |too_long| ReplayError::TooLarge {
-                what: format!("a port of actor `{}`", actor.name),
-                bytes: too_long.bytes,
-                limit: too_long.limit,
-                device: queue.name(),
-            },
-        )?;
+        bind(
+            queue.limits(),
+            plan,
+            &numbers,
+            n,
+            &place,
+            &mut 0,
+            &mut commands,
+        )
+        .map_err(|too_long| ReplayError::TooLarge {
+            what: format!("a port of actor `{}`", actor.name),
+            bytes: too_long.bytes,
+            limit: too_long.limit,
+            device: queue.name(),
+        })?;
         let mut runs = commands.iter().filter_map(|command| match command {
             Command::Run(run) => Some(run),
             _ => None,
@@ -85,7 +98,14 @@ impl<Q: Queue> Call<Q> {
         queue.load(&kernels, &mut runs)?;
         let all: Vec<&Command> = std::iter::repeat_n(&commands, calls).flatten().collect();
         let (list, _) = queue.record(&all)?;
-        Ok(Self { inputs, outputs, states, list, runs: 0, queue })
+        Ok(Self {
+            inputs,
+            outputs,
+            states,
+            list,
+            runs: 0,
+            queue,
+        })
     }
 
     /// Fills all windows of an input: `(firings − 1)·rate + window` tokens.

@@ -36,7 +36,10 @@ pub struct Exchange {
 impl Exchange {
     /// The exchange regions of the device itself and of every device that it sends to, as far as they have any.
     pub fn new(regions: BTreeMap<DeviceId, HostRegion>) -> Self {
-        Self { regions, ..Self::default() }
+        Self {
+            regions,
+            ..Self::default()
+        }
     }
 
     /// With whole pages in which the regions lie: a driver may be told of them, as long as the replay lives.
@@ -74,7 +77,11 @@ impl Adopted {
     pub(super) fn range(&self, region: HostRegion) -> Range {
         let start = (region.first as u64).checked_sub(self.memory.first as u64);
         let inside = start.filter(|start| start + region.bytes <= self.memory.bytes);
-        Range::new(self.bank, inside.expect("regions lie in the memory of them all"), region.bytes)
+        Range::new(
+            self.bank,
+            inside.expect("regions lie in the memory of them all"),
+            region.bytes,
+        )
     }
 }
 
@@ -88,7 +95,10 @@ struct Counter {
 impl Counter {
     fn new(adopted: &Adopted, host: HostRegion) -> Self {
         assert!(host.first.cast::<u64>().is_aligned(), "counters are words");
-        Self { host, word: adopted.range(host) }
+        Self {
+            host,
+            word: adopted.range(host),
+        }
     }
 
     fn atomic(&self) -> &AtomicU64 {
@@ -147,40 +157,64 @@ impl<Q: Queue> Replay<Q> {
         (period, blocks): (u64, u64),
         list: Option<List>,
     ) -> Result<(), Halt<Q::Fault>> {
-        let Some(direct) = &mut self.direct else { return Ok(()) };
-        let Direct { rings, outbox, before, after } = direct;
+        let Some(direct) = &mut self.direct else {
+            return Ok(());
+        };
+        let Direct {
+            rings,
+            outbox,
+            before,
+            after,
+        } = direct;
         before.clear();
         after.clear();
         for receipt in &self.segments[segment].receipts {
-            let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
+            let Some(block) = block_at(receipt.stage, period, blocks) else {
+                continue;
+            };
             let least =
                 self.rings[receipt.ring as usize].tokens(block, receipt.first + receipt.count);
             let word = rings[receipt.ring as usize].published.word;
             before.push(Handover::Wait { word, least });
         }
         for gift in &self.segments[segment].gifts {
-            let Some(block) = block_at(gift.stage, period, blocks) else { continue };
+            let Some(block) = block_at(gift.stage, period, blocks) else {
+                continue;
+            };
             let (ring, its) = (&self.rings[gift.ring as usize], &rings[gift.ring as usize]);
             let (Some(tokens), Some(region)) = (gift.sends, its.region) else {
-                after.push(Handover::Write { word: its.released.word, value: block + 1 });
+                after.push(Handover::Write {
+                    word: its.released.word,
+                    value: block + 1,
+                });
                 continue;
             };
             let least = (block + 1).saturating_sub(ring.blocks);
             if least > 0 {
-                after.push(Handover::Wait { word: its.released.word, least });
+                after.push(Handover::Wait {
+                    word: its.released.word,
+                    least,
+                });
             }
             let (at, len) = ring.place(block, tokens.first, tokens.count);
             let from = tokens.outbox + (period % DEPTH) * ring.outbox_stride;
             let from = Range::new(*outbox, from, len);
-            after
-                .push(Handover::Copy { from, to: Range::new(region.bank, region.start + at, len) });
+            after.push(Handover::Copy {
+                from,
+                to: Range::new(region.bank, region.start + at, len),
+            });
             let value = ring.tokens(block, tokens.first + tokens.count);
-            after.push(Handover::Write { word: its.published.word, value });
+            after.push(Handover::Write {
+                word: its.published.word,
+                value,
+            });
         }
         if before.is_empty() && list.is_none() && after.is_empty() {
             return Ok(());
         }
-        self.queue.submit_between(before, list, after).map_err(Halt::Fault)?;
+        self.queue
+            .submit_between(before, list, after)
+            .map_err(Halt::Fault)?;
         self.submitted += 1;
         Ok(())
     }
@@ -194,25 +228,43 @@ impl<Q: Queue> Replay<Q> {
         segment: usize,
         peers: &mut dyn Peers,
     ) -> Result<(), Halt<Q::Fault>> {
-        let Some(direct) = &self.direct else { return Ok(()) };
+        let Some(direct) = &self.direct else {
+            return Ok(());
+        };
         for receipt in &self.segments[segment].receipts {
-            let Some(block) = block_at(receipt.stage, of.period, of.blocks) else { continue };
+            let Some(block) = block_at(receipt.stage, of.period, of.blocks) else {
+                continue;
+            };
             let ring = &self.rings[receipt.ring as usize];
-            peers.published(ring.id, ring.tokens(block, receipt.first + receipt.count), true)?;
+            peers.published(
+                ring.id,
+                ring.tokens(block, receipt.first + receipt.count),
+                true,
+            )?;
         }
         for gift in &self.segments[segment].gifts {
-            let Some(block) = block_at(gift.stage, of.period, of.blocks) else { continue };
-            let (ring, its) = (&self.rings[gift.ring as usize], &direct.rings[gift.ring as usize]);
+            let Some(block) = block_at(gift.stage, of.period, of.blocks) else {
+                continue;
+            };
+            let (ring, its) = (
+                &self.rings[gift.ring as usize],
+                &direct.rings[gift.ring as usize],
+            );
             let (counter, count) = match gift.sends {
                 None => (its.released, block + 1),
                 Some(tokens) => {
                     peers.wait_released(ring.id, (block + 1).saturating_sub(ring.blocks))?;
-                    (its.published, ring.tokens(block, tokens.first + tokens.count))
+                    (
+                        its.published,
+                        ring.tokens(block, tokens.first + tokens.count),
+                    )
                 }
             };
             // Partner: the device's store, which comes after its copy for the whole system.
             let mut told = || counter.atomic().load(Ordering::Acquire) >= count;
-            self.queue.wait_until(of.value, self.patience_ns, &mut told).map_err(Halt::Fault)?;
+            self.queue
+                .wait_until(of.value, self.patience_ns, &mut told)
+                .map_err(Halt::Fault)?;
             match gift.sends {
                 None => peers.was_released(ring.id, count),
                 Some(_) => peers.was_published(ring.id, count),
@@ -231,7 +283,9 @@ impl<Q: Queue> Replay<Q> {
     /// # Errors
     /// A driver's fault.
     pub fn let_go(&mut self) -> Result<(), Q::Fault> {
-        let Some(direct) = &self.direct else { return Ok(()) };
+        let Some(direct) = &self.direct else {
+            return Ok(());
+        };
         self.in_flight.clear();
         if self.submitted == 0 || !self.queue.is_alive() {
             return Ok(());
@@ -239,11 +293,16 @@ impl<Q: Queue> Replay<Q> {
         // Again and again: somebody who does not know yet may store a count of his own.
         let mut store = || {
             for ring in &direct.rings {
-                let waits_at = if ring.region.is_some() { ring.released } else { ring.published };
+                let waits_at = if ring.region.is_some() {
+                    ring.released
+                } else {
+                    ring.published
+                };
                 waits_at.atomic().store(EVERYTHING, Ordering::Release);
             }
             false
         };
-        self.queue.wait_until(self.submitted, self.patience_ns, &mut store)
+        self.queue
+            .wait_until(self.submitted, self.patience_ns, &mut store)
     }
 }

@@ -14,11 +14,27 @@ pub(super) struct Exec {
 /// What an execution does: [`Action`] with its place in the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    Fire { actor: ActorId, first: u64, count: u64 },
-    Send { ring: RingId, first: u64, count: u64 },
-    Recv { ring: RingId, first: u64, count: u64 },
-    Release { ring: RingId },
-    Carry { buffer: BufferId },
+    Fire {
+        actor: ActorId,
+        first: u64,
+        count: u64,
+    },
+    Send {
+        ring: RingId,
+        first: u64,
+        count: u64,
+    },
+    Recv {
+        ring: RingId,
+        first: u64,
+        count: u64,
+    },
+    Release {
+        ring: RingId,
+    },
+    Carry {
+        buffer: BufferId,
+    },
 }
 
 /// Slots between two points at which the device waits for others: it receives, computes, then sends and releases.
@@ -36,7 +52,11 @@ pub(super) struct TooMany;
 
 /// The segments of a calendar of at most `limit` executions.
 pub(super) fn segments(calendar: &Calendar, limit: usize) -> Result<Vec<Segment>, TooMany> {
-    let mut expand = Expand { limit, cursors: BTreeMap::new(), execs: Vec::new() };
+    let mut expand = Expand {
+        limit,
+        cursors: BTreeMap::new(),
+        execs: Vec::new(),
+    };
     for lane in &calendar.lanes {
         expand.entries(&lane.entries)?;
     }
@@ -60,7 +80,11 @@ impl Segment {
     /// Adds an execution; transfers that go on where the last one ended are one.
     fn push(&mut self, exec: Exec) {
         if let (Some(last), What::Recv { ring, first, count }) = (self.execs.last_mut(), exec.what)
-            && let What::Recv { ring: same, first: start, count: so_far } = &mut last.what
+            && let What::Recv {
+                ring: same,
+                first: start,
+                count: so_far,
+            } = &mut last.what
             && (*same, *start + *so_far, last.stage) == (ring, first, exec.stage)
         {
             *so_far += count;
@@ -110,15 +134,21 @@ impl Expand {
             *cursor - by
         };
         let what = match action {
-            Action::Fire { actor, count, .. } => {
-                What::Fire { actor, first: next(Counted::Actor(actor), count), count }
-            }
-            Action::Send { ring, count, .. } => {
-                What::Send { ring, first: next(Counted::Send(ring), count), count }
-            }
-            Action::Recv { ring, count, .. } => {
-                What::Recv { ring, first: next(Counted::Recv(ring), count), count }
-            }
+            Action::Fire { actor, count, .. } => What::Fire {
+                actor,
+                first: next(Counted::Actor(actor), count),
+                count,
+            },
+            Action::Send { ring, count, .. } => What::Send {
+                ring,
+                first: next(Counted::Send(ring), count),
+                count,
+            },
+            Action::Recv { ring, count, .. } => What::Recv {
+                ring,
+                first: next(Counted::Recv(ring), count),
+                count,
+            },
             Action::Release { ring } => What::Release { ring },
             Action::Carry { buffer } => What::Carry { buffer },
         };
@@ -133,7 +163,12 @@ mod tests {
     use zbmd_ir::{DeviceId, Lane, LaneKind, Slot};
 
     fn slot(action: Action) -> Entry {
-        Entry::Slot(Slot { stage: 0, start_ns: 0, duration_ns: 1, action })
+        Entry::Slot(Slot {
+            stage: 0,
+            start_ns: 0,
+            duration_ns: 1,
+            action,
+        })
     }
 
     fn calendar(entries: Vec<Entry>) -> Calendar {
@@ -143,21 +178,45 @@ mod tests {
             exchange_bytes: 0,
             scratch_offset_bytes: 0,
             scratch_bytes: 0,
-            lanes: vec![Lane { kind: LaneKind::Compute, entries }],
+            lanes: vec![Lane {
+                kind: LaneKind::Compute,
+                entries,
+            }],
         }
     }
 
     #[test]
     fn loops_go_on_where_they_were_and_segments_end_before_receipts() {
         let (a, r, s) = (ActorId(1), RingId(0), RingId(1));
-        let fire = |first, count| slot(Action::Fire { actor: a, first, count });
-        let recv = |first, count| slot(Action::Recv { ring: r, first, count });
-        let send = |first, count| slot(Action::Send { ring: s, first, count });
+        let fire = |first, count| {
+            slot(Action::Fire {
+                actor: a,
+                first,
+                count,
+            })
+        };
+        let recv = |first, count| {
+            slot(Action::Recv {
+                ring: r,
+                first,
+                count,
+            })
+        };
+        let send = |first, count| {
+            slot(Action::Send {
+                ring: s,
+                first,
+                count,
+            })
+        };
         let entries = vec![
             recv(0, 1),
             recv(1, 2),
             fire(0, 1),
-            Entry::Loop { count: 2, body: vec![fire(1, 1), send(0, 3)] },
+            Entry::Loop {
+                count: 2,
+                body: vec![fire(1, 1), send(0, 3)],
+            },
             recv(3, 1),
             fire(3, 2),
             slot(Action::Release { ring: r }),
@@ -190,7 +249,10 @@ mod tests {
     #[test]
     fn long_calendars_are_refused() {
         let body = vec![slot(Action::Release { ring: RingId(0) })];
-        let entries = vec![Entry::Loop { count: 1 << 40, body }];
+        let entries = vec![Entry::Loop {
+            count: 1 << 40,
+            body,
+        }];
         assert_eq!(segments(&calendar(entries), 1000), Err(TooMany));
     }
 }

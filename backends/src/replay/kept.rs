@@ -60,14 +60,20 @@ impl Group {
 impl Constants {
     /// For banks of at most `limit` bytes.
     pub(super) fn new(limit: u64) -> Self {
-        Self { limit, groups: Vec::new(), shared: None }
+        Self {
+            limit,
+            groups: Vec::new(),
+            shared: None,
+        }
     }
 
     /// Where it will lie; the bank is the number of its group.
     pub(super) fn put(&mut self, bytes: &Bytes) -> Range {
         let len = bytes.len() as u64;
         let start = |group: &Group| group.bytes.next_multiple_of(ALIGN);
-        let found = self.shared.filter(|g| start(&self.groups[*g]) + len <= self.limit);
+        let found = self
+            .shared
+            .filter(|g| start(&self.groups[*g]) + len <= self.limit);
         let group = found.filter(|_| len < ALONE).unwrap_or_else(|| {
             self.groups.push(Group::default());
             self.groups.len() - 1
@@ -118,7 +124,11 @@ impl Constants {
             rest = later;
         }
         // Whoever finds one later finds it whole.
-        kept.0.extend(waiting.into_iter().map(|(key, bank)| (key, queue.share(bank))));
+        kept.0.extend(
+            waiting
+                .into_iter()
+                .map(|(key, bank)| (key, queue.share(bank))),
+        );
         Ok((banks, uploaded))
     }
 }
@@ -129,11 +139,17 @@ mod tests {
 
     #[test]
     fn large_constants_are_alone_and_small_ones_share() {
-        let (small, large) = (Bytes::from(vec![1; 300]), Bytes::from(vec![2; ALONE as usize]));
+        let (small, large) = (
+            Bytes::from(vec![1; 300]),
+            Bytes::from(vec![2; ALONE as usize]),
+        );
         let mut constants = Constants::new(ALONE + 1000);
         let put = [&small, &large, &small, &large].map(|bytes| constants.put(bytes));
         let places = put.map(|range| (range.bank, range.start, range.len()));
-        assert_eq!(places, [(0, 0, 300), (1, 0, ALONE), (0, 512, 300), (2, 0, ALONE)]);
+        assert_eq!(
+            places,
+            [(0, 0, 300), (1, 0, ALONE), (0, 512, 300), (2, 0, ALONE)]
+        );
         // The same bytes are the same; another place is not.
         let keys: Vec<u128> = constants.groups.iter().map(Group::key).collect();
         assert!(keys[1] == keys[2] && keys[0] != keys[1]);

@@ -39,7 +39,10 @@ impl Layout {
         let mut banks: Vec<(u64, u64)> = Vec::new();
         for (offset, end) in whole {
             if end - offset > limit {
-                return Err(TooLarge { bytes: end - offset, limit });
+                return Err(TooLarge {
+                    bytes: end - offset,
+                    limit,
+                });
             }
             match banks.last_mut() {
                 Some(bank) if end - bank.0 <= limit => bank.1 = end,
@@ -59,7 +62,10 @@ impl Layout {
         let after = self.banks.partition_point(|bank| bank.0 <= offset);
         let index = after.saturating_sub(1);
         let bank = self.banks.get(index).copied().unwrap_or((offset, offset));
-        assert!(offset + len <= bank.1 || len == 0, "{offset} + {len} is in no bank");
+        assert!(
+            offset + len <= bank.1 || len == 0,
+            "{offset} + {len} is in no bank"
+        );
         Range::new(self.first + index as u32, offset - bank.0, len)
     }
 }
@@ -73,8 +79,19 @@ mod tests {
         for (memory, limit, banks) in [
             (vec![(0, 64), (64, 128)], 128, Ok(vec![(0, 128)])),
             (vec![(64, 128), (0, 64)], 100, Ok(vec![(0, 64), (64, 128)])),
-            (vec![(0, 64), (32, 96), (128, 192)], 128, Ok(vec![(0, 96), (128, 192)])),
-            (vec![(0, 64), (32, 160)], 128, Err(TooLarge { bytes: 160, limit: 128 })),
+            (
+                vec![(0, 64), (32, 96), (128, 192)],
+                128,
+                Ok(vec![(0, 96), (128, 192)]),
+            ),
+            (
+                vec![(0, 64), (32, 160)],
+                128,
+                Err(TooLarge {
+                    bytes: 160,
+                    limit: 128,
+                }),
+            ),
             (vec![(64, 64)], 128, Ok(vec![])),
         ] {
             let found = Layout::new(memory, limit, 0).map(|l| l.banks);

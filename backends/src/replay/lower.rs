@@ -20,17 +20,27 @@ pub(super) fn lower<Q: Queue>(
 ) -> Result<KernelPlan, ReplayError<Q::Fault>> {
     let (name, device, caps) = (actor.name.clone(), queue.name(), *queue.caps());
     if actor.role != Role::Compute {
-        return Err(ReplayError::Stream { actor: name, device });
+        return Err(ReplayError::Stream {
+            actor: name,
+            device,
+        });
     }
     let lower = |variant: Option<&str>| {
         let plan = registry.lower_in(actor, blobs, &caps, variant);
         plan.map_err(|why| {
             let (actor, op, device) = (name.clone(), actor.op.clone(), device.clone());
-            ReplayError::NoKernel { actor, op, device, why }
+            ReplayError::NoKernel {
+                actor,
+                op,
+                device,
+                why,
+            }
         })
     };
     let mut plan = lower(variant)?;
-    let refused = plan.products().find_map(|shape| queue.refuses(shape).transpose());
+    let refused = plan
+        .products()
+        .find_map(|shape| queue.refuses(shape).transpose());
     if let (Some(variant), Some(why)) = (variant, refused.transpose()?) {
         notes.push(format!(
             "`{name}` was to run by {variant} on {device}, but {why}: the default kernel runs instead, and sums may differ in their last bits; compile again with costs measured here"
@@ -39,7 +49,11 @@ pub(super) fn lower<Q: Queue>(
     }
     if plan.scratch_bytes() > scratch_bytes {
         let (needed, found) = (plan.scratch_bytes(), scratch_bytes);
-        return Err(ReplayError::Scratch { actor: name, needed, found });
+        return Err(ReplayError::Scratch {
+            actor: name,
+            needed,
+            found,
+        });
     }
     Ok(plan)
 }

@@ -223,7 +223,11 @@ impl HostRegion {
 
     /// First byte of a range that was checked against the region.
     fn at(&self, offset: u64, len: u64) -> *mut u8 {
-        assert!(offset + len <= self.bytes, "{offset} + {len} of a region of {}", self.bytes);
+        assert!(
+            offset + len <= self.bytes,
+            "{offset} + {len} of a region of {}",
+            self.bytes
+        );
         self.first.wrapping_add(offset as usize)
     }
 }
@@ -372,7 +376,9 @@ pub struct Summary {
 
 impl<Q> std::fmt::Debug for Replay<Q> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replay").field("summary", &self.summary).finish_non_exhaustive()
+        f.debug_struct("Replay")
+            .field("summary", &self.summary)
+            .finish_non_exhaustive()
     }
 }
 
@@ -405,7 +411,11 @@ impl<Q: Queue> Replay<Q> {
         blocks: Option<u64>,
         peers: &mut dyn Peers,
     ) -> Result<(), Halt<Q::Fault>> {
-        while self.in_flight.front().is_some_and(|f| f.period + DEPTH <= period) {
+        while self
+            .in_flight
+            .front()
+            .is_some_and(|f| f.period + DEPTH <= period)
+        {
             self.end_oldest(peers)?;
         }
         let steady = blocks.is_none() && period + 1 >= self.stages;
@@ -424,7 +434,8 @@ impl<Q: Queue> Replay<Q> {
                     if self.direct.is_some() {
                         self.drain(peers)?;
                     }
-                    self.record_rest(segment, period, blocks).map_err(Halt::Fault)?
+                    self.record_rest(segment, period, blocks)
+                        .map_err(Halt::Fault)?
                 }
             };
             self.make_room(peers)?;
@@ -437,13 +448,23 @@ impl<Q: Queue> Replay<Q> {
             }
             let value = self.submitted;
             let part = Part::Segment(segment);
-            self.in_flight.push_back(InFlight { period, part, value, blocks });
+            self.in_flight.push_back(InFlight {
+                period,
+                part,
+                value,
+                blocks,
+            });
         }
         if let Some((due, list)) = self.saves.as_ref().and_then(|s| s.due(period, blocks)) {
             self.make_room(peers)?;
             self.submit(list)?;
             let (part, value) = (Part::Save(due), self.submitted);
-            self.in_flight.push_back(InFlight { period, part, value, blocks });
+            self.in_flight.push_back(InFlight {
+                period,
+                part,
+                value,
+                blocks,
+            });
         }
         self.begun = period + 1;
         Ok(())
@@ -453,7 +474,11 @@ impl<Q: Queue> Replay<Q> {
     /// mark is no substitute: it may come only after what others do once they are told of this one.
     fn make_room(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
         let next = self.submitted + 1;
-        while self.in_flight.front().is_some_and(|f| next - f.value >= self.queue.marks()) {
+        while self
+            .in_flight
+            .front()
+            .is_some_and(|f| next - f.value >= self.queue.marks())
+        {
             self.end_oldest(peers)?;
         }
         Ok(())
@@ -495,13 +520,17 @@ impl<Q: Queue> Replay<Q> {
     ) -> Result<(), Halt<Q::Fault>> {
         for i in 0..self.segments[segment].receipts.len() {
             let receipt = self.segments[segment].receipts[i];
-            let Some(block) = block_at(receipt.stage, period, blocks) else { continue };
+            let Some(block) = block_at(receipt.stage, period, blocks) else {
+                continue;
+            };
             let ring = self.rings[receipt.ring as usize];
             let tokens = ring.tokens(block, receipt.first + receipt.count);
             while !peers.published(ring.id, tokens, self.in_flight.is_empty())? {
                 self.end_oldest(peers)?;
             }
-            let (Some(inbox), Some(own)) = (self.inbox, self.own) else { continue };
+            let (Some(inbox), Some(own)) = (self.inbox, self.own) else {
+                continue;
+            };
             let (at, len) = ring.place(block, receipt.first, receipt.count);
             let from = own.at(at, len);
             let to = self.queue.host(inbox, at, len as usize);
@@ -515,12 +544,16 @@ impl<Q: Queue> Replay<Q> {
 
     /// Waits for the oldest submission and gives out what it sent and released.
     fn end_oldest(&mut self, peers: &mut dyn Peers) -> Result<(), Halt<Q::Fault>> {
-        let Some(front) = self.in_flight.front().copied() else { return Ok(()) };
+        let Some(front) = self.in_flight.front().copied() else {
+            return Ok(());
+        };
         if let Part::Segment(segment) = front.part {
             self.follow(front, segment, peers)?;
         }
         if front.value > 0 {
-            self.queue.wait(front.value, self.patience_ns).map_err(Halt::Fault)?;
+            self.queue
+                .wait(front.value, self.patience_ns)
+                .map_err(Halt::Fault)?;
         }
         match front.part {
             Part::Segment(segment) if self.direct.is_none() => self.give(front, segment, peers)?,
@@ -548,7 +581,9 @@ impl<Q: Queue> Replay<Q> {
     ) -> Result<(), Halt<Q::Fault>> {
         for i in 0..self.segments[segment].gifts.len() {
             let gift = self.segments[segment].gifts[i];
-            let Some(block) = block_at(gift.stage, of.period, of.blocks) else { continue };
+            let Some(block) = block_at(gift.stage, of.period, of.blocks) else {
+                continue;
+            };
             let ring = &self.rings[gift.ring as usize];
             let Some(tokens) = gift.sends else {
                 peers.release(ring.id, block + 1);
@@ -595,17 +630,27 @@ impl<Q: Queue> Replay<Q> {
 
 /// The block that a slot works on, if it is at work.
 fn block_at(stage: u32, period: u64, blocks: u64) -> Option<u64> {
-    period.checked_sub(stage.into()).filter(|block| *block < blocks)
+    period
+        .checked_sub(stage.into())
+        .filter(|block| *block < blocks)
 }
 
 /// Names used in messages.
 fn actor_name(graph: &zbmd_ir::Graph, actor: ActorId) -> String {
-    graph.actors.get(actor).map_or_else(|| actor.to_string(), |a| a.name.clone())
+    graph
+        .actors
+        .get(actor)
+        .map_or_else(|| actor.to_string(), |a| a.name.clone())
 }
 
 /// The buffer of the error messages.
 fn buffer_name(graph: &zbmd_ir::Graph, plan: &zbmd_ir::Plan, buffer: BufferId) -> String {
-    let writer = plan.buffers.get(buffer).and_then(|b| graph.channels.get(b.channel));
-    let writer = writer.map(|c| actor_name(graph, c.from.actor)).unwrap_or_default();
+    let writer = plan
+        .buffers
+        .get(buffer)
+        .and_then(|b| graph.channels.get(b.channel));
+    let writer = writer
+        .map(|c| actor_name(graph, c.from.actor))
+        .unwrap_or_default();
     format!("the buffer {buffer} of `{writer}`")
 }

@@ -100,7 +100,9 @@ impl<Q: Queue> Replay<Q> {
         let slots: usize = segments.iter().map(|s| s.execs.len()).sum();
         let all = phases.and_then(|p| p.checked_mul(slots as u64));
         let Some(phases) = phases.filter(|_| all.is_some_and(|n| n <= MAX_COMMANDS as u64)) else {
-            return Err(too_many(format!("{slots} slots, for every residue of its places,")));
+            return Err(too_many(format!(
+                "{slots} slots, for every residue of its places,"
+            )));
         };
         let mut preparing = Preparing::new(queue, program, plan, calendar, exchange)?;
         preparing.make_banks(exchange)?;
@@ -156,7 +158,10 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         exchange: &Exchange,
     ) -> Result<Self, ReplayError<Q::Fault>> {
         let graph = &program.graph;
-        let own = plan.buffers.iter_enumerated().filter(|(_, b)| b.device == calendar.device);
+        let own = plan
+            .buffers
+            .iter_enumerated()
+            .filter(|(_, b)| b.device == calendar.device);
         let mut this = Self {
             queue,
             graph,
@@ -198,7 +203,11 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
             let region = regions.get(&ring.to).copied();
             let found = region.map_or(0, |r| r.bytes);
             if found < needed {
-                return Err(ReplayError::Region { device: ring.to, needed, found });
+                return Err(ReplayError::Region {
+                    device: ring.to,
+                    needed,
+                    found,
+                });
             }
             let token_bytes = self.graph.channels[buffer.channel].token.bytes();
             self.ring_numbers.insert(id, self.rings.len() as u32);
@@ -222,7 +231,10 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
     }
 
     fn layout(&self, region: Region, first: u32) -> Result<Layout, ReplayError<Q::Fault>> {
-        let buffers = self.places.values().map(|id| (*id, &self.plan.buffers[*id]));
+        let buffers = self
+            .places
+            .values()
+            .map(|id| (*id, &self.plan.buffers[*id]));
         let buffers: Vec<_> = buffers.filter(|(_, b)| b.region == region).collect();
         let mut memory: Vec<(u64, u64)> = buffers
             .iter()
@@ -275,12 +287,18 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
         };
         let sent = self.rings.iter().filter(|r| r.region.is_some());
         let outbox = sent.map(|r| DEPTH * r.outbox_stride).sum();
-        let home = if self.hands_over { Home::Device } else { Home::Host };
+        let home = if self.hands_over {
+            Home::Device
+        } else {
+            Home::Host
+        };
         self.outbox = self.push_bank(outbox, home)?;
         // As the CPU's regions: zero at first.
         let whole = |i| Range::new(i, 0, self.queue.bank_bytes(i));
-        let fills: Vec<Command> =
-            self.own_banks().map(|i| Command::Zero { to: whole(i) }).collect();
+        let fills: Vec<Command> = self
+            .own_banks()
+            .map(|i| Command::Zero { to: whole(i) })
+            .collect();
         Ok(self.queue.run_once(&fills, PATIENCE_NS)?)
     }
 
@@ -325,7 +343,14 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 self.kernels.push(Arc::clone(&run.kernel));
             }
             let consts = plan.consts.iter().map(|c| constants.put(c)).collect();
-            self.actors.insert(actor, Ready { plan, kernels, consts });
+            self.actors.insert(
+                actor,
+                Ready {
+                    plan,
+                    kernels,
+                    consts,
+                },
+            );
         }
         let (banks, uploaded) = constants.upload(&mut self.queue, kept, PATIENCE_NS)?;
         for range in self.actors.values_mut().flat_map(|ready| &mut ready.consts) {
@@ -351,14 +376,20 @@ impl<'a, Q: Queue> Preparing<'a, Q> {
                 places: places.collect(),
             }
         };
-        let filled = self.places.values().filter(|id| self.plan.buffers[**id].head_tokens > 0);
+        let filled = self
+            .places
+            .values()
+            .filter(|id| self.plan.buffers[**id].head_tokens > 0);
         filled.map(head).collect()
     }
 
     /// The exchange as the device does it itself, if it does.
     fn direct(&self, segments: &[Segment], exchange: &Exchange) -> Option<Direct> {
         let adopted = self.adopted.as_ref().filter(|_| self.hands_over)?;
-        let rings = self.rings.iter().map(|r| (exchange.counters[r.id.0 as usize], r.region));
+        let rings = self
+            .rings
+            .iter()
+            .map(|r| (exchange.counters[r.id.0 as usize], r.region));
         let most = |len: fn(&Segment) -> usize| segments.iter().map(len).max().unwrap_or(0);
         let most = (most(|s| s.receipts.len()), most(|s| s.gifts.len()));
         Some(Direct::new(adopted, self.outbox, rings, most))

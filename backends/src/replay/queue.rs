@@ -1,6 +1,9 @@
 //! What a calendar asks of a device: memory, and lists of commands that are recorded once and run often. Knows no
 //! driver: each backend has its own [`Queue`].
-#![expect(unsafe_code, reason = "copies between slices and memory that the device sees")]
+#![expect(
+    unsafe_code,
+    reason = "copies between slices and memory that the device sees"
+)]
 
 use std::sync::Arc;
 
@@ -19,7 +22,11 @@ pub(crate) struct Range {
 
 impl Range {
     pub(crate) fn new(bank: u32, start: u64, len: u64) -> Self {
-        Self { bank, start, end: start + len }
+        Self {
+            bank,
+            start,
+            end: start + len,
+        }
     }
 
     pub(crate) fn len(self) -> u64 {
@@ -71,7 +78,10 @@ pub(crate) enum Command {
     },
     Run(Run),
     /// So many products by the vendor's library.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only CUDA has the library"))]
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "only CUDA has the library")
+    )]
     Product(Product<Range>, u64),
 }
 
@@ -118,19 +128,26 @@ pub(crate) fn bind(
                 let len = bytes.of(firings);
                 let cut = |range: Range| Range::new(range.bank, range.start, len);
                 if len > 0 {
-                    out.push(Command::Copy { from: cut(place(*from)), to: cut(place(*to)) });
+                    out.push(Command::Copy {
+                        from: cut(place(*from)),
+                        to: cut(place(*to)),
+                    });
                 }
             }
             Step::Run(run) => {
                 let bindings = run.kernel.bindings.iter();
                 let operands = run.operands.iter().zip(bindings);
-                let operands: Box<[_]> =
-                    operands.map(|(o, b)| (place(*o), b.mem, b.writes)).collect();
+                let operands: Box<[_]> = operands
+                    .map(|(o, b)| (place(*o), b.mem, b.writes))
+                    .collect();
                 for (range, ..) in &operands {
                     // What a kernel is given begins at a multiple of the device's own.
                     let bytes = range.len() + range.start % limits.align_bytes;
                     if bytes > limits.range_bytes || firings > u64::from(u32::MAX) {
-                        return Err(TooLong { bytes, limit: limits.range_bytes });
+                        return Err(TooLong {
+                            bytes,
+                            limit: limits.range_bytes,
+                        });
                     }
                 }
                 let groups = match run.grid {
@@ -138,7 +155,13 @@ pub(crate) fn bind(
                     Grid::Threads(all) => all.of(firings).div_ceil(run.kernel.local.into()),
                 };
                 let Some(&kernel) = kernels.next() else { break };
-                out.push(Command::Run(Run { number: *runs, kernel, operands, firings, groups }));
+                out.push(Command::Run(Run {
+                    number: *runs,
+                    kernel,
+                    operands,
+                    firings,
+                    groups,
+                }));
                 *runs += 1;
             }
             Step::Product(product) => {
@@ -146,7 +169,10 @@ pub(crate) fn bind(
                 // Products are counted in 31 bits.
                 if count > i32::MAX as u64 {
                     let bytes = count.saturating_mul(4 * product.shape.elements()[2]);
-                    return Err(TooLong { bytes, limit: limits.range_bytes });
+                    return Err(TooLong {
+                        bytes,
+                        limit: limits.range_bytes,
+                    });
                 }
                 let spans = product.shape.spans(count).map(|elements| 4 * elements);
                 for (range, span) in [product.left, product.right, product.out].iter().zip(spans) {
@@ -160,7 +186,10 @@ pub(crate) fn bind(
 }
 
 /// What a submission does besides running its list, in order: it waits for others and tells them.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only CUDA's queues hand over"))]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "only CUDA's queues hand over")
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handover {
     /// Goes on when a word of 64 bits is at least so large.
@@ -302,7 +331,10 @@ pub(crate) trait Queue: Backend {
             let place = self.host(bank, at, bytes.len());
             // SAFETY: the place was checked against the bank, which the device does not know yet.
             unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-            copies.push(Command::Copy { from: Range::new(bank, at, to.len()), to: *to });
+            copies.push(Command::Copy {
+                from: Range::new(bank, at, to.len()),
+                to: *to,
+            });
             at += to.len();
         }
         self.run_once(&copies, patience_ns)?;
@@ -323,7 +355,10 @@ pub(crate) trait Queue: Backend {
         let bank = self.bank(total, Home::Host)?;
         let (mut at, mut copies) = (0, Vec::new());
         for (from, _) in parts.iter() {
-            copies.push(Command::Copy { from: *from, to: Range::new(bank, at, from.len()) });
+            copies.push(Command::Copy {
+                from: *from,
+                to: Range::new(bank, at, from.len()),
+            });
             at += from.len();
         }
         self.run_once(&copies, patience_ns)?;

@@ -44,8 +44,14 @@ impl Saves {
         self.groups.iter().enumerate().find_map(|(group, g)| {
             let border = block_at(g.stage, period, blocks)? + 1;
             let phase = (period % g.lists.len() as u64) as usize;
-            let due = Due { group, border, at: (period % DEPTH) * self.stride };
-            border.is_multiple_of(self.every).then_some((due, g.lists[phase]))
+            let due = Due {
+                group,
+                border,
+                at: (period % DEPTH) * self.stride,
+            };
+            border
+                .is_multiple_of(self.every)
+                .then_some((due, g.lists[phase]))
         })
     }
 
@@ -78,7 +84,10 @@ impl<Q: Queue> Replay<Q> {
     /// # Panics
     /// If `every` is smaller than the number of stages, or the run has begun.
     pub fn save_borders(&mut self, every: u64, buffers: &[BufferId]) -> Result<(), Q::Fault> {
-        assert!(every >= self.stages && self.begun == 0, "borders {every} blocks apart");
+        assert!(
+            every >= self.stages && self.begun == 0,
+            "borders {every} blocks apart"
+        );
         let kept = |h: &&Head| buffers.contains(&h.buffer);
         let mut stages: Vec<u32> = self.heads.iter().filter(kept).map(|h| h.stage).collect();
         stages.sort_unstable();
@@ -97,7 +106,11 @@ impl<Q: Queue> Replay<Q> {
             }
             stride = stride.max(at);
             copies.push(from);
-            groups.push(Group { stage, parts, lists: Vec::new() });
+            groups.push(Group {
+                stage,
+                parts,
+                lists: Vec::new(),
+            });
         }
         if groups.is_empty() {
             return Ok(());
@@ -113,13 +126,23 @@ impl<Q: Queue> Replay<Q> {
                         let place = border.rem_euclid(places.len() as i128) as usize;
                         let from = places[place];
                         let at = (phase % DEPTH) * stride + at;
-                        Command::Copy { from, to: Range::new(bank, at, from.len()) }
+                        Command::Copy {
+                            from,
+                            to: Range::new(bank, at, from.len()),
+                        }
                     })
                     .collect();
-                group.lists.push(self.queue.record(&copies.iter().collect::<Vec<_>>())?.0);
+                group
+                    .lists
+                    .push(self.queue.record(&copies.iter().collect::<Vec<_>>())?.0);
             }
         }
-        self.saves = Some(Saves { every, groups, bank, stride });
+        self.saves = Some(Saves {
+            every,
+            groups,
+            bank,
+            stride,
+        });
         Ok(())
     }
 }

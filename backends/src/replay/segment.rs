@@ -31,7 +31,10 @@ impl RingInfo {
     /// Offset in the receiver's region and bytes of new tokens `[first, first + count)` of a block.
     pub(super) fn place(&self, block: u64, first: u64, count: u64) -> (u64, u64) {
         let place = self.offset_bytes + (block % self.blocks) * self.stride_bytes;
-        (place + (self.head_tokens + first) * self.token_bytes, count * self.token_bytes)
+        (
+            place + (self.head_tokens + first) * self.token_bytes,
+            count * self.token_bytes,
+        )
     }
 }
 

@@ -28,7 +28,9 @@ impl<Q: Queue> Replay<Q> {
         assert!(self.in_flight.is_empty(), "a state is loaded between runs");
         let mut uploads: Vec<(Range, &[u8])> = Vec::new();
         for head in &self.heads {
-            let Some(to) = head.places.first().copied() else { continue };
+            let Some(to) = head.places.first().copied() else {
+                continue;
+            };
             let tokens = &state.channels[head.channel];
             uploads.push((to, &tokens[tokens.len() - to.len() as usize..]));
         }
@@ -45,15 +47,23 @@ impl<Q: Queue> Replay<Q> {
     /// If the state belongs to another graph.
     pub fn save_state(&mut self, blocks: u64, state: &mut State) -> Result<(), Q::Fault> {
         assert!(self.in_flight.is_empty(), "a state is taken between runs");
-        let place =
-            |h: &Head| h.places.get((blocks % h.places.len().max(1) as u64) as usize).copied();
-        let filled = self.heads.iter().filter_map(|h| Some((h.channel, place(h)?)));
+        let place = |h: &Head| {
+            h.places
+                .get((blocks % h.places.len().max(1) as u64) as usize)
+                .copied()
+        };
+        let filled = self
+            .heads
+            .iter()
+            .filter_map(|h| Some((h.channel, place(h)?)));
         let mut downloads: Vec<(Range, &mut [u8])> = Vec::new();
         let mut heads: Vec<(ChannelId, Range)> = filled.collect();
         heads.sort_unstable();
         let mut heads = heads.into_iter().peekable();
         for (channel, tokens) in state.channels.iter_mut_enumerated() {
-            let Some((_, from)) = heads.next_if(|h| h.0 == channel) else { continue };
+            let Some((_, from)) = heads.next_if(|h| h.0 == channel) else {
+                continue;
+            };
             let start = tokens.len() - from.len() as usize;
             downloads.push((from, &mut tokens[start..]));
         }

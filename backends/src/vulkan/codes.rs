@@ -31,7 +31,10 @@ pub(super) struct Codes(BTreeMap<u128, Bytes>);
 impl Codes {
     pub(super) fn of(program: &Program) -> Self {
         let own = program.kernels.iter().filter(|code| code.format == FORMAT);
-        Self(own.map(|code| (code.key, program.blobs[code.blob].clone())).collect())
+        Self(
+            own.map(|code| (code.key, program.blobs[code.blob].clone()))
+                .collect(),
+        )
     }
 
     /// The module of a kernel whose key is given.
@@ -48,7 +51,11 @@ pub(super) fn key(kernel: &Kernel, floats: Floats) -> u128 {
 /// The modules of an actor's kernels for every device, by key: to be kept in a bundle.
 pub fn print_all(plan: &KernelPlan, into: &mut BTreeMap<u128, Vec<u8>>) {
     for kernel in plan.kernels() {
-        let wide = if kernel.needs().f64 { &[false, true][..] } else { &[false] };
+        let wide = if kernel.needs().f64 {
+            &[false, true][..]
+        } else {
+            &[false]
+        };
         for keep32 in [false, true] {
             for &keep64 in wide {
                 let floats = Floats { keep32, keep64 }.of(kernel);
@@ -86,7 +93,9 @@ mod tests {
         let k = Builder::new("twice", 64);
         let (x, y) = (k.reads(Mem::F32), k.writes(Mem::F32));
         let each = k.spec(1);
-        k.each(k.firings() * each, |i| k.store(y, i, k.load(x, i) + k.load(x, i)));
+        k.each(k.firings() * each, |i| {
+            k.store(y, i, k.load(x, i) + k.load(x, i))
+        });
         k.finish()
     }
 
@@ -109,16 +118,37 @@ mod tests {
     #[test]
     fn keys_tell_kernels_apart_but_not_their_shapes() {
         let (kernel, floats) = (twice(), Floats::default());
-        let same = Kernel { specs: kernel.specs.iter().map(|s| s + 1).collect(), ..kernel.clone() };
+        let same = Kernel {
+            specs: kernel.specs.iter().map(|s| s + 1).collect(),
+            ..kernel.clone()
+        };
         assert_eq!(key(&kernel, floats), key(&same, floats));
         let others = [
-            Kernel { local: 128, ..kernel.clone() },
-            Kernel { vars: vec![crate::kernels::lang::Ty::F32], ..kernel.clone() },
-            Kernel { body: kernel.body[1..].to_vec(), ..kernel.clone() },
+            Kernel {
+                local: 128,
+                ..kernel.clone()
+            },
+            Kernel {
+                vars: vec![crate::kernels::lang::Ty::F32],
+                ..kernel.clone()
+            },
+            Kernel {
+                body: kernel.body[1..].to_vec(),
+                ..kernel.clone()
+            },
         ];
         for other in &others {
             assert_ne!(key(&kernel, floats), key(other, floats), "{other}");
         }
-        assert_ne!(key(&kernel, floats), key(&kernel, Floats { keep32: true, ..floats }));
+        assert_ne!(
+            key(&kernel, floats),
+            key(
+                &kernel,
+                Floats {
+                    keep32: true,
+                    ..floats
+                }
+            )
+        );
     }
 }

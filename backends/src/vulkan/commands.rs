@@ -17,18 +17,34 @@ use crate::replay::{Command, Range, Run};
 ///
 /// Kernels count as touching all that they are given, which begins at a multiple of `align` bytes.
 fn note(command: &Command, hazards: &mut Hazards, align: u64) -> Option<Stages> {
-    let transfer = Stages { compute: false, transfer: true };
+    let transfer = Stages {
+        compute: false,
+        transfer: true,
+    };
     match command {
         Command::Copy { from, to } => {
             hazards.note([*from].into_iter(), [*to].into_iter(), transfer)
         }
         Command::Zero { to } => hazards.note([].into_iter(), [*to].into_iter(), transfer),
         Command::Run(run) => {
-            let given = move |r: Range| Range { start: r.start / align * align, ..r };
-            let of = |writes: bool| {
-                run.operands.iter().filter(move |r| r.2 == writes).map(move |(r, ..)| given(*r))
+            let given = move |r: Range| Range {
+                start: r.start / align * align,
+                ..r
             };
-            hazards.note(of(false), of(true), Stages { compute: true, transfer: false })
+            let of = |writes: bool| {
+                run.operands
+                    .iter()
+                    .filter(move |r| r.2 == writes)
+                    .map(move |(r, ..)| given(*r))
+            };
+            hazards.note(
+                of(false),
+                of(true),
+                Stages {
+                    compute: true,
+                    transfer: false,
+                },
+            )
         }
         Command::Product(..) => unreachable!("no plan with products fits a Vulkan device"),
     }
@@ -53,7 +69,10 @@ pub(super) struct Draft {
 
 impl Draft {
     pub(super) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::clone(device), sets: BTreeMap::new() }
+        Self {
+            device: Arc::clone(device),
+            sets: BTreeMap::new(),
+        }
     }
 
     /// A run with its pipeline.
@@ -96,10 +115,13 @@ impl Draft {
             ty: vk::DescriptorType::STORAGE_BUFFER,
             descriptor_count: buffers.max(1) as u32,
         }];
-        let info = vk::DescriptorPoolCreateInfo::default().max_sets(count).pool_sizes(&sizes);
+        let info = vk::DescriptorPoolCreateInfo::default()
+            .max_sets(count)
+            .pool_sizes(&sizes);
         // SAFETY: plain data that outlives the call.
-        made.pool = device
-            .call(Site::CreateSets, || unsafe { device.raw.create_descriptor_pool(&info, None) })?;
+        made.pool = device.call(Site::CreateSets, || unsafe {
+            device.raw.create_descriptor_pool(&info, None)
+        })?;
         let mut keys: Vec<(&Box<[Range]>, &u32)> = self.sets.iter().collect();
         keys.sort_by_key(|(_, number)| **number);
         let mut layouts = Vec::with_capacity(keys.len());
@@ -110,8 +132,9 @@ impl Draft {
             .descriptor_pool(made.pool)
             .set_layouts(&layouts);
         // SAFETY: pool and layouts are this device's; the pool was made for exactly these.
-        made.sets = device
-            .call(Site::AllocateSets, || unsafe { device.raw.allocate_descriptor_sets(&info) })?;
+        made.sets = device.call(Site::AllocateSets, || unsafe {
+            device.raw.allocate_descriptor_sets(&info)
+        })?;
         for ((ranges, _), set) in keys.into_iter().zip(&made.sets) {
             let infos: Vec<_> = ranges
                 .iter()
@@ -173,7 +196,10 @@ impl Pool {
         let pool = device.call(Site::CreateCommands, || unsafe {
             device.raw.create_command_pool(&info, None)
         })?;
-        Ok(Self { pool, device: Arc::clone(device) })
+        Ok(Self {
+            pool,
+            device: Arc::clone(device),
+        })
     }
 
     pub(super) fn buffers(&self, count: usize) -> Result<Vec<vk::CommandBuffer>, Fault> {
@@ -202,7 +228,9 @@ impl Pool {
         let device = &self.device;
         let info = vk::CommandBufferBeginInfo::default();
         // SAFETY: the buffer is this pool's, which resets buffers when they begin anew, and not pending.
-        device.call(Site::Begin, || unsafe { device.raw.begin_command_buffer(buffer, &info) })?;
+        device.call(Site::Begin, || unsafe {
+            device.raw.begin_command_buffer(buffer, &info)
+        })?;
         // What earlier submissions did, and what the host wrote: submission orders neither among each other.
         self.barrier(buffer, Stages::ALL);
         hazards.clear();
@@ -224,11 +252,19 @@ impl Pool {
                         size: from.len(),
                     }];
                     // SAFETY: ranges lie in their banks and do not overlap.
-                    unsafe { device.raw.cmd_copy_buffer(buffer, bank(from), bank(to), &region) };
+                    unsafe {
+                        device
+                            .raw
+                            .cmd_copy_buffer(buffer, bank(from), bank(to), &region)
+                    };
                 }
                 Command::Zero { to } => {
                     // SAFETY: the range lies in its bank; banks are whole words long.
-                    unsafe { device.raw.cmd_fill_buffer(buffer, bank(to), to.start, to.len(), 0) };
+                    unsafe {
+                        device
+                            .raw
+                            .cmd_fill_buffer(buffer, bank(to), to.start, to.len(), 0)
+                    };
                 }
                 Command::Run(run) => {
                     let run = &sets.bound[run.number as usize];
@@ -239,7 +275,9 @@ impl Pool {
         }
         self.host_barrier(buffer);
         // SAFETY: recording began above.
-        device.call(Site::End, || unsafe { device.raw.end_command_buffer(buffer) })?;
+        device.call(Site::End, || unsafe {
+            device.raw.end_command_buffer(buffer)
+        })?;
         Ok(barriers)
     }
 
@@ -305,11 +343,15 @@ impl Pool {
         from: (vk::PipelineStageFlags, vk::AccessFlags),
         to: (vk::PipelineStageFlags, vk::AccessFlags),
     ) {
-        let barrier = [vk::MemoryBarrier::default().src_access_mask(from.1).dst_access_mask(to.1)];
+        let barrier = [vk::MemoryBarrier::default()
+            .src_access_mask(from.1)
+            .dst_access_mask(to.1)];
         let none = vk::DependencyFlags::empty();
         // SAFETY: the buffer is recording; stages and accesses fit each other and a compute queue.
         unsafe {
-            self.device.raw.cmd_pipeline_barrier(buffer, from.0, to.0, none, &barrier, &[], &[]);
+            self.device
+                .raw
+                .cmd_pipeline_barrier(buffer, from.0, to.0, none, &barrier, &[], &[]);
         }
     }
 }
@@ -333,7 +375,13 @@ pub(super) fn once(
 ) -> Result<(), Fault> {
     let pool = Pool::new(device)?;
     let buffer = pool.buffers(1)?[0];
-    pool.record(buffer, commands.iter(), sets, banks, &mut Hazards::default())?;
+    pool.record(
+        buffer,
+        commands.iter(),
+        sets,
+        banks,
+        &mut Hazards::default(),
+    )?;
     let semaphore = Timeline::new(device)?;
     device.submit(buffer, semaphore.raw, 1)?;
     device.wait(semaphore.raw, 1, timeout_ns)
@@ -347,7 +395,10 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
-        Ok(Self { raw: device.timeline()?, device: Arc::clone(device) })
+        Ok(Self {
+            raw: device.timeline()?,
+            device: Arc::clone(device),
+        })
     }
 }
 

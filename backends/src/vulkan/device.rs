@@ -38,8 +38,17 @@ pub(super) struct Limits {
 
 impl From<Limits> for crate::replay::Limits {
     fn from(limits: Limits) -> Self {
-        let Limits { align_bytes, range_bytes, bank_bytes, groups: _ } = limits;
-        Self { align_bytes, range_bytes, bank_bytes }
+        let Limits {
+            align_bytes,
+            range_bytes,
+            bank_bytes,
+            groups: _,
+        } = limits;
+        Self {
+            align_bytes,
+            range_bytes,
+            bank_bytes,
+        }
     }
 }
 
@@ -112,7 +121,9 @@ impl Injected {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device").field("name", &self.listed.name).finish_non_exhaustive()
+        f.debug_struct("Device")
+            .field("name", &self.listed.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -153,7 +164,10 @@ impl Device {
         let families = unsafe { vulkan.get_physical_device_queue_family_properties(physical) };
         let computes =
             |f: &vk::QueueFamilyProperties| f.queue_flags.contains(vk::QueueFlags::COMPUTE);
-        let family = families.iter().position(computes).ok_or_else(|| lacks("compute queue"))?;
+        let family = families
+            .iter()
+            .position(computes)
+            .ok_or_else(|| lacks("compute queue"))?;
         let family = family as u32;
         let raw = create(vulkan, physical, family, &asked)
             .map_err(|result| Fault::new(Site::CreateDevice, result))?;
@@ -165,7 +179,9 @@ impl Device {
         if let Some(bytes) = options.bank_bytes {
             limits.bank_bytes = limits.bank_bytes.min(bytes);
         }
-        let fault_report = asked.device_fault.then(|| ext::device_fault::Device::new(vulkan, &raw));
+        let fault_report = asked
+            .device_fault
+            .then(|| ext::device_fault::Device::new(vulkan, &raw));
         let device = Arc::new(Device {
             raw,
             limits,
@@ -268,7 +284,9 @@ impl Device {
 
     /// What the driver knows about a loss.
     fn report(&self) -> String {
-        let Some(functions) = &self.fault_report else { return String::new() };
+        let Some(functions) = &self.fault_report else {
+            return String::new();
+        };
         let mut counts = vk::DeviceFaultCountsEXT::default();
         let mut info = vk::DeviceFaultInfoEXT::default();
         counts.address_info_count = 0;
@@ -276,7 +294,9 @@ impl Device {
         let result = unsafe {
             (functions.fp().get_device_fault_info_ext)(self.raw.handle(), &mut counts, &mut info)
         };
-        let text = info.description_as_c_str().map(|t| t.to_string_lossy().into_owned());
+        let text = info
+            .description_as_c_str()
+            .map(|t| t.to_string_lossy().into_owned());
         match (result, text) {
             (vk::Result::SUCCESS | vk::Result::INCOMPLETE, Ok(text)) if !text.is_empty() => {
                 format!(": {text}")
@@ -313,7 +333,9 @@ impl Device {
             vk::SemaphoreTypeCreateInfo::default().semaphore_type(vk::SemaphoreType::TIMELINE);
         let info = vk::SemaphoreCreateInfo::default().push_next(&mut kind);
         // SAFETY: timeline semaphores are enabled.
-        self.call(Site::CreateSemaphore, || unsafe { self.raw.create_semaphore(&info, None) })
+        self.call(Site::CreateSemaphore, || unsafe {
+            self.raw.create_semaphore(&info, None)
+        })
     }
 
     /// Waits until the semaphore has reached `value`.
@@ -327,7 +349,9 @@ impl Device {
         timeout_ns: u64,
     ) -> Result<(), Fault> {
         let (semaphores, values) = ([semaphore], [value]);
-        let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+        let info = vk::SemaphoreWaitInfo::default()
+            .semaphores(&semaphores)
+            .values(&values);
         let waited = self.call(Site::Wait, || {
             // SAFETY: the semaphore is this device's and counts.
             match unsafe { self.raw.wait_semaphores(&info, timeout_ns) } {
@@ -337,14 +361,21 @@ impl Device {
         });
         let waited = match waited {
             // Only tests make the call itself say so.
-            Err(Fault::Other { site: Site::Wait, result }) if result == "TIMEOUT" => false,
+            Err(Fault::Other {
+                site: Site::Wait,
+                result,
+            }) if result == "TIMEOUT" => false,
             other => other?,
         };
         if waited {
             return Ok(());
         }
         let reached = self.reached(semaphore)?;
-        let fault = Fault::Hung { value, reached, waited_ms: timeout_ns / 1_000_000 };
+        let fault = Fault::Hung {
+            value,
+            reached,
+            waited_ms: timeout_ns / 1_000_000,
+        };
         self.note(&fault);
         Err(fault)
     }
@@ -352,7 +383,9 @@ impl Device {
     /// What the semaphore has counted.
     pub(super) fn reached(&self, semaphore: vk::Semaphore) -> Result<u64, Fault> {
         // SAFETY: the semaphore is this device's and counts.
-        self.call(Site::Counter, || unsafe { self.raw.get_semaphore_counter_value(semaphore) })
+        self.call(Site::Counter, || unsafe {
+            self.raw.get_semaphore_counter_value(semaphore)
+        })
     }
 }
 
@@ -374,13 +407,18 @@ fn ask(vulkan: &ash::Instance, physical: vk::PhysicalDevice) -> Asked {
     // SAFETY: the device is the instance's.
     let extensions = unsafe { vulkan.enumerate_device_extension_properties(physical) };
     let extensions = extensions.unwrap_or_default();
-    let offers = |name| extensions.iter().any(|e| e.extension_name_as_c_str() == Ok(name));
+    let offers = |name| {
+        extensions
+            .iter()
+            .any(|e| e.extension_name_as_c_str() == Ok(name))
+    };
     let mut eleven = vk::PhysicalDeviceVulkan11Features::default();
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default();
     let mut fault = vk::PhysicalDeviceFaultFeaturesEXT::default();
     let offers_fault = offers(ext::device_fault::NAME);
-    let mut all =
-        vk::PhysicalDeviceFeatures2::default().push_next(&mut eleven).push_next(&mut twelve);
+    let mut all = vk::PhysicalDeviceFeatures2::default()
+        .push_next(&mut eleven)
+        .push_next(&mut twelve);
     if offers_fault {
         all = all.push_next(&mut fault);
     }
@@ -444,12 +482,16 @@ fn capabilities(
 ) -> (Limits, Caps, Floats) {
     let mut three = vk::PhysicalDeviceMaintenance3Properties::default();
     let mut floats = vk::PhysicalDeviceFloatControlsProperties::default();
-    let mut all =
-        vk::PhysicalDeviceProperties2::default().push_next(&mut three).push_next(&mut floats);
+    let mut all = vk::PhysicalDeviceProperties2::default()
+        .push_next(&mut three)
+        .push_next(&mut floats);
     // SAFETY: the device is the instance's and has Vulkan 1.2, to which both structs belong.
     unsafe { vulkan.get_physical_device_properties2(physical, &mut all) };
     let limits = all.properties.limits;
-    let (has_f64, has_i64) = (asked.features.shader_float64 != 0, asked.features.shader_int64 != 0);
+    let (has_f64, has_i64) = (
+        asked.features.shader_float64 != 0,
+        asked.features.shader_int64 != 0,
+    );
     // Arguments are the number of firings and an offset for each binding.
     let arguments = (limits.max_push_constants_size / 4).saturating_sub(1);
     let bindings = limits
@@ -457,10 +499,17 @@ fn capabilities(
         .min(limits.max_descriptor_set_storage_buffers)
         .min(arguments);
     let caps = Caps {
-        has: Needs { f64: has_f64, i64: has_i64, bytes: asked.bytes, halves: asked.halves },
+        has: Needs {
+            f64: has_f64,
+            i64: has_i64,
+            bytes: asked.bytes,
+            halves: asked.halves,
+        },
         bindings,
         shared_bytes: limits.max_compute_shared_memory_size.into(),
-        group: limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]),
+        group: limits
+            .max_compute_work_group_invocations
+            .min(limits.max_compute_work_group_size[0]),
         capability: None,
     };
     let range_bytes = u64::from(limits.max_storage_buffer_range);
@@ -468,7 +517,10 @@ fn capabilities(
         align_bytes: limits.min_storage_buffer_offset_alignment.max(16),
         range_bytes,
         // Many drivers end at 2 or 4 GiB for one buffer; none ends below what it lets a kernel see.
-        bank_bytes: three.max_memory_allocation_size.min(1 << 31).max(range_bytes.min(1 << 27)),
+        bank_bytes: three
+            .max_memory_allocation_size
+            .min(1 << 31)
+            .max(range_bytes.min(1 << 27)),
         groups: limits.max_compute_work_group_count[0],
     };
     let floats = Floats {

@@ -106,19 +106,30 @@ impl Fault {
     /// Sorts what a call said.
     pub(super) fn new(site: Site, result: vk::Result) -> Fault {
         match result {
-            vk::Result::ERROR_DEVICE_LOST => Fault::Lost { site, report: String::new() },
-            vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
-                Fault::OutOfMemory { site, whose: "host", wanted: String::new() }
-            }
+            vk::Result::ERROR_DEVICE_LOST => Fault::Lost {
+                site,
+                report: String::new(),
+            },
+            vk::Result::ERROR_OUT_OF_HOST_MEMORY => Fault::OutOfMemory {
+                site,
+                whose: "host",
+                wanted: String::new(),
+            },
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY
             | vk::Result::ERROR_OUT_OF_POOL_MEMORY
-            | vk::Result::ERROR_FRAGMENTED_POOL => {
-                Fault::OutOfMemory { site, whose: "device", wanted: String::new() }
-            }
-            vk::Result::ERROR_INITIALIZATION_FAILED => {
-                Fault::Lost { site, report: ": it cannot be initialised".to_owned() }
-            }
-            other => Fault::Other { site, result: format!("{other:?}") },
+            | vk::Result::ERROR_FRAGMENTED_POOL => Fault::OutOfMemory {
+                site,
+                whose: "device",
+                wanted: String::new(),
+            },
+            vk::Result::ERROR_INITIALIZATION_FAILED => Fault::Lost {
+                site,
+                report: ": it cannot be initialised".to_owned(),
+            },
+            other => Fault::Other {
+                site,
+                result: format!("{other:?}"),
+            },
         }
     }
 
@@ -126,9 +137,11 @@ impl Fault {
     #[must_use]
     pub(super) fn wanting(self, bytes: u64) -> Fault {
         match self {
-            Fault::OutOfMemory { site, whose, .. } => {
-                Fault::OutOfMemory { site, whose, wanted: format!(" for {bytes} bytes") }
-            }
+            Fault::OutOfMemory { site, whose, .. } => Fault::OutOfMemory {
+                site,
+                whose,
+                wanted: format!(" for {bytes} bytes"),
+            },
             other => other,
         }
     }
@@ -152,7 +165,11 @@ mod tests {
     #[test]
     fn faults_are_sentences() {
         for (site, result, text) in [
-            (Site::Submit, vk::Result::ERROR_DEVICE_LOST, "the device is lost, says vkQueueSubmit"),
+            (
+                Site::Submit,
+                vk::Result::ERROR_DEVICE_LOST,
+                "the device is lost, says vkQueueSubmit",
+            ),
             (
                 Site::AllocateMemory,
                 vk::Result::ERROR_OUT_OF_DEVICE_MEMORY,
@@ -163,7 +180,11 @@ mod tests {
                 vk::Result::ERROR_OUT_OF_HOST_MEMORY,
                 "vkCreateCommandPool: out of host memory for 64 bytes",
             ),
-            (Site::Wait, vk::Result::ERROR_UNKNOWN, "vkWaitSemaphores says ERROR_UNKNOWN"),
+            (
+                Site::Wait,
+                vk::Result::ERROR_UNKNOWN,
+                "vkWaitSemaphores says ERROR_UNKNOWN",
+            ),
         ] {
             assert_eq!(Fault::new(site, result).wanting(64).to_string(), text);
         }

@@ -10,10 +10,16 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    pub(super) const ALL: Stages = Stages { compute: true, transfer: true };
+    pub(super) const ALL: Stages = Stages {
+        compute: true,
+        transfer: true,
+    };
 
     fn and(self, other: Stages) -> Stages {
-        Stages { compute: self.compute || other.compute, transfer: self.transfer || other.transfer }
+        Stages {
+            compute: self.compute || other.compute,
+            transfer: self.transfer || other.transfer,
+        }
     }
 }
 
@@ -38,7 +44,9 @@ impl Hazards {
     ) -> Option<Stages> {
         let touches = |pending: &[Range], range: Range| pending.iter().any(|p| p.overlaps(range));
         let must_wait = reads.clone().any(|r| touches(&self.written, r))
-            || writes.clone().any(|w| touches(&self.written, w) || touches(&self.read, w));
+            || writes
+                .clone()
+                .any(|w| touches(&self.written, w) || touches(&self.read, w));
         let barrier = must_wait.then_some(self.stages);
         if must_wait {
             self.clear();
@@ -68,7 +76,10 @@ mod tests {
     /// Reads, writes, whether a barrier must come before; one command a line.
     fn check(commands: &[(&[Range], &[Range], bool)]) {
         let mut hazards = Hazards::default();
-        let compute = Stages { compute: true, transfer: false };
+        let compute = Stages {
+            compute: true,
+            transfer: false,
+        };
         for (i, (reads, writes, waits)) in commands.iter().enumerate() {
             let found = hazards.note(reads.iter().copied(), writes.iter().copied(), compute);
             assert_eq!(found.is_some(), *waits, "command {i}");
@@ -89,17 +100,31 @@ mod tests {
         check(&[(&[c], &[elsewhere], false), (&[], &[a], true)]); // write after read
         check(&[(&[a, b, c], &[], false), (&[a, b, c], &[], false)]); // reads share
         // A barrier settles everything before it.
-        check(&[(&[], &[a], false), (&[a], &[b], true), (&[a], &[], false), (&[b], &[], true)]);
+        check(&[
+            (&[], &[a], false),
+            (&[a], &[b], true),
+            (&[a], &[], false),
+            (&[b], &[], true),
+        ]);
     }
 
     #[test]
     fn barriers_wait_for_what_was_pending() {
         let mut hazards = Hazards::default();
         let (a, none) = (range(0, 0, 8), [].into_iter());
-        let transfer = Stages { compute: false, transfer: true };
-        let compute = Stages { compute: true, transfer: false };
+        let transfer = Stages {
+            compute: false,
+            transfer: true,
+        };
+        let compute = Stages {
+            compute: true,
+            transfer: false,
+        };
         assert_eq!(hazards.note(none.clone(), [a].into_iter(), transfer), None);
-        assert_eq!(hazards.note([a].into_iter(), none.clone(), compute), Some(transfer));
+        assert_eq!(
+            hazards.note([a].into_iter(), none.clone(), compute),
+            Some(transfer)
+        );
         assert_eq!(hazards.note(none, [a].into_iter(), transfer), Some(compute));
     }
 }

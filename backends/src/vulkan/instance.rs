@@ -24,7 +24,9 @@ const VALIDATION: &CStr = c"VK_LAYER_KHRONOS_validation";
 
 impl std::fmt::Debug for Instance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Instance").field("validates", &self.validates()).finish_non_exhaustive()
+        f.debug_struct("Instance")
+            .field("validates", &self.validates())
+            .finish_non_exhaustive()
     }
 }
 
@@ -42,7 +44,10 @@ impl Instance {
         // SAFETY: no preconditions.
         let layers = unsafe { entry.enumerate_instance_layer_properties() }
             .map_err(|e| refused("vkEnumerateInstanceLayerProperties", e))?;
-        let validate = validate && layers.iter().any(|l| l.layer_name_as_c_str() == Ok(VALIDATION));
+        let validate = validate
+            && layers
+                .iter()
+                .any(|l| l.layer_name_as_c_str() == Ok(VALIDATION));
         // SAFETY: no preconditions.
         let offered = unsafe { entry.enumerate_instance_extension_properties(None) }
             .map_err(|e| refused("vkEnumerateInstanceExtensionProperties", e))?;
@@ -53,7 +58,10 @@ impl Instance {
         let application = vk::ApplicationInfo::default()
             .application_name(c"zbmd")
             .api_version(vk::API_VERSION_1_2);
-        let layer_names: Vec<_> = validate.then_some(VALIDATION.as_ptr()).into_iter().collect();
+        let layer_names: Vec<_> = validate
+            .then_some(VALIDATION.as_ptr())
+            .into_iter()
+            .collect();
         let mut extensions = Vec::new();
         let mut flags = vk::InstanceCreateFlags::empty();
         if validate {
@@ -72,7 +80,11 @@ impl Instance {
             .flags(flags)
             .enabled_layer_names(&layer_names)
             .enabled_extension_names(&extensions);
-        let info = if validate { info.push_next(&mut features) } else { info };
+        let info = if validate {
+            info.push_next(&mut features)
+        } else {
+            info
+        };
         // SAFETY: the layers and extensions named are offered; all pointers outlive the call.
         let raw = unsafe { entry.create_instance(&info, None) }.map_err(|e| match e {
             vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
@@ -81,8 +93,15 @@ impl Instance {
             other => refused("vkCreateInstance", other),
         })?;
         let messages = Box::new(Messages::default());
-        let messenger = validate.then(|| messenger(&entry, &raw, &messages)).flatten();
-        Ok(Arc::new(Instance { raw, messenger, messages, _entry: entry }))
+        let messenger = validate
+            .then(|| messenger(&entry, &raw, &messages))
+            .flatten();
+        Ok(Arc::new(Instance {
+            raw,
+            messenger,
+            messages,
+            _entry: entry,
+        }))
     }
 
     /// Whether the validation layers look on.
@@ -121,15 +140,20 @@ impl Instance {
     /// [`OpenError::NoDevice`] with the names that there are.
     pub fn find(&self, wanted: &str) -> Result<Listed, OpenError> {
         let is_wanted = |d: &Listed| d.name == wanted || d.uuid_text() == wanted;
-        devices::find(self.devices()?, |d| &d.name, is_wanted)
-            .map_err(|known| OpenError::NoDevice { wanted: wanted.to_owned(), known })
+        devices::find(self.devices()?, |d| &d.name, is_wanted).map_err(|known| {
+            OpenError::NoDevice {
+                wanted: wanted.to_owned(),
+                known,
+            }
+        })
     }
 
     fn listed(&self, physical: vk::PhysicalDevice) -> Listed {
         let mut id = vk::PhysicalDeviceIDProperties::default();
         let mut driver = vk::PhysicalDeviceDriverProperties::default();
-        let mut all =
-            vk::PhysicalDeviceProperties2::default().push_next(&mut id).push_next(&mut driver);
+        let mut all = vk::PhysicalDeviceProperties2::default()
+            .push_next(&mut id)
+            .push_next(&mut driver);
         // SAFETY: the device is the instance's; both structs belong to Vulkan 1.2, and older devices leave them alone.
         unsafe { self.raw.get_physical_device_properties2(physical, &mut all) };
         let core = all.properties;
@@ -138,10 +162,13 @@ impl Instance {
         let local = memory.memory_heaps_as_slice().iter();
         let local = local.filter(|h| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
         let text = |name: Result<&CStr, _>| {
-            name.map(|n: &CStr| n.to_string_lossy().into_owned()).unwrap_or_default()
+            name.map(|n: &CStr| n.to_string_lossy().into_owned())
+                .unwrap_or_default()
         };
-        let (driver_name, driver_info) =
-            (text(driver.driver_name_as_c_str()), text(driver.driver_info_as_c_str()));
+        let (driver_name, driver_info) = (
+            text(driver.driver_name_as_c_str()),
+            text(driver.driver_info_as_c_str()),
+        );
         Listed {
             name: String::new(),
             uuid: id.device_uuid,
@@ -205,8 +232,13 @@ unsafe extern "system" fn keep_message(
     let (data, messages) = unsafe { (&*data, &*messages.cast::<Messages>()) };
     // SAFETY: the layers terminate their text.
     let text = unsafe { data.message_as_c_str() };
-    let text = text.map(|t| t.to_string_lossy().into_owned()).unwrap_or_default();
-    messages.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    let text = text
+        .map(|t| t.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    messages
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(text);
     vk::FALSE
 }
 
@@ -257,7 +289,10 @@ impl Listed {
 
     /// Vulkan version as `1.3.230`.
     pub fn api_text(&self) -> String {
-        let (major, minor) = (vk::api_version_major(self.api), vk::api_version_minor(self.api));
+        let (major, minor) = (
+            vk::api_version_major(self.api),
+            vk::api_version_minor(self.api),
+        );
         format!("{major}.{minor}.{}", vk::api_version_patch(self.api))
     }
 }

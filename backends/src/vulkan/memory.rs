@@ -1,5 +1,8 @@
 //! Banks: buffers with memory of their own, on the device or mapped for the host.
-#![expect(unsafe_code, reason = "calls the Vulkan driver and hands out mapped memory")]
+#![expect(
+    unsafe_code,
+    reason = "calls the Vulkan driver and hands out mapped memory"
+)]
 
 use std::sync::Arc;
 
@@ -37,7 +40,9 @@ impl Bank {
             .sharing_mode(vk::SharingMode::EXCLUSIVE);
         // SAFETY: no preconditions beyond a living device.
         let buffer = device
-            .call(Site::CreateBuffer, || unsafe { device.raw.create_buffer(&info, None) })
+            .call(Site::CreateBuffer, || unsafe {
+                device.raw.create_buffer(&info, None)
+            })
             .map_err(|f| f.wanting(bytes))?;
         let mut bank = Bank {
             buffer,
@@ -59,8 +64,9 @@ impl Bank {
             .allocation_size(needs.size)
             .memory_type_index(memory_type(&device.memory, needs.memory_type_bits, home));
         // SAFETY: the memory type is one of the device's.
-        self.memory = device
-            .call(Site::AllocateMemory, || unsafe { device.raw.allocate_memory(&info, None) })?;
+        self.memory = device.call(Site::AllocateMemory, || unsafe {
+            device.raw.allocate_memory(&info, None)
+        })?;
         // SAFETY: memory of a type and size that the buffer accepts, bound once.
         device.call(Site::BindMemory, || unsafe {
             device.raw.bind_buffer_memory(self.buffer, self.memory, 0)
@@ -78,7 +84,11 @@ impl Bank {
 
     /// Where the host sees a range of the bank.
     pub(super) fn host(&self, at: u64, len: usize) -> *mut u8 {
-        assert!(at + len as u64 <= self.bytes, "{at} + {len} of a bank of {}", self.bytes);
+        assert!(
+            at + len as u64 <= self.bytes,
+            "{at} + {len} of a bank of {}",
+            self.bytes
+        );
         let first = self.mapped.expect("a bank that the host sees");
         first.wrapping_add(at as usize)
     }

@@ -55,7 +55,9 @@ impl Pipelines {
         let made = std::mem::take(&mut *self.lock());
         // SAFETY: promised by the caller; each was made by this device and is destroyed once.
         unsafe {
-            made.pipelines.values().for_each(|p| raw.destroy_pipeline(*p, None));
+            made.pipelines
+                .values()
+                .for_each(|p| raw.destroy_pipeline(*p, None));
             for layouts in made.layouts.values() {
                 raw.destroy_pipeline_layout(layouts.pipeline, None);
                 raw.destroy_descriptor_set_layout(layouts.set, None);
@@ -73,8 +75,9 @@ impl Device {
         let data = data.as_deref().and_then(unpack).unwrap_or_default();
         let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
         // SAFETY: the driver checks the data's header itself; the checksum keeps damage away from it.
-        let cache = self
-            .call(Site::CreateCache, || unsafe { self.raw.create_pipeline_cache(&info, None) })?;
+        let cache = self.call(Site::CreateCache, || unsafe {
+            self.raw.create_pipeline_cache(&info, None)
+        })?;
         let mut made = self.pipelines.lock();
         (made.cache, made.file) = (cache, file);
         Ok(())
@@ -83,8 +86,16 @@ impl Device {
     /// One file for each device and version of its driver.
     fn cache_name(&self) -> String {
         let listed = self.listed();
-        let driver: String = listed.driver_uuid.iter().map(|b| format!("{b:02x}")).collect();
-        format!("vulkan-{}-{driver}-{:08x}.pipelines", listed.uuid_text(), listed.driver_version)
+        let driver: String = listed
+            .driver_uuid
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        format!(
+            "vulkan-{}-{driver}-{:08x}.pipelines",
+            listed.uuid_text(),
+            listed.driver_version
+        )
     }
 
     /// Keeps compiled kernels for later runs, where the device was opened with a place for them. Not being able to
@@ -93,7 +104,9 @@ impl Device {
         let made = self.pipelines.lock();
         let Some(file) = &made.file else { return };
         // SAFETY: the cache is this device's.
-        let Ok(data) = (unsafe { self.raw.get_pipeline_cache_data(made.cache) }) else { return };
+        let Ok(data) = (unsafe { self.raw.get_pipeline_cache_data(made.cache) }) else {
+            return;
+        };
         let Some(folder) = file.parent() else { return };
         let temporary = folder.join(format!(".{}.{}", self.cache_name(), std::process::id()));
         let written = std::fs::create_dir_all(folder)
@@ -132,8 +145,9 @@ impl Device {
             .set_layouts(&sets)
             .push_constant_ranges(&arguments);
         // SAFETY: as above; the caller's kernels fit the device's limits.
-        let pipeline = self
-            .call(Site::CreateLayout, || unsafe { self.raw.create_pipeline_layout(&info, None) });
+        let pipeline = self.call(Site::CreateLayout, || unsafe {
+            self.raw.create_pipeline_layout(&info, None)
+        });
         let pipeline = pipeline.inspect_err(|_| {
             // SAFETY: made above, and used by nothing.
             unsafe { self.raw.destroy_descriptor_set_layout(set, None) }
@@ -169,7 +183,9 @@ impl Device {
         let kernels: Vec<(Key, &Kernel)> = kernels.into_iter().map(|k| (self.key(k), k)).collect();
         let missing: BTreeMap<&Key, &Kernel> = {
             let made = self.pipelines.lock();
-            let new = kernels.iter().filter(|(key, _)| !made.pipelines.contains_key(key));
+            let new = kernels
+                .iter()
+                .filter(|(key, _)| !made.pipelines.contains_key(key));
             new.map(|(key, kernel)| (key, *kernel)).collect()
         };
         let missing: Vec<(&Key, &Kernel)> = missing.into_iter().collect();
@@ -180,7 +196,9 @@ impl Device {
         let share = missing.len().div_ceil(threads).max(1);
         let compile = |part: &[(&Key, &Kernel)]| -> Result<Vec<vk::Pipeline>, Fault> {
             let words = |kernel: &Kernel, key| codes.words(key, kernel, self.floats.of(kernel));
-            part.iter().map(|(key, kernel)| self.compile(key, &words(kernel, key.code))).collect()
+            part.iter()
+                .map(|(key, kernel)| self.compile(key, &words(kernel, key.code)))
+                .collect()
         };
         let results: Vec<_> = std::thread::scope(|scope| {
             let parts: Vec<_> = missing
@@ -213,19 +231,28 @@ impl Device {
         let info = vk::ShaderModuleCreateInfo::default().code(words);
         // SAFETY: the printer makes valid modules (the tests have them all checked), of capabilities that the device
         // has; a bundle has the printer's, unless somebody forged it (see `codes`).
-        let module = self
-            .call(Site::CreateModule, || unsafe { self.raw.create_shader_module(&info, None) })?;
+        let module = self.call(Site::CreateModule, || unsafe {
+            self.raw.create_shader_module(&info, None)
+        })?;
         let entries: Vec<_> = (0..key.specs.len() as u32)
-            .map(|i| vk::SpecializationMapEntry { constant_id: i, offset: 4 * i, size: 4 })
+            .map(|i| vk::SpecializationMapEntry {
+                constant_id: i,
+                offset: 4 * i,
+                size: 4,
+            })
             .collect();
         let data: &[u8] = bytemuck::cast_slice(&key.specs);
-        let special = vk::SpecializationInfo::default().map_entries(&entries).data(data);
+        let special = vk::SpecializationInfo::default()
+            .map_entries(&entries)
+            .data(data);
         let stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
             .name(c"main")
             .specialization_info(&special);
-        let infos = [vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout)];
+        let infos = [vk::ComputePipelineCreateInfo::default()
+            .stage(stage)
+            .layout(layout)];
         // SAFETY: all objects are this device's; all pointers outlive the call; the cache locks itself.
         let made = self.call(Site::CreatePipeline, || unsafe {
             let made = self.raw.create_compute_pipelines(cache, &infos, None);
@@ -240,7 +267,9 @@ impl Device {
 /// FNV-1a.
 fn checksum(data: &[u8]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325_u64;
-    data.iter().fold(start, |sum, b| (sum ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    data.iter().fold(start, |sum, b| {
+        (sum ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 fn pack(data: &[u8]) -> Vec<u8> {

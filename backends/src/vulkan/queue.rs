@@ -48,7 +48,15 @@ impl Replay {
         calendar: &Calendar,
         exchange: &Exchange,
     ) -> Result<Replay, ReplayError> {
-        Self::keeping(device, registry, program, plan, calendar, exchange, &mut Kept::default())
+        Self::keeping(
+            device,
+            registry,
+            program,
+            plan,
+            calendar,
+            exchange,
+            &mut Kept::default(),
+        )
     }
 
     /// The same with the constants that the device has, which then are those that it has now.
@@ -85,7 +93,13 @@ impl GpuCall {
         firings: usize,
         calls: usize,
     ) -> Result<Self, ReplayError> {
-        Self::prepare(Queue::new(device, Codes::default())?, actor, plan, firings, calls)
+        Self::prepare(
+            Queue::new(device, Codes::default())?,
+            actor,
+            plan,
+            firings,
+            calls,
+        )
     }
 }
 
@@ -110,7 +124,8 @@ impl Queue {
         commands: &[&Command],
     ) -> Result<usize, Fault> {
         let commands = commands.iter().copied();
-        self.pool.record(buffer, commands, &self.sets, &self.banks, &mut self.hazards)
+        self.pool
+            .record(buffer, commands, &self.sets, &self.banks, &mut self.hazards)
     }
 }
 
@@ -163,14 +178,19 @@ impl crate::replay::Queue for Queue {
         kernels: &[Arc<Kernel>],
         runs: &mut dyn Iterator<Item = &Run>,
     ) -> Result<(), Fault> {
-        let pipelines = self.device.pipelines(kernels.iter().map(|k| &**k), &self.codes)?;
+        let pipelines = self
+            .device
+            .pipelines(kernels.iter().map(|k| &**k), &self.codes)?;
         let mut draft = Draft::new(&self.device);
         let mut bound = BTreeMap::new();
         for run in runs {
             bound.insert(run.number, draft.bind(pipelines[run.kernel as usize], run)?);
         }
         // Every run of the calendar is here, so their numbers are the places in the list.
-        assert!(bound.keys().copied().eq(0..bound.len() as u32), "runs are missing");
+        assert!(
+            bound.keys().copied().eq(0..bound.len() as u32),
+            "runs are missing"
+        );
         self.sets = draft.finish(bound.into_values().collect(), &self.banks)?;
         Ok(())
     }
@@ -183,7 +203,8 @@ impl crate::replay::Queue for Queue {
     }
 
     fn record_again(&mut self, list: List, commands: &[&Command]) -> Result<(), Fault> {
-        self.record_into(self.lists[list.0 as usize], commands).map(drop)
+        self.record_into(self.lists[list.0 as usize], commands)
+            .map(drop)
     }
 
     fn run_once(&mut self, commands: &[Command], patience_ns: u64) -> Result<(), Fault> {
@@ -192,13 +213,15 @@ impl crate::replay::Queue for Queue {
 
     fn submit(&mut self, list: List) -> Result<(), Fault> {
         let buffer = self.lists[list.0 as usize];
-        self.device.submit(buffer, self.timeline.raw, self.submitted + 1)?;
+        self.device
+            .submit(buffer, self.timeline.raw, self.submitted + 1)?;
         self.submitted += 1;
         Ok(())
     }
 
     fn wait(&mut self, submissions: u64, patience_ns: u64) -> Result<(), Fault> {
-        self.device.wait(self.timeline.raw, submissions, patience_ns)
+        self.device
+            .wait(self.timeline.raw, submissions, patience_ns)
     }
 }
 
@@ -206,7 +229,9 @@ impl Drop for Queue {
     fn drop(&mut self) {
         if self.device.is_alive() && self.submitted > 0 {
             // What cannot be waited for is not given back either: a hang marks the device.
-            let _ = self.device.wait(self.timeline.raw, self.submitted, PATIENCE_NS);
+            let _ = self
+                .device
+                .wait(self.timeline.raw, self.submitted, PATIENCE_NS);
         }
     }
 }

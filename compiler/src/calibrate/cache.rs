@@ -21,7 +21,11 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The code whose kernels were measured. Its version does not change with every build, its speed does most with the
 /// profile.
 fn driver() -> String {
-    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
     format!("zbmd {} {profile}", env!("CARGO_PKG_VERSION"))
 }
 
@@ -60,11 +64,17 @@ pub(crate) struct Cache {
 impl Cache {
     /// The cache of a kind of device in a folder; empty where there is none, or with a warning where it is damaged.
     pub(crate) fn open(folder: Option<&Path>, device: &str, sink: &mut Sink) -> Self {
-        let mut cache =
-            Self { path: None, device: device.to_owned(), costs: BTreeMap::new(), changed: false };
+        let mut cache = Self {
+            path: None,
+            device: device.to_owned(),
+            costs: BTreeMap::new(),
+            changed: false,
+        };
         let Some(folder) = folder else { return cache };
-        let name =
-            format!("costs-{:016x}.ron", xxh3_64(format!("{device}\n{}", driver()).as_bytes()));
+        let name = format!(
+            "costs-{:016x}.ron",
+            xxh3_64(format!("{device}\n{}", driver()).as_bytes())
+        );
         let path = folder.join(name);
         let bytes = match read(&path) {
             Ok(bytes) => bytes,
@@ -101,14 +111,23 @@ impl Cache {
 
     /// Writes what is new; a warning where that fails.
     pub(crate) fn close(self, sink: &mut Sink) {
-        let Some(path) = self.path.filter(|_| self.changed) else { return };
+        let Some(path) = self.path.filter(|_| self.changed) else {
+            return;
+        };
         let name = |(key, variant): (CostKey, Option<String>)| match variant {
             None => key.to_string(),
             Some(variant) => format!("{key} {variant}"),
         };
-        let costs = self.costs.into_iter().map(|(key, cost)| (name(key), cost.into()));
-        let file =
-            File { format: FORMAT, device: self.device, driver: driver(), costs: costs.collect() };
+        let costs = self
+            .costs
+            .into_iter()
+            .map(|(key, cost)| (name(key), cost.into()));
+        let file = File {
+            format: FORMAT,
+            device: self.device,
+            driver: driver(),
+            costs: costs.collect(),
+        };
         let written =
             ron::ser::to_string_pretty(&file, ron::ser::PrettyConfig::new().depth_limit(2))
                 .map_err(std::io::Error::other)
@@ -149,8 +168,14 @@ fn parse(bytes: &[u8], device: &str) -> Result<Costs, String> {
             Some((key, variant)) => (key, Some(variant.to_owned())),
             None => (name.as_str(), None),
         };
-        let cost = MeasuredCost { variant: variant.clone(), ..entry.into() };
-        CostKey::parse(key).filter(|_| cost.is_sane()).map(|key| ((key, variant), cost)).ok_or(name)
+        let cost = MeasuredCost {
+            variant: variant.clone(),
+            ..entry.into()
+        };
+        CostKey::parse(key)
+            .filter(|_| cost.is_sane())
+            .map(|key| ((key, variant), cost))
+            .ok_or(name)
     });
     let checked: Result<_, String> = entries.collect();
     checked.map_err(|key| format!("has an impossible entry `{key}` and is written anew"))
@@ -160,14 +185,29 @@ impl From<Entry> for MeasuredCost {
     fn from(e: Entry) -> Self {
         let (call_ps, firing_ps, samples) = (e.call_ps, e.firing_ps, e.samples);
         let (op, ports, spread_percent) = (e.op, e.ports, e.spread);
-        Self { op, ports, call_ps, firing_ps, spread_percent, samples, variant: None }
+        Self {
+            op,
+            ports,
+            call_ps,
+            firing_ps,
+            spread_percent,
+            samples,
+            variant: None,
+        }
     }
 }
 
 impl From<MeasuredCost> for Entry {
     fn from(c: MeasuredCost) -> Self {
         let (call_ps, firing_ps, samples) = (c.call_ps, c.firing_ps, c.samples);
-        Self { op: c.op, ports: c.ports, call_ps, firing_ps, spread: c.spread_percent, samples }
+        Self {
+            op: c.op,
+            ports: c.ports,
+            call_ps,
+            firing_ps,
+            spread: c.spread_percent,
+            samples,
+        }
     }
 }
 
@@ -193,8 +233,11 @@ mod tests {
 
     /// The one file in a folder.
     fn file(folder: &Path) -> PathBuf {
-        let mut files: Vec<PathBuf> =
-            std::fs::read_dir(folder).expect("a folder").flatten().map(|f| f.path()).collect();
+        let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+            .expect("a folder")
+            .flatten()
+            .map(|f| f.path())
+            .collect();
         assert_eq!(files.len(), 1, "one file, no temporary ones: {files:?}");
         files.remove(0)
     }
@@ -207,7 +250,10 @@ mod tests {
         let mut cache = Cache::open(Some(&folder), "fast", &mut sink);
         assert_eq!(cache.get(CostKey(1), None), None);
         cache.insert(CostKey(1), cost(10));
-        let wide = MeasuredCost { variant: Some("6x64".into()), ..cost(8) };
+        let wide = MeasuredCost {
+            variant: Some("6x64".into()),
+            ..cost(8)
+        };
         cache.insert(CostKey(1), wide.clone());
         cache.close(&mut sink);
         file(&folder);
@@ -233,11 +279,26 @@ mod tests {
             (String::new(), "is damaged"),
             (fine[..fine.len() / 2].to_owned(), "is damaged"),
             (fine.replace("call_ps", "call"), "is damaged"),
-            (fine.replace("format: 2", "format: 3"), "another processor or version"),
-            (fine.replace("\"fast\"", "\"slow\""), "another processor or version"),
-            (fine.replace("zbmd ", "zbmd 9"), "another processor or version"),
-            (fine.replace("firing_ps: 10", "firing_ps: 18446744073709551615"), "impossible entry"),
-            (fine.replace("spread: 0.5", "spread: NaN"), "impossible entry"),
+            (
+                fine.replace("format: 2", "format: 3"),
+                "another processor or version",
+            ),
+            (
+                fine.replace("\"fast\"", "\"slow\""),
+                "another processor or version",
+            ),
+            (
+                fine.replace("zbmd ", "zbmd 9"),
+                "another processor or version",
+            ),
+            (
+                fine.replace("firing_ps: 10", "firing_ps: 18446744073709551615"),
+                "impossible entry",
+            ),
+            (
+                fine.replace("spread: 0.5", "spread: NaN"),
+                "impossible entry",
+            ),
             (fine.replace("0001\"", "000x\""), "impossible entry"),
             (fine.replace("0001\"", "0001 6 x 64\""), "impossible entry"),
         ];
@@ -248,7 +309,10 @@ mod tests {
             let cache = Cache::open(Some(dir.path()), "fast", &mut sink);
             assert_eq!(cache.get(CostKey(1), None), None, "{text}");
             let said = warnings(&sink);
-            assert!(said.len() == 1 && said[0].contains(expect), "{text}: {said:?}");
+            assert!(
+                said.len() == 1 && said[0].contains(expect),
+                "{text}: {said:?}"
+            );
             cache.close(&mut sink);
             assert_eq!(warnings(&sink).len(), 1);
             let mut sink = Sink::default();

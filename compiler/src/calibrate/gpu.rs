@@ -56,8 +56,14 @@ pub(crate) fn plans(
     let names: Vec<&'static str> = default.variants().iter().skip(1).copied().collect();
     let mut plans = vec![(None, default)];
     for name in names {
-        let Ok(plan) = registry.lower_in(actor, blobs, device.caps(), Some(name)) else { continue };
-        if device.refuses(&plan).map_err(|fault| fault.to_string())?.is_none() {
+        let Ok(plan) = registry.lower_in(actor, blobs, device.caps(), Some(name)) else {
+            continue;
+        };
+        if device
+            .refuses(&plan)
+            .map_err(|fault| fault.to_string())?
+            .is_none()
+        {
             plans.push((Some(name), plan));
         }
     }
@@ -79,7 +85,10 @@ pub(crate) fn chains(
     let refuse = |fault: Fault| Refusal::Device(fault.to_string());
     let made = |device: &&Device| -> Result<Vec<(u64, Size)>, Refusal> {
         let call = |calls| device.calls(actor, plan, 1, calls).map_err(refuse);
-        let mut size = Size { one: call(1)?, many: call(CALLS)? };
+        let mut size = Size {
+            one: call(1)?,
+            many: call(CALLS)?,
+        };
         size.sample(clock).map_err(refuse)?;
         Ok(vec![(1, size)])
     };
@@ -107,12 +116,21 @@ pub(crate) fn measure(
     let budget_ns = limits.budget_ns.saturating_mul(plans.len() as u64);
     let spent = || clock().saturating_sub(start) >= budget_ns;
     let size = |plan: &KernelPlan, firings: u64| -> Result<(Size, u64), Refusal> {
-        let call = |calls| device.calls(actor, plan, firings as usize, calls).map_err(refuse);
-        let mut size = Size { one: call(1)?, many: call(CALLS)? };
+        let call = |calls| {
+            device
+                .calls(actor, plan, firings as usize, calls)
+                .map_err(refuse)
+        };
+        let mut size = Size {
+            one: call(1)?,
+            many: call(CALLS)?,
+        };
         let (_, ns) = size.sample(clock).map_err(refuse)?;
         Ok((size, ns))
     };
-    let Some(((_, default), others)) = plans.split_first() else { return Ok(Vec::new()) };
+    let Some(((_, default), others)) = plans.split_first() else {
+        return Ok(Vec::new());
+    };
     let mut probed = vec![Vec::new()];
     let mut firings = 1;
     loop {
@@ -127,7 +145,9 @@ pub(crate) fn measure(
     }
     for (_, plan) in others {
         // The same numbers of firings, so that they compare.
-        let same = probed[0].iter().map(|(firings, _)| Ok((*firings, size(plan, *firings)?.0)));
+        let same = probed[0]
+            .iter()
+            .map(|(firings, _)| Ok((*firings, size(plan, *firings)?.0)));
         let same = same.collect::<Result<Vec<_>, Refusal>>()?;
         probed.push(same);
     }

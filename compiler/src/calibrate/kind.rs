@@ -8,7 +8,9 @@ pub(crate) struct Computer {
 }
 
 /// Flags that change how fast kernels are, by their beginnings.
-const FEATURES: &[&str] = &["sse", "ssse", "avx", "fma", "f16c", "bmi", "asimd", "sve", "fphp"];
+const FEATURES: &[&str] = &[
+    "sse", "ssse", "avx", "fma", "f16c", "bmi", "asimd", "sve", "fphp",
+];
 /// Fields that name a processor, on x86-64 and on AArch64.
 const FIELDS: &[&str] = &[
     "model name",
@@ -24,7 +26,10 @@ const FIELDS: &[&str] = &[
 impl Computer {
     /// This computer. Where the system does not tell, all cores are alike.
     pub(crate) fn read() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), max_khz)
+        Self::parse(
+            &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
+            max_khz,
+        )
     }
 
     fn parse(cpuinfo: &str, khz: impl Fn(u32) -> Option<u64>) -> Self {
@@ -43,7 +48,11 @@ impl Computer {
                 .collect();
             // Cores of one model may still be made for different clocks.
             parts.extend(khz(number).map(|khz| format!("{khz} kHz")));
-            let flags = fields.get("flags").or(fields.get("Features")).copied().unwrap_or_default();
+            let flags = fields
+                .get("flags")
+                .or(fields.get("Features"))
+                .copied()
+                .unwrap_or_default();
             let mut flags: Vec<&str> = flags
                 .split_whitespace()
                 .filter(|flag| FEATURES.iter().any(|begin| flag.starts_with(begin)))
@@ -60,9 +69,16 @@ impl Computer {
         let known = cores.first().and_then(|core| self.cores.get(core));
         let described = known.or_else(|| self.cores.values().next());
         let described = described.map_or("unknown processor", String::as_str);
-        let cores =
-            if cores.len() > 1 { format!(", {} cores", cores.len()) } else { String::new() };
-        format!("{}-{}: {described}{cores}", std::env::consts::ARCH, std::env::consts::OS)
+        let cores = if cores.len() > 1 {
+            format!(", {} cores", cores.len())
+        } else {
+            String::new()
+        };
+        format!(
+            "{}-{}: {described}{cores}",
+            std::env::consts::ARCH,
+            std::env::consts::OS
+        )
     }
 }
 
@@ -84,8 +100,15 @@ mod tests {
     fn kinds() {
         let x86 = Computer::parse(X86, |_| None);
         let kind = x86.kind(&[0]);
-        assert!(kind.ends_with(": model name Some CPU, avx avx2 fma sse2"), "{kind}");
-        assert_eq!(kind, x86.kind(&[3]), "the order of flags and those of no use do not count");
+        assert!(
+            kind.ends_with(": model name Some CPU, avx avx2 fma sse2"),
+            "{kind}"
+        );
+        assert_eq!(
+            kind,
+            x86.kind(&[3]),
+            "the order of flags and those of no use do not count"
+        );
         assert_eq!(kind, x86.kind(&[]), "a device without cores runs anywhere");
         assert_eq!(kind, x86.kind(&[17]));
         assert_eq!(x86.kind(&[0, 3]), format!("{kind}, 2 cores"));

@@ -76,13 +76,21 @@ pub(crate) fn measure(
     limits: &Limits,
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<Measurement>, Refusal> {
-    let Some(task) = tasks.first() else { return Ok(Vec::new()) };
+    let Some(task) = tasks.first() else {
+        return Ok(Vec::new());
+    };
     let outputs = task.actor.outputs.len() - task.actor.state.len();
     let ports = outputs.max(task.actor.state.len());
     if ports > Io::MAX_MUT_PORTS {
-        return Err(Refusal::Ports { ports, most: Io::MAX_MUT_PORTS });
+        return Err(Refusal::Ports {
+            ports,
+            most: Io::MAX_MUT_PORTS,
+        });
     }
-    let (needed, limit) = (call_bytes(task, 1), limits.memory_bytes.min(MAX_FIRING_BYTES));
+    let (needed, limit) = (
+        call_bytes(task, 1),
+        limits.memory_bytes.min(MAX_FIRING_BYTES),
+    );
     if needed > limit {
         return Err(Refusal::Memory { needed, limit });
     }
@@ -100,7 +108,9 @@ pub(crate) fn measure(
     }
     let budget_ns = limits.budget_ns.saturating_mul(tasks.len() as u64);
     let spent = || clock().saturating_sub(start) >= budget_ns;
-    by_turns(probed, MAX_SAMPLES, spent, |number, size| size.sample(&tasks[number], clock))
+    by_turns(probed, MAX_SAMPLES, spent, |number, size| {
+        size.sample(&tasks[number], clock)
+    })
 }
 
 /// Takes samples of calls of the first, the middle and the last number of firings of each kernel, in picoseconds, until
@@ -114,8 +124,13 @@ pub(crate) fn by_turns<S>(
     type Sizes<S> = Vec<(u64, S, Vec<f64>)>;
     let thin = |probed: Vec<(u64, S)>| -> Sizes<S> {
         let (middle, last) = (probed.len() / 2, probed.len() - 1);
-        let chosen = probed.into_iter().enumerate().filter(|(i, _)| [0, middle, last].contains(i));
-        chosen.map(|(_, (firings, size))| (firings, size, Vec::new())).collect()
+        let chosen = probed
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| [0, middle, last].contains(i));
+        chosen
+            .map(|(_, (firings, size))| (firings, size, Vec::new()))
+            .collect()
     };
     let mut kernels: Vec<Sizes<S>> = probed.into_iter().map(thin).collect();
     let mut taken = 0;
@@ -138,7 +153,12 @@ pub(crate) fn by_turns<S>(
         }
         let (call_ps, firing_ps) = fit(&points);
         let spread_percent = (spread * 10.0).round() / 10.0;
-        Measurement { call_ps, firing_ps, spread_percent, samples: taken as u32 }
+        Measurement {
+            call_ps,
+            firing_ps,
+            spread_percent,
+            samples: taken as u32,
+        }
     };
     Ok(kernels.iter_mut().map(measurement).collect())
 }
@@ -150,7 +170,9 @@ fn probe(
     memory_bytes: u64,
     clock: &dyn Fn() -> u64,
 ) -> Result<Vec<(u64, Size)>, Refusal> {
-    let most_bytes = CALL_BYTES.max(firing_bytes.saturating_mul(4)).min(memory_bytes);
+    let most_bytes = CALL_BYTES
+        .max(firing_bytes.saturating_mul(4))
+        .min(memory_bytes);
     let mut probed = Vec::new();
     let mut firings = 1;
     loop {
@@ -174,9 +196,17 @@ fn call_bytes(task: &Task<'_>, firings: u64) -> u64 {
 /// Bytes of the ports of a call.
 pub(crate) fn port_bytes(actor: &Actor, firings: u64) -> u64 {
     let tokens = |rate: u64, window: u64| rate.saturating_mul(firings - 1).saturating_add(window);
-    let inputs = actor.inputs.iter().map(|p| (&p.token, tokens(p.rate, p.window)));
-    let outputs = actor.outputs.iter().map(|p| (&p.token, tokens(p.rate, p.rate)));
-    let ports = inputs.chain(outputs).map(|(token, n)| token.bytes().saturating_mul(n));
+    let inputs = actor
+        .inputs
+        .iter()
+        .map(|p| (&p.token, tokens(p.rate, p.window)));
+    let outputs = actor
+        .outputs
+        .iter()
+        .map(|p| (&p.token, tokens(p.rate, p.rate)));
+    let ports = inputs
+        .chain(outputs)
+        .map(|(token, n)| token.bytes().saturating_mul(n));
     ports.fold(0, u64::saturating_add)
 }
 
@@ -231,8 +261,11 @@ fn median(values: &mut [f64]) -> f64 {
 fn fit(points: &[(f64, f64)]) -> (u64, u64) {
     let sum = |term: fn(f64, f64) -> f64| points.iter().map(|&(n, t)| term(n, t)).sum::<f64>();
     let (one, slope) = (sum(|_, t| 1.0 / (t * t)), sum(|n, t| n / (t * t)));
-    let (square, right_one, right_slope) =
-        (sum(|n, t| n * n / (t * t)), sum(|_, t| 1.0 / t), sum(|n, t| n / t));
+    let (square, right_one, right_slope) = (
+        sum(|n, t| n * n / (t * t)),
+        sum(|_, t| 1.0 / t),
+        sum(|n, t| n / t),
+    );
     let determinant = one * square - slope * slope;
     let (call, firing) = if points.len() < 2 || determinant <= 0.0 {
         (0.0, right_slope / square)
@@ -246,7 +279,11 @@ fn fit(points: &[(f64, f64)]) -> (u64, u64) {
         }
     };
     let (call, firing) = (call.round() as u64, firing.round() as u64);
-    if call == 0 && firing == 0 { (0, 1) } else { (call, firing) }
+    if call == 0 && firing == 0 {
+        (0, 1)
+    } else {
+        (call, firing)
+    }
 }
 
 /// Fills a port with values that a stream could have, the same every time: zeros would take short cuts.
@@ -263,7 +300,9 @@ fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
     let size = usize::try_from(dtype.size_bytes()).unwrap_or(1);
     match dtype {
         DType::F32 | DType::C32 => {
-            bytes.chunks_exact_mut(4).for_each(|b| b.copy_from_slice(&real().to_ne_bytes()));
+            bytes
+                .chunks_exact_mut(4)
+                .for_each(|b| b.copy_from_slice(&real().to_ne_bytes()));
         }
         DType::F64 => bytes
             .chunks_exact_mut(size)

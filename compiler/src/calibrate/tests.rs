@@ -27,7 +27,10 @@ const CUSTOM: &str = r#"Model(
 "#;
 
 fn options(machine: MachineChoice) -> CompileOptions {
-    CompileOptions { machine, ..CompileOptions::default() }
+    CompileOptions {
+        machine,
+        ..CompileOptions::default()
+    }
 }
 
 fn calibrate(text: &str, options: &CompileOptions, cache: Option<&Path>) -> Calibration {
@@ -44,7 +47,11 @@ fn compile(text: &str, machine: MachineChoice) -> Compiled {
 }
 
 fn sources(calibration: &Calibration) -> Vec<String> {
-    calibration.rows.iter().map(|r| format!("{} {} {}", r.actor, r.actors, r.source)).collect()
+    calibration
+        .rows
+        .iter()
+        .map(|r| format!("{} {} {}", r.actor, r.actors, r.source))
+        .collect()
 }
 
 #[test]
@@ -52,10 +59,16 @@ fn kernels_are_measured_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = options(MachineChoice::Uniform(2));
     let first = calibrate(MODEL, &options, Some(dir.path()));
-    assert_eq!(sources(&first), ["a 2 measured", "c 1 measured", "d 1 measured"]);
+    assert_eq!(
+        sources(&first),
+        ["a 2 measured", "c 1 measured", "d 1 measured"]
+    );
     for row in &first.rows {
         let cost = &row.cost;
-        assert!(cost.call_ps + cost.firing_ps > 0 && cost.samples >= 5, "{row:?}");
+        assert!(
+            cost.call_ps + cost.firing_ps > 0 && cost.samples >= 5,
+            "{row:?}"
+        );
         assert_eq!(row.devices.len(), 2, "two like devices: {row:?}");
     }
     let second = calibrate(MODEL, &options, Some(dir.path()));
@@ -65,7 +78,11 @@ fn kernels_are_measured_once() {
     let changed = MODEL.replace("0.25", "0.125");
     let third = calibrate(&changed, &options, Some(dir.path()));
     assert_eq!(sources(&third), ["a 2 cache", "c 1 measured", "d 1 cache"]);
-    let how = CalibrateOptions { cache: Some(dir.path().to_owned()), fresh: true, budget_ns: 0 };
+    let how = CalibrateOptions {
+        cache: Some(dir.path().to_owned()),
+        fresh: true,
+        budget_ns: 0,
+    };
     let mut told = 0;
     let fresh = calibrate_str("model.ron", MODEL, "", &options, &how, &mut |p| {
         told += 1;
@@ -97,9 +114,22 @@ impl Kernel for Half {
 impl CustomActor for Half {
     fn ports(&self) -> Signature {
         let token = TokenType::scalar(DType::F32);
-        let input = InPort { name: "x".into(), token: token.clone(), rate: 1, window: 1 };
-        let output = OutPort { name: "y".into(), token, rate: 1 };
-        Signature { inputs: vec![input], outputs: vec![output], states: Vec::new() }
+        let input = InPort {
+            name: "x".into(),
+            token: token.clone(),
+            rate: 1,
+            window: 1,
+        };
+        let output = OutPort {
+            name: "y".into(),
+            token,
+            rate: 1,
+        };
+        Signature {
+            inputs: vec![input],
+            outputs: vec![output],
+            states: Vec::new(),
+        }
     }
 }
 
@@ -109,17 +139,27 @@ fn what_cannot_be_measured_is_left_to_the_model() {
     let mut options = options(MachineChoice::Uniform(1));
     let unknown = calibrate(CUSTOM, &options, Some(dir.path()));
     assert_eq!(sources(&unknown), ["mine 1 model"]);
-    options.registry.register("half", |_| Ok(Half { fault: true }));
+    options
+        .registry
+        .register("half", |_| Ok(Half { fault: true }));
     let faulty = calibrate(CUSTOM, &options, Some(dir.path()));
     let row = &faulty.rows[0];
-    let CostSource::Model(reason) = &row.source else { panic!("{row:?}") };
+    let CostSource::Model(reason) = &row.source else {
+        panic!("{row:?}")
+    };
     assert!(reason.contains("out of order"), "{reason}");
     assert!(row.cost.call_ps > 0, "the modelled cost is shown");
     assert!(faulty.costs.is_empty(), "and not written as a measured one");
-    options.registry.register("half", |_| Ok(Half { fault: false }));
+    options
+        .registry
+        .register("half", |_| Ok(Half { fault: false }));
     for _ in 0..2 {
         let fine = calibrate(CUSTOM, &options, Some(dir.path()));
-        assert_eq!(sources(&fine), ["mine 1 measured"], "code of a program is not cached");
+        assert_eq!(
+            sources(&fine),
+            ["mine 1 measured"],
+            "code of a program is not cached"
+        );
         assert!(!fine.costs.is_empty());
     }
 }
@@ -138,17 +178,41 @@ fn another_variant_must_be_clearly_better() {
     for (default, a, b, expect) in [
         // Calls and firings in picoseconds, spread; the default one first.
         (((0, 1000), 1.0), ((0, 980), 1.0), ((0, 990), 1.0), None),
-        (((0, 1000), 1.0), ((0, 960), 1.0), ((0, 990), 1.0), Some("a")),
-        (((0, 1000), 1.0), ((0, 960), 1.0), ((0, 900), 1.0), Some("b")),
+        (
+            ((0, 1000), 1.0),
+            ((0, 960), 1.0),
+            ((0, 990), 1.0),
+            Some("a"),
+        ),
+        (
+            ((0, 1000), 1.0),
+            ((0, 960), 1.0),
+            ((0, 900), 1.0),
+            Some("b"),
+        ),
         (((0, 1000), 11.0), ((0, 960), 1.0), ((0, 900), 1.0), None),
         (((0, 1000), 1.0), ((0, 1100), 1.0), ((0, 900), 300.0), None),
         // Better for one firing, worse for many; and better for all.
-        (((1000, 100), 0.0), ((900, 110), 0.0), ((1000, 101), 0.0), None),
-        (((1000, 100), 0.0), ((500, 100), 0.0), ((1000, 101), 0.0), Some("a")),
+        (
+            ((1000, 100), 0.0),
+            ((900, 110), 0.0),
+            ((1000, 101), 0.0),
+            None,
+        ),
+        (
+            ((1000, 100), 0.0),
+            ((500, 100), 0.0),
+            ((1000, 101), 0.0),
+            Some("a"),
+        ),
     ] {
         let costs = [cost(None, default.0, default.1), cost(Some("a"), a.0, a.1)];
         let costs = [&costs[..], &[cost(Some("b"), b.0, b.1)]].concat();
-        assert_eq!(best(&costs).and_then(|c| c.variant.as_deref()), expect, "{costs:?}");
+        assert_eq!(
+            best(&costs).and_then(|c| c.variant.as_deref()),
+            expect,
+            "{costs:?}"
+        );
     }
     assert_eq!(best(&[]), None);
 }
@@ -157,7 +221,12 @@ fn another_variant_must_be_clearly_better() {
 fn costs_of(compiled: &Compiled, call_ps: u64, firing_ps: u64) -> MeasuredCosts {
     let program = &compiled.program;
     let mut costs = MeasuredCosts::default();
-    for actor in program.graph.actors.iter().filter(|a| a.role == Role::Compute) {
+    for actor in program
+        .graph
+        .actors
+        .iter()
+        .filter(|a| a.role == Role::Compute)
+    {
         let cost = MeasuredCost {
             op: actor.op.clone(),
             ports: ports_text(actor),
@@ -168,7 +237,11 @@ fn costs_of(compiled: &Compiled, call_ps: u64, firing_ps: u64) -> MeasuredCosts 
             variant: None,
         };
         for device in &program.machine.devices {
-            costs.insert(&device.name, CostKey::of(actor, &program.blobs), cost.clone());
+            costs.insert(
+                &device.name,
+                CostKey::of(actor, &program.blobs),
+                cost.clone(),
+            );
         }
     }
     costs
@@ -179,7 +252,10 @@ fn measured_costs_override_the_model() {
     let period = |compiled: &Compiled| compiled.program.plans[PlanId(0)].period_ns;
     let machine = machine::uniform(1);
     let fixed = |machine| {
-        let options = CompileOptions { block: Some(1), ..options(machine) };
+        let options = CompileOptions {
+            block: Some(1),
+            ..options(machine)
+        };
         compile_str("model.ron", MODEL, "", &options).expect("a fine model")
     };
     let modelled = fixed(MachineChoice::Given(machine.clone()));
@@ -187,7 +263,11 @@ fn measured_costs_override_the_model() {
     let measured = fixed(MachineChoice::Measured(machine.clone(), costs.clone()));
     // Four kernels of one firing each, 3 us a call.
     let rest = period(&measured).checked_sub(4 * 3_000);
-    assert!(rest.is_some_and(|rest| rest <= period(&modelled)), "{}", period(&measured));
+    assert!(
+        rest.is_some_and(|rest| rest <= period(&modelled)),
+        "{}",
+        period(&measured)
+    );
     assert!(period(&modelled) < 3_000, "the model thinks they are quick");
     // Costs of other kernels are of no use.
     let other = compile(CUSTOM, MachineChoice::Given(machine.clone()));
@@ -211,7 +291,11 @@ fn the_same_machine_file_gives_the_same_bytes() {
     assert_eq!(bytes(), bytes());
     let shown = |compiled: &Compiled| {
         let program = &compiled.program;
-        text::calendar(program, &program.plans[PlanId(0)], TextOptions { times: true })
+        text::calendar(
+            program,
+            &program.plans[PlanId(0)],
+            TextOptions { times: true },
+        )
     };
     let given = MachineChoice::Measured(found.machine.clone(), found.costs.clone());
     let from_file = compile(MODEL, MachineChoice::File(path.clone()));
@@ -225,7 +309,13 @@ fn costs_of_other_models_are_kept() {
     let costs = costs_of(&other, 1, 1);
     let options = options(MachineChoice::Measured(machine, costs));
     let found = calibrate(MODEL, &options, None);
-    let mine = other.program.graph.actors.iter().find(|a| a.name == "mine").expect("the actor");
+    let mine = other
+        .program
+        .graph
+        .actors
+        .iter()
+        .find(|a| a.name == "mine")
+        .expect("the actor");
     let key = CostKey::of(mine, &other.program.blobs);
     assert!(found.costs.get("cpu:0", key).is_some());
     assert!(found.rows.iter().all(|row| row.cost.op != "Custom"));
@@ -237,5 +327,8 @@ fn wrong_models_are_refused() {
     let options = options(MachineChoice::Uniform(1));
     let wrong = MODEL.replace("\"b\": Gain(0.5)", "\"b\": Gian(0.5)");
     let refused = calibrate_str("model.ron", &wrong, "", &options, &how, &mut |_| {});
-    assert_eq!(refused.map(|_| ()).map_err(|d| d.list[0].code.name()), Err("E0210"));
+    assert_eq!(
+        refused.map(|_| ()).map_err(|d| d.list[0].code.name()),
+        Err("E0210")
+    );
 }

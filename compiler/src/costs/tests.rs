@@ -28,10 +28,21 @@ fn actor() -> Actor {
         ]),
         inputs: vec![port("x", c32.clone(), 2, 33), port("s", c32.clone(), 1, 1)],
         outputs: vec![
-            OutPort { name: "y".into(), token: TokenType::new(DType::F32, vec![4]), rate: 3 },
-            OutPort { name: "s".into(), token: c32, rate: 1 },
+            OutPort {
+                name: "y".into(),
+                token: TokenType::new(DType::F32, vec![4]),
+                rate: 3,
+            },
+            OutPort {
+                name: "s".into(),
+                token: c32,
+                rate: 1,
+            },
         ],
-        state: vec![StatePort { input: 1, output: 1 }],
+        state: vec![StatePort {
+            input: 1,
+            output: 1,
+        }],
         in_place: vec![],
     }
 }
@@ -69,11 +80,13 @@ fn keys_tell_kernels_apart_and_nothing_else() {
             a.params.remove("fast");
         }),
         ("an integer for a float", |a| {
-            a.params.insert("taps".into(), Value::List(vec![Value::Int(1)]));
+            a.params
+                .insert("taps".into(), Value::List(vec![Value::Int(1)]));
         }),
         ("contents of a tensor", |a| {
             let token = TokenType::new(DType::F32, vec![2, 1]);
-            a.params.insert("weights".into(), Value::Tensor(BlobId(2), token));
+            a.params
+                .insert("weights".into(), Value::Tensor(BlobId(2), token));
         }),
         ("type", |a| a.inputs[0].token.dtype = DType::F32),
         ("shape", |a| a.outputs[0].token.shape = vec![5]),
@@ -96,7 +109,9 @@ fn keys_tell_kernels_apart_and_nothing_else() {
     moved.swap(BlobId(0), BlobId(1));
     let mut changed = actor();
     let token = TokenType::new(DType::F32, vec![2, 1]);
-    changed.params.insert("weights".into(), Value::Tensor(BlobId(0), token));
+    changed
+        .params
+        .insert("weights".into(), Value::Tensor(BlobId(0), token));
     assert_eq!(CostKey::of(&changed, &moved), key);
 }
 
@@ -137,7 +152,11 @@ fn parse(text: &str) -> Result<(Machine, MeasuredCosts), Vec<String>> {
         format!("{}:{} {} {}", at.line, at.column, d.code, d.message)
     };
     let errors: Vec<String> = sink.iter().map(place).collect();
-    if errors.is_empty() { Ok(read.unwrap_or_default()) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(read.unwrap_or_default())
+    } else {
+        Err(errors)
+    }
 }
 
 #[test]
@@ -149,7 +168,10 @@ fn the_section_reads_back() {
         costs.insert(device, CostKey(7), cost("Gain", 5_000));
         costs.insert(device, CostKey(3), cost("Iir", 0));
     }
-    let wide = MeasuredCost { variant: Some("6x64".into()), ..cost("NnMatMul", 8_000) };
+    let wide = MeasuredCost {
+        variant: Some("6x64".into()),
+        ..cost("NnMatMul", 8_000)
+    };
     costs.insert("cpu:1", CostKey(7), wide);
     let text = machine::to_ron_with_costs(&machine, &costs).expect("it can be written");
     assert_eq!(parse(&text), Ok((machine.clone(), costs.clone())), "{text}");
@@ -166,22 +188,46 @@ fn the_section_reads_back() {
 fn bad_sections() {
     const KEY: &str = "0000000000000000000000000000000a";
     let cases: &[(&str, &str)] = &[
-        ("5", "2:12 E0203 expected a list of costs, found the integer 5"),
-        ("[5]", "E0203 expected costs: `Costs(devices: […], entries: […])`, found the integer 5"),
+        (
+            "5",
+            "2:12 E0203 expected a list of costs, found the integer 5",
+        ),
+        (
+            "[5]",
+            "E0203 expected costs: `Costs(devices: […], entries: […])`, found the integer 5",
+        ),
         ("[Cost(devices: [], entries: [])]", "E0203 expected costs"),
         ("[(entries: [])]", "E0202 costs has no `devices`"),
         ("[(devices: [\"cpu:0\"])]", "E0202 costs has no `entries`"),
-        ("[(devices: [\"cpu:9\"], entries: [])]", "2:24 E0501 there is no device `cpu:9`"),
+        (
+            "[(devices: [\"cpu:9\"], entries: [])]",
+            "2:24 E0501 there is no device `cpu:9`",
+        ),
         (
             "[(devices: [\"cpu:0\", \"cpu:0\"], entries: [])]",
             "E0107 costs of device `cpu:0` is given twice",
         ),
-        ("[(devices: [\"cpu:0\"], entries: [], unit: 1)]", "E0201 costs has no field `unit`"),
+        (
+            "[(devices: [\"cpu:0\"], entries: [], unit: 1)]",
+            "E0201 costs has no field `unit`",
+        ),
         ("E 5", "E0203 expected a cost: "),
-        ("E (op: \"Fir\", call_ps: 1, firing_ps: 1)", "E0202 a cost has no `key`"),
-        ("E (op: \"Fir\", key: KEY, firing_ps: 1)", "E0202 a cost has no `call_ps`"),
-        ("E (op: \"Fir\", key: KEY, call_ps: 1)", "E0202 a cost has no `firing_ps`"),
-        ("E (key: KEY, call_ps: 1, firing_ps: 1)", "E0202 a cost has no `op`"),
+        (
+            "E (op: \"Fir\", call_ps: 1, firing_ps: 1)",
+            "E0202 a cost has no `key`",
+        ),
+        (
+            "E (op: \"Fir\", key: KEY, firing_ps: 1)",
+            "E0202 a cost has no `call_ps`",
+        ),
+        (
+            "E (op: \"Fir\", key: KEY, call_ps: 1)",
+            "E0202 a cost has no `firing_ps`",
+        ),
+        (
+            "E (key: KEY, call_ps: 1, firing_ps: 1)",
+            "E0202 a cost has no `op`",
+        ),
         (
             "E (op: \"Fir\", key: \"12\", call_ps: 1, firing_ps: 1)",
             "E0203 `12` is no key of a cost",
@@ -198,7 +244,10 @@ fn bad_sections() {
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 1000000000000001)",
             "E0505 the cost of a firing in picoseconds is 1000000000000001, more than the limit of 1000000000000000",
         ),
-        ("E (op: \"Fir\", key: KEY, call_ps: 0, firing_ps: 0)", "E0507 `Fir` cannot cost nothing"),
+        (
+            "E (op: \"Fir\", key: KEY, call_ps: 0, firing_ps: 0)",
+            "E0507 `Fir` cannot cost nothing",
+        ),
         (
             "E (op: \"Fir\", key: KEY, call_ps: 1, firing_ps: 0, variant: \"6 x 64\")",
             "E0203 `6 x 64` is no variant of a kernel",
@@ -233,6 +282,9 @@ fn bad_sections() {
         let text =
             format!("Machine(devices: [(name: \"cpu:0\", backend: cpu)],\n    costs: {section})");
         let errors = parse(&text).expect_err(&text);
-        assert!(errors.len() == 1 && errors[0].contains(expect), "{section}: {errors:?}");
+        assert!(
+            errors.len() == 1 && errors[0].contains(expect),
+            "{section}: {errors:?}"
+        );
     }
 }

@@ -10,7 +10,11 @@ use crate::view::{FiredView, LaneView, PlanView, SlotView, View};
 
 pub(super) fn compare(a: &View, b: &View, out: &mut Changes) {
     let by_name = |v: &View| -> BTreeMap<String, usize> {
-        v.plans.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect()
+        v.plans
+            .iter()
+            .enumerate()
+            .map(|(i, p)| (p.name.clone(), i))
+            .collect()
     };
     let (x, y) = (by_name(a), by_name(b));
     let mut plans = both(&x, &y);
@@ -39,10 +43,25 @@ fn plan(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
     out.number(Kind::Plan, "period", (x.period_ns, y.period_ns), duration);
     let each = |p: &PlanView| p.period_ns / p.block.max(1);
     if x.block != y.block {
-        out.number(Kind::Plan, "time of an iteration", (each(x), each(y)), duration);
+        out.number(
+            Kind::Plan,
+            "time of an iteration",
+            (each(x), each(y)),
+            duration,
+        );
     }
-    out.number(Kind::Plan, "latency", (x.latency_ns, y.latency_ns), duration);
-    out.number(Kind::Plan, "iterations in a block", (x.block, y.block), |n| n.to_string());
+    out.number(
+        Kind::Plan,
+        "latency",
+        (x.latency_ns, y.latency_ns),
+        duration,
+    );
+    out.number(
+        Kind::Plan,
+        "iterations in a block",
+        (x.block, y.block),
+        |n| n.to_string(),
+    );
     let stages = (u64::from(x.stages), u64::from(y.stages));
     out.number(Kind::Plan, "stages", stages, |n| n.to_string());
     out.words(Kind::Bottleneck, "bound by", &x.bound_by, &y.bound_by);
@@ -66,20 +85,31 @@ fn actors(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
     let (x, y) = (by_name(a), by_name(b));
     for (name, before, after) in both(&x, &y) {
         // The graph has said already that the actor is new or gone.
-        let (Some((was, here)), Some((is, there))) = (before, after) else { continue };
+        let (Some((was, here)), Some((is, there))) = (before, after) else {
+            continue;
+        };
         out.words(Kind::Moved, name, here, there);
-        let variant = |f: &FiredView| f.variant.clone().unwrap_or_else(|| "the default".to_owned());
+        let variant = |f: &FiredView| {
+            f.variant
+                .clone()
+                .unwrap_or_else(|| "the default".to_owned())
+        };
         out.words(Kind::Variant, name, &variant(was), &variant(is));
         let stage = |f: &FiredView| format!("stage {}", f.stage);
         out.words(Kind::Stage, name, &stage(was), &stage(is));
         out.number(Kind::Time, name, (was.busy_ns, is.busy_ns), duration);
-        out.number(Kind::Calls, name, (was.calls, is.calls), |n| format!("{n} calls"));
+        out.number(Kind::Calls, name, (was.calls, is.calls), |n| {
+            format!("{n} calls")
+        });
     }
 }
 
 fn loads(x: &PlanView, y: &PlanView, out: &mut Changes) {
     let by_name = |p: &PlanView| -> BTreeMap<String, u64> {
-        p.loads.iter().map(|l| (l.what.clone(), l.busy_ns)).collect()
+        p.loads
+            .iter()
+            .map(|l| (l.what.clone(), l.busy_ns))
+            .collect()
     };
     for (what, before, after) in both(&by_name(x), &by_name(y)) {
         let busy = (before.copied().unwrap_or(0), after.copied().unwrap_or(0));
@@ -92,7 +122,10 @@ fn transfers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
         let one = |r: &crate::view::RingView| {
             let name = |d: u32| v.devices[d as usize].name.as_str();
             let channel = v.channel_name(r.channel);
-            (format!("{channel} {} -> {}", name(r.from), name(r.to)), r.bytes)
+            (
+                format!("{channel} {} -> {}", name(r.from), name(r.to)),
+                r.bytes,
+            )
         };
         p.rings.iter().map(one).collect()
     };
@@ -108,12 +141,28 @@ fn transfers(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
 fn memories(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
     let by_name = |(v, p): Of<'_>| -> BTreeMap<String, (u64, u64)> {
         let name = |d: u32| v.devices[d as usize].name.clone();
-        p.memories.iter().map(|m| (name(m.device), (m.arena_bytes, m.exchange_bytes))).collect()
+        p.memories
+            .iter()
+            .map(|m| (name(m.device), (m.arena_bytes, m.exchange_bytes)))
+            .collect()
     };
     for (device, before, after) in both(&by_name(a), &by_name(b)) {
-        let (was, is) = (before.copied().unwrap_or_default(), after.copied().unwrap_or_default());
-        out.number(Kind::Memory, &format!("{device} arena"), (was.0, is.0), bytes);
-        out.number(Kind::Memory, &format!("{device} exchange"), (was.1, is.1), bytes);
+        let (was, is) = (
+            before.copied().unwrap_or_default(),
+            after.copied().unwrap_or_default(),
+        );
+        out.number(
+            Kind::Memory,
+            &format!("{device} arena"),
+            (was.0, is.0),
+            bytes,
+        );
+        out.number(
+            Kind::Memory,
+            &format!("{device} exchange"),
+            (was.1, is.1),
+            bytes,
+        );
     }
 }
 
@@ -167,7 +216,11 @@ fn lanes(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
             Some(at) => {
                 let words = |of: Of<'_>, slots: &[SlotView]| match slots.get(at) {
                     Some(slot) => {
-                        format!("{} slots, slot {at} is {}", slots.len(), of.0.label(of.1, slot))
+                        format!(
+                            "{} slots, slot {at} is {}",
+                            slots.len(),
+                            of.0.label(of.1, slot)
+                        )
                     }
                     None => format!("{} slots", slots.len()),
                 };
@@ -175,7 +228,11 @@ fn lanes(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
             }
             None => {
                 let times = |s: &SlotView| (s.start_ns, s.duration_ns);
-                let moved = x.iter().zip(y).filter(|(s, t)| times(s) != times(t)).count();
+                let moved = x
+                    .iter()
+                    .zip(y)
+                    .filter(|(s, t)| times(s) != times(t))
+                    .count();
                 if moved > 0 {
                     let after = format!("{moved} of {} slots at other times", x.len());
                     out.words(Kind::Times, name, "", &after);
@@ -188,7 +245,10 @@ fn lanes(a: Of<'_>, b: Of<'_>, out: &mut Changes) {
 fn contingencies(a: &View, b: &View, out: &mut Changes) {
     let by_name = |v: &View| -> BTreeMap<String, u64> {
         let period = |plan: u32| v.plans.get(plan as usize).map_or(0, |p| p.period_ns);
-        v.contingencies.iter().map(|c| (format!("without {}", c.lost), period(c.plan))).collect()
+        v.contingencies
+            .iter()
+            .map(|c| (format!("without {}", c.lost), period(c.plan)))
+            .collect()
     };
     for (name, before, after) in both(&by_name(a), &by_name(b)) {
         let words = |ns: u64| match ns {

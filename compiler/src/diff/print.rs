@@ -47,7 +47,9 @@ fn words(change: &Change) -> String {
 }
 
 fn growth(change: &Change) -> String {
-    change.growth.map_or_else(String::new, |g| format!("{:+.1} %", 100.0 * g))
+    change
+        .growth
+        .map_or_else(String::new, |g| format!("{:+.1} %", 100.0 * g))
 }
 
 /// A line for each change, at most 20 of a kind in a plan. Empty if there are none.
@@ -128,7 +130,11 @@ pub fn html(diff: &Diff, before: (&str, &View), after: (&str, &View)) -> String 
         n if n > ROWS => format!("{n} changes, of which {ROWS} are listed"),
         n => format!("{n} changes"),
     };
-    let drawing = |view: &View| view.plans.first().map_or_else(String::new, |p| svg::plan(view, p));
+    let drawing = |view: &View| {
+        view.plans
+            .first()
+            .map_or_else(String::new, |p| svg::plan(view, p))
+    };
     fill(
         PAGE,
         &[

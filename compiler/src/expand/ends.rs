@@ -33,7 +33,11 @@ impl Expander<'_> {
             Thing::Sink(id) | Thing::Actor(id) if !writer => (*id, None),
             Thing::Input(id) if writer => return self.port_half(*id, end, port),
             Thing::Output(id) if !writer => return self.port_half(*id, end, port),
-            Thing::Instance { inputs, outputs, what } => {
+            Thing::Instance {
+                inputs,
+                outputs,
+                what,
+            } => {
                 let ports = if writer { outputs } else { inputs };
                 return self.instance_half(end, name, port, ports, what, writer);
             }
@@ -57,7 +61,11 @@ impl Expander<'_> {
             );
             return None;
         }
-        Some(Half::Actor(End { actor: id, port, span: end.span }))
+        Some(Half::Actor(End {
+            actor: id,
+            port,
+            span: end.span,
+        }))
     }
 
     fn port_half(
@@ -98,13 +106,16 @@ impl Expander<'_> {
         }
         let known = ports.iter().map(|(n, _)| n.as_str());
         let (message, help) = match &port {
-            Some(port) => {
-                (format!("`{name}` ({what}) has no {side} `{port}`"), suggest(port, known))
-            }
+            Some(port) => (
+                format!("`{name}` ({what}) has no {side} `{port}`"),
+                suggest(port, known),
+            ),
             None => (format!("`{name}` ({what}) has no {side}"), one_of(known)),
         };
         self.sink.push(
-            Diagnostic::new(Code::E0207, message).primary(end.span, "no such port").help(help),
+            Diagnostic::new(Code::E0207, message)
+                .primary(end.span, "no such port")
+                .help(help),
         );
         None
     }

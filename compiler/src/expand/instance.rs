@@ -26,7 +26,11 @@ impl Expander<'_> {
         chain: &mut Vec<(Span, String)>,
     ) -> Option<Thing> {
         let mut args = decl.args.iter();
-        let name = args.as_slice().first().filter(|a| a.name.is_none()).map(|a| &a.value);
+        let name = args
+            .as_slice()
+            .first()
+            .filter(|a| a.name.is_none())
+            .map(|a| &a.value);
         let Some(name) = name else {
             self.sink.push(
                 Diagnostic::new(
@@ -47,7 +51,10 @@ impl Expander<'_> {
             .check_chain(chain, &name)
             .then(|| self.arguments(found, decl, args.as_slice(), env));
         let thing = inner.flatten().map(|inner| {
-            let scope = Scope { model: found, outer: around };
+            let scope = Scope {
+                model: found,
+                outer: around,
+            };
             let prefix = format!("{prefix}{}/", decl.name.value);
             let names = self.body(&scope, &prefix, &inner, chain);
             instance_ports(found, &names)
@@ -64,7 +71,12 @@ impl Expander<'_> {
         let mut at = Some(scope);
         let mut known: Vec<&str> = Vec::new();
         while let Some(scope) = at {
-            if let Some((_, def)) = scope.model.models.iter().find(|(n, _)| n.value == name.value) {
+            if let Some((_, def)) = scope
+                .model
+                .models
+                .iter()
+                .find(|(n, _)| n.value == name.value)
+            {
                 return match def {
                     ModelDef::Inline(model) => Some((model, Some(scope))),
                     ModelDef::File(model) => Some((model, None)),
@@ -75,12 +87,15 @@ impl Expander<'_> {
             at = scope.outer;
         }
         self.sink.push(
-            Diagnostic::new(Code::E0211, format!("there is no sub-model `{}`", name.value))
-                .primary(name.span, "unknown sub-model")
-                .help(format!(
-                    "{}; sub-models are defined in `models`",
-                    suggest(&name.value, known)
-                )),
+            Diagnostic::new(
+                Code::E0211,
+                format!("there is no sub-model `{}`", name.value),
+            )
+            .primary(name.span, "unknown sub-model")
+            .help(format!(
+                "{}; sub-models are defined in `models`",
+                suggest(&name.value, known)
+            )),
         );
         None
     }
@@ -96,7 +111,11 @@ impl Expander<'_> {
             self.sink.push(
                 Diagnostic::new(
                     Code::E0212,
-                    format!("sub-model `{}` contains itself: {}", name.value, path.join(" -> ")),
+                    format!(
+                        "sub-model `{}` contains itself: {}",
+                        name.value,
+                        path.join(" -> ")
+                    ),
                 )
                 .primary(name.span, "instantiated here again")
                 .context(last.0, "inside its own definition")
@@ -113,7 +132,10 @@ impl Expander<'_> {
         let (what, max) = if chain.len() > MAX_INSTANCE_DEPTH {
             ("sub-models are nested deeper than", MAX_INSTANCE_DEPTH)
         } else if self.instances > limits::MAX_ACTORS {
-            ("the model has more instances of sub-models than", limits::MAX_ACTORS)
+            (
+                "the model has more instances of sub-models than",
+                limits::MAX_ACTORS,
+            )
         } else {
             return true;
         };
@@ -155,14 +177,19 @@ impl Expander<'_> {
         }
         let known: Vec<&str> = model.params.iter().map(|(n, _)| n.value.as_str()).collect();
         for arg in args {
-            let unknown = arg.name.as_ref().filter(|n| !known.contains(&n.value.as_str()));
+            let unknown = arg
+                .name
+                .as_ref()
+                .filter(|n| !known.contains(&n.value.as_str()));
             let (span, what) = match (unknown, &arg.name) {
-                (Some(name), _) => {
-                    (name.span, format!("the sub-model has no parameter `{}`", name.value))
-                }
-                (None, None) => {
-                    (arg.value.span, "an argument of an instance has no name".to_owned())
-                }
+                (Some(name), _) => (
+                    name.span,
+                    format!("the sub-model has no parameter `{}`", name.value),
+                ),
+                (None, None) => (
+                    arg.value.span,
+                    "an argument of an instance has no name".to_owned(),
+                ),
                 (None, Some(_)) => continue,
             };
             ok = false;
@@ -185,7 +212,10 @@ fn instance_ports(model: &Model, names: &Names) -> Thing {
         };
         list.iter().filter_map(find).collect()
     };
-    let name = model.name.as_ref().map(|n| format!("an instance of `{}`", n.value));
+    let name = model
+        .name
+        .as_ref()
+        .map(|n| format!("an instance of `{}`", n.value));
     Thing::Instance {
         inputs: ports(&model.inputs),
         outputs: ports(&model.outputs),

@@ -77,14 +77,18 @@ pub(super) fn join(net: &mut Net, edges: Vec<Edge>, junctions: &[Junction], sink
             continue;
         }
         // Whatever drives a port that nobody reads needs no warning of its own.
-        net.dropped.extend(drivers[id].and_then(|e| writer(&edges, &drivers, e)));
+        net.dropped
+            .extend(drivers[id].and_then(|e| writer(&edges, &drivers, e)));
         if sink.errors() > 0 {
             continue;
         }
         sink.push(
-            Diagnostic::new(Code::W0201, format!("nothing reads port `{}`", junction.name))
-                .primary(junction.span, "its tokens are dropped")
-                .help("join it with a channel, or state `to: []`"),
+            Diagnostic::new(
+                Code::W0201,
+                format!("nothing reads port `{}`", junction.name),
+            )
+            .primary(junction.span, "its tokens are dropped")
+            .help("join it with a channel, or state `to: []`"),
         );
     }
 }
@@ -94,7 +98,9 @@ fn drivers(edges: &[Edge], junctions: &[Junction], sink: &mut Sink) -> Vec<Optio
     let mut drivers: Vec<Option<usize>> = vec![None; junctions.len()];
     let mut at: Vec<Span> = vec![Span::NONE; junctions.len()];
     for (index, edge) in edges.iter().enumerate() {
-        let Some(Half::Junction(id, span)) = edge.to else { continue };
+        let Some(Half::Junction(id, span)) = edge.to else {
+            continue;
+        };
         if drivers[id].is_some() {
             sink.push(
                 Diagnostic::new(
@@ -114,9 +120,15 @@ fn drivers(edges: &[Edge], junctions: &[Junction], sink: &mut Sink) -> Vec<Optio
     if sink.errors() == 0 {
         for (junction, _) in junctions.iter().zip(&drivers).filter(|(_, d)| d.is_none()) {
             sink.push(
-                Diagnostic::new(Code::E0208, format!("port `{}` is not connected", junction.name))
-                    .primary(junction.span, "declared here, and no channel leads to it")
-                    .help(format!("add a channel with `{}` in `to`", short(&junction.name))),
+                Diagnostic::new(
+                    Code::E0208,
+                    format!("port `{}` is not connected", junction.name),
+                )
+                .primary(junction.span, "declared here, and no channel leads to it")
+                .help(format!(
+                    "add a channel with `{}` in `to`",
+                    short(&junction.name)
+                )),
             );
         }
     }
@@ -183,7 +195,9 @@ fn link(
             return None;
         }
     };
-    let Half::Actor(from) = edges[*path.last()?].from.clone() else { return None };
+    let Half::Actor(from) = edges[*path.last()?].from.clone() else {
+        return None;
+    };
     let mut link = Link {
         from,
         to,

@@ -48,18 +48,27 @@ impl Expander<'_> {
         let graph = match onnx::import_file(&path, self.registry, &options) {
             Ok(graph) => graph,
             Err(error) => {
-                self.sink.push(error.diagnostic(&path.display().to_string(), file.span));
+                self.sink
+                    .push(error.diagnostic(&path.display().to_string(), file.span));
                 return None;
             }
         };
-        self.files.passes.push((file.value.clone(), graph.reports.clone()));
+        self.files
+            .passes
+            .push((file.value.clone(), graph.reports.clone()));
         if self.net.actors.len() + graph.nodes.len() > limits::MAX_ACTORS {
             self.too_many(decl.span);
             return None;
         }
         let inside = format!("{prefix}{}/", decl.name.value);
-        let emitted =
-            onnx::emit(&graph, &mut self.net, self.files, &inside, decl.op.span, &BTreeSet::new());
+        let emitted = onnx::emit(
+            &graph,
+            &mut self.net,
+            self.files,
+            &inside,
+            decl.op.span,
+            &BTreeSet::new(),
+        );
         Some(self.onnx_ports(emitted, &inside, decl))
     }
 
@@ -129,17 +138,26 @@ impl Expander<'_> {
             Writer::Input(place) => places.get(place).map(|&id| Half::Junction(id, span)),
         };
         for wire in &emitted.wires {
-            let initial = wire.state.then_some(Tokens { span, kind: TokenKind::Fill(1, None) });
+            let initial = wire.state.then_some(Tokens {
+                span,
+                kind: TokenKind::Fill(1, None),
+            });
             let fact = TypeFact::of(&wire.token, span);
-            self.edges.extend(
-                half(&wire.from)
-                    .map(|from| Edge { fact, ..edge(from, Half::Actor(wire.to.clone()), initial) }),
-            );
+            self.edges.extend(half(&wire.from).map(|from| Edge {
+                fact,
+                ..edge(from, Half::Actor(wire.to.clone()), initial)
+            }));
         }
         for (place, name, _) in &emitted.inputs {
-            let read =
-                emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
-            if !read.into_iter().any(|w| matches!(w, Writer::Input(p) if p == place)) {
+            let read = emitted
+                .wires
+                .iter()
+                .map(|w| &w.from)
+                .chain(emitted.outputs.iter().map(|o| &o.2));
+            if !read
+                .into_iter()
+                .any(|w| matches!(w, Writer::Input(p) if p == place))
+            {
                 self.sink.push(
                     Diagnostic::new(
                         Code::W0201,
@@ -153,9 +171,14 @@ impl Expander<'_> {
         for (name, token, from) in &emitted.outputs {
             let id = self.typed_junction(format!("{inside}{name}"), decl.span, token);
             outputs.push((name.clone(), id));
-            self.edges.extend(half(from).map(|from| edge(from, Half::Junction(id, span), None)));
+            self.edges
+                .extend(half(from).map(|from| edge(from, Half::Junction(id, span), None)));
         }
-        Thing::Instance { inputs, outputs, what: "an ONNX model".to_owned() }
+        Thing::Instance {
+            inputs,
+            outputs,
+            what: "an ONNX model".to_owned(),
+        }
     }
 
     fn typed_junction(&mut self, name: String, span: Span, token: &TokenType) -> usize {
@@ -166,7 +189,11 @@ impl Expander<'_> {
 }
 
 fn edge(from: Half, to: Half, initial: Option<Tokens>) -> Edge {
-    Edge { to: Some(to), initial, ..Edge::dropped(from) }
+    Edge {
+        to: Some(to),
+        initial,
+        ..Edge::dropped(from)
+    }
 }
 
 /// A value of a map `set`.
@@ -176,10 +203,15 @@ fn set_value(value: &Value, files: &crate::values::Files) -> Option<SetValue> {
         other => other.as_float(),
     };
     match value {
-        Value::Tensor(blob, ty) => {
-            Some(SetValue::Tensor(ty.clone(), files.blobs.get(*blob)?.clone()))
-        }
-        Value::List(list) => list.iter().map(number).collect::<Option<_>>().map(SetValue::Numbers),
+        Value::Tensor(blob, ty) => Some(SetValue::Tensor(
+            ty.clone(),
+            files.blobs.get(*blob)?.clone(),
+        )),
+        Value::List(list) => list
+            .iter()
+            .map(number)
+            .collect::<Option<_>>()
+            .map(SetValue::Numbers),
         other => number(other).map(|n| SetValue::Numbers(vec![n])),
     }
 }

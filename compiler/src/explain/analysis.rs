@@ -35,7 +35,10 @@ macro_rules! command {
         Page {
             code: Code::$code,
             text: $text,
-            example: Example::Command { files: &[("model.ron", FINE)], command: $command },
+            example: Example::Command {
+                files: &[("model.ron", FINE)],
+                command: $command,
+            },
             mend: $mend,
         }
     };

@@ -15,10 +15,15 @@ fn read(text: &str) -> Result<String, Vec<&'static str>> {
         let file = sources.add("machine.ron", text);
         let mut sink = crate::diag::Sink::default();
         let found = crate::machine::read(file, text, &mut sink);
-        return found.map(|f| format!("{f:?}")).ok_or(sink.iter().map(|d| d.code.name()).collect());
+        return found
+            .map(|f| format!("{f:?}"))
+            .ok_or(sink.iter().map(|d| d.code.name()).collect());
     }
     let machine = MachineChoice::Uniform(1);
-    let options = CompileOptions { machine, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        ..CompileOptions::default()
+    };
     match compile_str("model.ron", text, dir, &options) {
         // Line ends and the name of the model apart, what is compiled is what was meant.
         Ok(compiled) => Ok(format!("{:?}", compiled.program.graph)),
@@ -29,8 +34,16 @@ fn read(text: &str) -> Result<String, Vec<&'static str>> {
 /// The text before a field of the group, its value, and the text behind.
 fn around(group: &Group, field: &Field) -> (usize, usize, usize) {
     let head = format!("{}: {}", field.name, field.at);
-    let start = group.text.find(&head).unwrap_or_else(|| panic!("{}: no {head}", group.name));
-    assert_eq!(group.text.rfind(&head), Some(start), "{}: several {head}", group.name);
+    let start = group
+        .text
+        .find(&head)
+        .unwrap_or_else(|| panic!("{}: no {head}", group.name));
+    assert_eq!(
+        group.text.rfind(&head),
+        Some(start),
+        "{}: several {head}",
+        group.name
+    );
     let value = start + field.name.len() + 2;
     let (mut depth, mut quoted) = (0, false);
     for (at, byte) in group.text.bytes().enumerate().skip(value) {
@@ -55,7 +68,11 @@ fn with(group: &Group, field: &Field, value: &str) -> String {
 fn without(group: &Group, field: &Field) -> String {
     let (start, _, to) = around(group, field);
     let rest = &group.text[to..];
-    format!("{}{}", &group.text[..start], rest.strip_prefix(',').unwrap_or(rest))
+    format!(
+        "{}{}",
+        &group.text[..start],
+        rest.strip_prefix(',').unwrap_or(rest)
+    )
 }
 
 #[test]
@@ -86,7 +103,10 @@ fn every_default_is_what_the_table_says() {
             let place = format!("{}.{}: {left_out:?}", group.name, field.name);
             match field.absent {
                 Absent::Refused => {
-                    assert!(left_out.is_err_and(|codes| codes.contains(&"E0202")), "{place}");
+                    assert!(
+                        left_out.is_err_and(|codes| codes.contains(&"E0202")),
+                        "{place}"
+                    );
                 }
                 Absent::Is(value) => {
                     assert_eq!(left_out, read(&with(group, field, value)), "{place}")

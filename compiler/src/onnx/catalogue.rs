@@ -22,7 +22,9 @@ pub(super) fn full_params(
 ) -> Params {
     let mut all = params.clone();
     for (position, id) in inputs.iter().enumerate() {
-        let (Some(id), Some((_, name))) = (*id, op.input(position)) else { continue };
+        let (Some(id), Some((_, name))) = (*id, op.input(position)) else {
+            continue;
+        };
         if let Origin::Constant(blob) = graph.values[graph.root(id)].origin {
             all.insert(name, Value::Tensor(blob, graph.values[id].ty.clone()));
         }
@@ -42,13 +44,20 @@ pub(super) fn resolve(
     let mut connected = Vec::new();
     let mut types = BTreeMap::new();
     for (position, id) in inputs.iter().enumerate() {
-        let (Some(id), Some((_, name))) = (*id, op.input(position)) else { continue };
+        let (Some(id), Some((_, name))) = (*id, op.input(position)) else {
+            continue;
+        };
         if graph.data(id).is_none() {
             connected.push(name.clone());
             types.insert(name, graph.values[id].ty.clone());
         }
     }
-    let cx = ResolveCx { params: &all, connected: &connected, types: &types, blobs: &graph.blobs };
+    let cx = ResolveCx {
+        params: &all,
+        connected: &connected,
+        types: &types,
+        blobs: &graph.blobs,
+    };
     registry.resolve(op.name, &cx)
 }
 
@@ -73,8 +82,14 @@ pub(super) fn compute(
     };
     let kernel = registry.kernel(&actor, &graph.blobs)?;
     if kernel.scratch_bytes() > MAX_SCRATCH {
-        let message = format!("needs {} bytes of memory to be computed", kernel.scratch_bytes());
-        return Err(OpError::Other { message, help: "smaller windows or padding".to_owned() });
+        let message = format!(
+            "needs {} bytes of memory to be computed",
+            kernel.scratch_bytes()
+        );
+        return Err(OpError::Other {
+            message,
+            help: "smaller windows or padding".to_owned(),
+        });
     }
     let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
     let fault = |f: zbmd_backends::kernel::KernelFault| OpError::Other {
@@ -82,5 +97,7 @@ pub(super) fn compute(
         help: String::new(),
     };
     call.run(&*kernel).map_err(fault)?;
-    Ok((0..actor.outputs.len()).map(|o| Bytes::copy_from_slice(call.output(o))).collect())
+    Ok((0..actor.outputs.len())
+        .map(|o| Bytes::copy_from_slice(call.output(o)))
+        .collect())
 }

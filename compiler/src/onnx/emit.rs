@@ -78,7 +78,9 @@ impl Emit<'_> {
     fn all(&mut self) -> Emitted {
         let graph = self.graph;
         let closed: BTreeMap<usize, ValueId> = graph.state.iter().copied().collect();
-        let live: Vec<usize> = (0..graph.nodes.len()).filter(|&n| !graph.nodes[n].dead).collect();
+        let live: Vec<usize> = (0..graph.nodes.len())
+            .filter(|&n| !graph.nodes[n].dead)
+            .collect();
         for &n in &live {
             let node = &graph.nodes[n];
             let params = self.node_params(n);
@@ -98,14 +100,21 @@ impl Emit<'_> {
         for &n in &live {
             let node = &graph.nodes[n];
             for (position, id) in node.inputs.iter().enumerate() {
-                let (Some(id), Some((_, port))) = (*id, node.op.input(position)) else { continue };
-                let to = End { actor: self.actors[&n], port: Some(port), span: self.span };
+                let (Some(id), Some((_, port))) = (*id, node.op.input(position)) else {
+                    continue;
+                };
+                let to = End {
+                    actor: self.actors[&n],
+                    port: Some(port),
+                    span: self.span,
+                };
                 self.wire(id, to, &closed, &mut out);
             }
         }
         for (name, id) in &graph.outputs {
             let writer = self.output(name, *id, &closed, &mut out);
-            out.outputs.push((name.clone(), graph.values[*id].ty.clone(), writer));
+            out.outputs
+                .push((name.clone(), graph.values[*id].ty.clone(), writer));
         }
         out
     }
@@ -141,7 +150,9 @@ impl Emit<'_> {
         let mut params = full_params(self.graph, node.op, &node.params, &node.inputs);
         let mut views = BTreeMap::new();
         for (position, id) in node.inputs.iter().enumerate() {
-            let (Some(id), Some((_, port))) = (*id, node.op.input(position)) else { continue };
+            let (Some(id), Some((_, port))) = (*id, node.op.input(position)) else {
+                continue;
+            };
             let (seen, root) = (&self.graph.values[id].ty, self.graph.root(id));
             if self.graph.data(id).is_none() && *seen != self.graph.values[root].ty {
                 views.insert(port, shape_value(seen));
@@ -175,15 +186,28 @@ impl Emit<'_> {
             Origin::Constant(_) | Origin::View(_) => {}
             Origin::Node(n, position) => {
                 let from = Writer::Actor(self.end(n, position));
-                out.wires.push(Wire { from, to, token, state: false });
+                out.wires.push(Wire {
+                    from,
+                    to,
+                    token,
+                    state: false,
+                });
             }
             Origin::Input(place) => match closed.get(&place) {
-                None => {
-                    out.wires.push(Wire { from: Writer::Input(place), to, token, state: false })
-                }
+                None => out.wires.push(Wire {
+                    from: Writer::Input(place),
+                    to,
+                    token,
+                    state: false,
+                }),
                 Some(&back) => {
                     let from = self.output("state", back, closed, out);
-                    out.wires.push(Wire { from, to, token, state: true });
+                    out.wires.push(Wire {
+                        from,
+                        to,
+                        token,
+                        state: true,
+                    });
                 }
             },
         }
@@ -235,11 +259,19 @@ impl Emit<'_> {
             params,
         );
         if !constant {
-            let to = End { actor, port: Some("x".to_owned()), span: self.span };
+            let to = End {
+                actor,
+                port: Some("x".to_owned()),
+                span: self.span,
+            };
             // A copy of a state is made from the token before, as every reader of it.
             self.wire(root, to, closed, out);
         }
-        Writer::Actor(End { actor, port: Some("y".to_owned()), span: self.span })
+        Writer::Actor(End {
+            actor,
+            port: Some("y".to_owned()),
+            span: self.span,
+        })
     }
 }
 

@@ -153,6 +153,8 @@ impl OnnxError {
             _ => format!("`{file}`: {self}"),
         };
         let label = if span.is_some() { "imported here" } else { "" };
-        Diagnostic::new(self.code(), message).primary(span, label).help(self.help())
+        Diagnostic::new(self.code(), message)
+            .primary(span, label)
+            .help(self.help())
     }
 }

@@ -71,7 +71,11 @@ impl Graph {
 
     /// Adds a value.
     pub(crate) fn value(&mut self, name: &str, ty: TokenType, origin: Origin) -> ValueId {
-        self.values.push(Value { name: name.to_owned(), ty, origin });
+        self.values.push(Value {
+            name: name.to_owned(),
+            ty,
+            origin,
+        });
         self.values.len() - 1
     }
 
@@ -104,7 +108,11 @@ impl Graph {
         let mut uses: BTreeMap<ValueId, usize> = BTreeMap::new();
         let live = self.nodes.iter().filter(|n| !n.dead);
         let operands = live.flat_map(|n| n.inputs.iter().flatten().copied());
-        let ends = self.outputs.iter().map(|o| o.1).chain(self.state.iter().map(|s| s.1));
+        let ends = self
+            .outputs
+            .iter()
+            .map(|o| o.1)
+            .chain(self.state.iter().map(|s| s.1));
         let mut seen: Vec<ValueId> = operands.chain(ends).collect();
         let mut at = 0;
         // A view counts as one reader of what it shows, however often it is read.

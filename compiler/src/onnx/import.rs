@@ -32,7 +32,9 @@ pub(super) fn import(
     options: &ImportOptions,
 ) -> Result<Graph, OnnxError> {
     let opset = opset(&model)?;
-    let graph = model.graph.ok_or_else(|| OnnxError::Parse("it holds no graph".to_owned()))?;
+    let graph = model
+        .graph
+        .ok_or_else(|| OnnxError::Parse("it holds no graph".to_owned()))?;
     let mut import = Import {
         graph: Graph::default(),
         registry,
@@ -51,13 +53,19 @@ pub(super) fn import(
 
 fn opset(model: &ModelProto) -> Result<i64, OnnxError> {
     let default = |d: &Option<String>| d.as_deref().is_none_or(|d| d.is_empty() || d == "ai.onnx");
-    let found = model.opset_import.iter().find(|o| default(&o.domain)).and_then(|o| o.version);
+    let found = model
+        .opset_import
+        .iter()
+        .find(|o| default(&o.domain))
+        .and_then(|o| o.version);
     match found {
         Some(version) if version >= MIN_OPSET => Ok(version),
-        Some(version) => {
-            Err(OnnxError::Parse(format!("it uses opset {version}, older than {MIN_OPSET}")))
-        }
-        None => Err(OnnxError::Parse("it does not say which opset it uses".to_owned())),
+        Some(version) => Err(OnnxError::Parse(format!(
+            "it uses opset {version}, older than {MIN_OPSET}"
+        ))),
+        None => Err(OnnxError::Parse(
+            "it does not say which opset it uses".to_owned(),
+        )),
     }
 }
 
@@ -82,8 +90,11 @@ impl Import<'_> {
         for input in std::mem::take(&mut proto.input) {
             self.input(&input)?;
         }
-        let outputs: Vec<String> =
-            proto.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
+        let outputs: Vec<String> = proto
+            .output
+            .iter()
+            .map(|o| o.name.clone().unwrap_or_default())
+            .collect();
         self.nodes(proto.node, "", &outputs)?;
         for name in outputs {
             let id = self.lookup(&name).ok_or_else(|| {
@@ -105,9 +116,13 @@ impl Import<'_> {
     }
 
     fn define(&mut self, name: &str, id: ValueId) -> Result<(), OnnxError> {
-        let Some(scope) = self.scopes.last_mut() else { return Ok(()) };
+        let Some(scope) = self.scopes.last_mut() else {
+            return Ok(());
+        };
         if scope.insert(name.to_owned(), id).is_some() {
-            return Err(OnnxError::Malformed(format!("value `{name}` is made twice")));
+            return Err(OnnxError::Malformed(format!(
+                "value `{name}` is made twice"
+            )));
         }
         Ok(())
     }
@@ -244,7 +259,9 @@ impl Import<'_> {
         }
         let mut done = 0;
         while let Some(i) = ready.pop_front() {
-            let Some(node) = slots[i].take() else { continue };
+            let Some(node) = slots[i].take() else {
+                continue;
+            };
             done += 1;
             self.node(node, prefix, &used)?;
             for &reader in &readers[i] {
@@ -272,7 +289,11 @@ impl Import<'_> {
     fn unique(&mut self, name: String) -> String {
         let count = self.names.entry(name.clone()).or_insert(0);
         *count += 1;
-        if *count == 1 { name } else { format!("{name}#{count}") }
+        if *count == 1 {
+            name
+        } else {
+            format!("{name}#{count}")
+        }
     }
 
     fn node(
@@ -286,7 +307,11 @@ impl Import<'_> {
         }
         let operator = proto.op_type.clone().unwrap_or_default();
         let name = self.unique(format!("{prefix}{}", node_name(&proto)));
-        if let Some(domain) = proto.domain.as_deref().filter(|d| !d.is_empty() && *d != "ai.onnx") {
+        if let Some(domain) = proto
+            .domain
+            .as_deref()
+            .filter(|d| !d.is_empty() && *d != "ai.onnx")
+        {
             return Err(OnnxError::Operator {
                 node: name,
                 operator: format!("{domain}:{operator}"),
@@ -312,9 +337,21 @@ impl Import<'_> {
         let outputs: Vec<String> = proto
             .output
             .into_iter()
-            .map(|o| if used.contains_key(&o) { o } else { String::new() })
+            .map(|o| {
+                if used.contains_key(&o) {
+                    o
+                } else {
+                    String::new()
+                }
+            })
             .collect();
-        let mut work = Work { name, operator, inputs, attributes, outputs };
+        let mut work = Work {
+            name,
+            operator,
+            inputs,
+            attributes,
+            outputs,
+        };
         if operator_is_branch(&work.operator) {
             return self.branch(work);
         }
@@ -336,21 +373,30 @@ impl Import<'_> {
     /// Takes the branch of an `If` whose condition is constant.
     fn branch(&mut self, mut work: Work) -> Result<(), OnnxError> {
         let condition = work.inputs.first().copied().flatten();
-        let truth =
-            condition.and_then(|id| self.graph.data(id)).map(|data| data.iter().any(|&b| b != 0));
+        let truth = condition
+            .and_then(|id| self.graph.data(id))
+            .map(|data| data.iter().any(|&b| b != 0));
         let Some(truth) = truth else {
             return Err(self.not_constant(&work, condition.unwrap_or(0)));
         };
         let key = if truth { "then_branch" } else { "else_branch" };
-        let mut inner = work.attributes.remove(key).and_then(|a| a.g).ok_or_else(|| {
-            OnnxError::Malformed(format!("`If` node `{}` has no `{key}`", work.name))
-        })?;
-        let outputs: Vec<String> =
-            inner.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
+        let mut inner = work
+            .attributes
+            .remove(key)
+            .and_then(|a| a.g)
+            .ok_or_else(|| {
+                OnnxError::Malformed(format!("`If` node `{}` has no `{key}`", work.name))
+            })?;
+        let outputs: Vec<String> = inner
+            .output
+            .iter()
+            .map(|o| o.name.clone().unwrap_or_default())
+            .collect();
         self.scopes.push(BTreeMap::new());
         let prefix = format!("{}/", work.name);
-        let done =
-            self.initializers(&mut inner).and_then(|()| self.nodes(inner.node, &prefix, &outputs));
+        let done = self
+            .initializers(&mut inner)
+            .and_then(|()| self.nodes(inner.node, &prefix, &outputs));
         let found: Vec<Option<ValueId>> = outputs.iter().map(|o| self.lookup(o)).collect();
         self.scopes.pop();
         done?;
@@ -359,7 +405,10 @@ impl Import<'_> {
                 continue;
             }
             let id = id.ok_or_else(|| {
-                OnnxError::Malformed(format!("branch of `{}` does not make output {i}", work.name))
+                OnnxError::Malformed(format!(
+                    "branch of `{}` does not make output {i}",
+                    work.name
+                ))
             })?;
             self.define(output, id)?;
         }
@@ -370,7 +419,9 @@ impl Import<'_> {
         let mut root = self.graph.root(id);
         // An input behind a few nodes is what must be given.
         for _ in 0..8 {
-            let Origin::Node(node, _) = self.graph.values[root].origin else { break };
+            let Origin::Node(node, _) = self.graph.values[root].origin else {
+                break;
+            };
             let Some(next) = self.graph.nodes[node]
                 .inputs
                 .iter()
@@ -394,13 +445,16 @@ impl Import<'_> {
     pub(super) fn lower(&mut self, work: &mut Work) -> Result<Vec<Option<ValueId>>, OnnxError> {
         // What passes make is no operator of a file.
         let op = TensorOp::find(&work.operator).filter(|o| !o.operator.ends_with("ChannelsLast"));
-        let Some(op) = op else { return Err(normalise::unknown(work)) };
+        let Some(op) = op else {
+            return Err(normalise::unknown(work));
+        };
         while work.inputs.last() == Some(&None) {
             work.inputs.pop();
         }
         let mut params = self.params(op, work)?;
-        let wanted: Vec<usize> =
-            (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty()).collect();
+        let wanted: Vec<usize> = (0..work.outputs.len())
+            .filter(|&o| !work.outputs[o].is_empty())
+            .collect();
         if wanted != [0] {
             params.insert(
                 "outputs".to_owned(),
@@ -422,8 +476,9 @@ impl Import<'_> {
                 return Err(self.not_constant(work, id));
             }
         }
-        let signature =
-            self.resolve(op, &params, &work.inputs).map_err(|e| self.op_error(work, e))?;
+        let signature = self
+            .resolve(op, &params, &work.inputs)
+            .map_err(|e| self.op_error(work, e))?;
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
         if signature.inputs.is_empty()
             && let Some(ids) = self.fold(work, op, &params, signature)?
@@ -436,20 +491,34 @@ impl Import<'_> {
         for (&position, ty) in wanted.iter().zip(types) {
             // Nothing flows where there are no elements.
             let id = if ty.elements() == 0 {
-                self.graph.constant(&work.outputs[position], ty, Bytes::new())
+                self.graph
+                    .constant(&work.outputs[position], ty, Bytes::new())
             } else {
-                self.graph.value(&work.outputs[position], ty, Origin::Node(node, position))
+                self.graph
+                    .value(&work.outputs[position], ty, Origin::Node(node, position))
             };
             outputs.push((position, id));
             ids.push(id);
         }
         let (name, inputs) = (work.name.clone(), work.inputs.clone());
-        self.graph.nodes.push(Node { name, op, params, inputs, outputs, dead: false });
+        self.graph.nodes.push(Node {
+            name,
+            op,
+            params,
+            inputs,
+            outputs,
+            dead: false,
+        });
         Ok(spread(work.outputs.len(), &wanted, ids))
     }
 
     fn refused(&self, work: &Work, why: String, help: String) -> OnnxError {
-        OnnxError::Refused { node: work.name.clone(), operator: work.operator.clone(), why, help }
+        OnnxError::Refused {
+            node: work.name.clone(),
+            operator: work.operator.clone(),
+            why,
+            help,
+        }
     }
 
     fn op_error(&self, work: &Work, error: OpError) -> OnnxError {
@@ -480,8 +549,11 @@ impl Import<'_> {
         params: &Params,
         signature: Signature,
     ) -> Result<Option<Vec<ValueId>>, OnnxError> {
-        let bytes: u64 =
-            signature.outputs.iter().map(|p| p.token.bytes()).fold(0, u64::saturating_add);
+        let bytes: u64 = signature
+            .outputs
+            .iter()
+            .map(|p| p.token.bytes())
+            .fold(0, u64::saturating_add);
         let from: u64 = work
             .inputs
             .iter()
@@ -492,12 +564,20 @@ impl Import<'_> {
             return Ok(None);
         }
         let types: Vec<TokenType> = signature.outputs.iter().map(|p| p.token.clone()).collect();
-        let computed = compute(&self.graph, self.registry, op, params, &work.inputs, signature);
+        let computed = compute(
+            &self.graph,
+            self.registry,
+            op,
+            params,
+            &work.inputs,
+            signature,
+        );
         let data = computed.map_err(|e| self.op_error(work, e))?;
         let wanted = (0..work.outputs.len()).filter(|&o| !work.outputs[o].is_empty());
         let ids = wanted.zip(types.into_iter().zip(data));
         Ok(Some(
-            ids.map(|(o, (ty, data))| self.graph.constant(&work.outputs[o], ty, data)).collect(),
+            ids.map(|(o, (ty, data))| self.graph.constant(&work.outputs[o], ty, data))
+                .collect(),
         ))
     }
 
@@ -534,13 +614,24 @@ impl Import<'_> {
     /// Closes outputs as state.
     fn state(&mut self) -> Result<(), OnnxError> {
         for (input, output) in &self.options.state {
-            let place = self.graph.inputs.iter().position(|&i| self.graph.values[i].name == *input);
+            let place = self
+                .graph
+                .inputs
+                .iter()
+                .position(|&i| self.graph.values[i].name == *input);
             let place = place.ok_or_else(|| {
                 OnnxError::Option(format!("there is no input `{input}` to be closed as state"))
             })?;
-            let id = self.graph.outputs.iter().find(|(name, _)| name == output).map(|o| o.1);
+            let id = self
+                .graph
+                .outputs
+                .iter()
+                .find(|(name, _)| name == output)
+                .map(|o| o.1);
             let id = id.ok_or_else(|| {
-                OnnxError::Option(format!("there is no output `{output}` to be closed as state"))
+                OnnxError::Option(format!(
+                    "there is no output `{output}` to be closed as state"
+                ))
             })?;
             let (from, to) = (
                 self.graph.values[id].ty.clone(),
@@ -557,16 +648,22 @@ impl Import<'_> {
             self.graph.state.push((place, id));
         }
         let closed: Vec<&String> = self.options.state.values().collect();
-        self.graph.outputs.retain(|(name, _)| !closed.contains(&name));
+        self.graph
+            .outputs
+            .retain(|(name, _)| !closed.contains(&name));
         Ok(())
     }
 
     fn check_options(&self) -> Result<(), OnnxError> {
         if let Some(name) = self.options.set.keys().find(|k| !self.set.contains(k)) {
-            return Err(OnnxError::Option(format!("there is no input `{name}` to be set")));
+            return Err(OnnxError::Option(format!(
+                "there is no input `{name}` to be set"
+            )));
         }
         if let Some(name) = self.options.dims.keys().find(|k| !self.dims.contains(k)) {
-            return Err(OnnxError::Option(format!("no input has a dimension `{name}`")));
+            return Err(OnnxError::Option(format!(
+                "no input has a dimension `{name}`"
+            )));
         }
         for (name, id) in &self.graph.outputs {
             let ty = &self.graph.values[*id].ty;
@@ -597,7 +694,11 @@ fn operator_is_branch(operator: &str) -> bool {
 
 fn node_name(node: &NodeProto) -> String {
     let own = node.name.as_deref().filter(|n| !n.is_empty());
-    own.or(node.output.iter().find(|o| !o.is_empty()).map(String::as_str))
+    own.or(node
+        .output
+        .iter()
+        .find(|o| !o.is_empty())
+        .map(String::as_str))
         .unwrap_or("node")
         .to_owned()
 }
@@ -616,7 +717,12 @@ fn used_names(nodes: &[NodeProto], outputs: &[String]) -> BTreeMap<String, ()> {
 
 /// Names that a node reads, and those that its branches do, wherever they are made.
 fn reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize) {
-    names.extend(node.input.iter().map(String::as_str).filter(|n| !n.is_empty()));
+    names.extend(
+        node.input
+            .iter()
+            .map(String::as_str)
+            .filter(|n| !n.is_empty()),
+    );
     if depth > 64 {
         return;
     }
@@ -628,7 +734,10 @@ fn reads<'n>(node: &'n NodeProto, names: &mut Vec<&'n str>, depth: usize) {
 
 fn spread(outputs: usize, wanted: &[usize], ids: Vec<ValueId>) -> Vec<Option<ValueId>> {
     let mut out = vec![None; outputs];
-    wanted.iter().zip(ids).for_each(|(&o, id)| out[o] = Some(id));
+    wanted
+        .iter()
+        .zip(ids)
+        .for_each(|(&o, id)| out[o] = Some(id));
     out
 }
 
@@ -638,12 +747,20 @@ fn attribute_value(a: &AttributeProto) -> Option<Value> {
         return list(a.ints.iter().map(|&i| Value::Int(i)).collect());
     }
     if !a.floats.is_empty() {
-        return list(a.floats.iter().map(|&f| Value::Float(f64::from(f))).collect());
+        return list(
+            a.floats
+                .iter()
+                .map(|&f| Value::Float(f64::from(f)))
+                .collect(),
+        );
     }
     if !a.strings.is_empty() {
         return list(a.strings.iter().map(|s| Value::Str(s.clone())).collect());
     }
-    a.s.clone().map(Value::Str).or(a.f.map(|f| Value::Float(f64::from(f)))).or(a.i.map(Value::Int))
+    a.s.clone()
+        .map(Value::Str)
+        .or(a.f.map(|f| Value::Float(f64::from(f))))
+        .or(a.i.map(Value::Int))
 }
 
 /// The value that options give to an input.

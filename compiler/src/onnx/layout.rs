@@ -13,7 +13,11 @@ use super::graph::{Graph, Node, Origin, ValueId};
 /// Brings convolutions and what lies between them to channels last; returns the nodes that changed.
 pub(super) fn channels_last(graph: &mut Graph) -> usize {
     let old = std::mem::take(&mut graph.nodes);
-    let mut pass = Pass { graph, twins: BTreeMap::new(), changes: 0 };
+    let mut pass = Pass {
+        graph,
+        twins: BTreeMap::new(),
+        changes: 0,
+    };
     for node in old {
         if node.dead {
             continue;
@@ -180,8 +184,10 @@ impl Pass<'_> {
         let mut name = format!("{}ChannelsLast", node.op.operator);
         if node.op.operator == "ReduceMean" {
             let axes = self.graph.data(node.inputs.get(1).copied().flatten()?)?;
-            let axes: Option<Vec<i64>> =
-                axes.chunks(8).map(|c| Some(i64::from_le_bytes(c.try_into().ok()?))).collect();
+            let axes: Option<Vec<i64>> = axes
+                .chunks(8)
+                .map(|c| Some(i64::from_le_bytes(c.try_into().ok()?)))
+                .collect();
             if !matches!(axes?[..], [2, 3] | [-2, -1]) {
                 return None;
             }
@@ -236,19 +242,34 @@ impl Pass<'_> {
                 _ => return None,
             }));
         }
-        let any = node.inputs.iter().flatten().any(|i| self.twins.contains_key(i));
-        if any { self.put(node.clone(), node.op.operator, inputs) } else { None }
+        let any = node
+            .inputs
+            .iter()
+            .flatten()
+            .any(|i| self.twins.contains_key(i));
+        if any {
+            self.put(node.clone(), node.op.operator, inputs)
+        } else {
+            None
+        }
     }
 
     /// Channels shuffled between groups: a transposition of `[n, g, c, h, w]` seen as five dimensions.
     fn shuffle(&mut self, node: &Node, x: ValueId) -> Option<()> {
-        let Origin::View(image) = self.graph.values[x].origin else { return None };
+        let Origin::View(image) = self.graph.values[x].origin else {
+            return None;
+        };
         let (image_twin, &[n, g, c, h, w]) = (*self.twins.get(&image)?, &self.ty(x).shape[..])
         else {
             return None;
         };
-        let perm: Vec<i64> =
-            node.params.get("perm")?.as_list()?.iter().filter_map(Value::as_int).collect();
+        let perm: Vec<i64> = node
+            .params
+            .get("perm")?
+            .as_list()?
+            .iter()
+            .filter_map(Value::as_int)
+            .collect();
         let fits = perm == [0, 2, 1, 3, 4] && self.ty(image).shape[..] == [n, g * c, h, w];
         let y = node.outputs[0].1;
         if !fits {
@@ -263,14 +284,20 @@ impl Pass<'_> {
             .collect();
         let name = self.graph.values[y].name.clone();
         let seen = TokenType::new(dtype, [n, h, w, g, c]);
-        let seen = self.graph.value(&format!("{name}.groups"), seen, Origin::View(image_twin));
+        let seen = self
+            .graph
+            .value(&format!("{name}.groups"), seen, Origin::View(image_twin));
         let turned = TokenType::new(dtype, [n, h, w, c, g]);
-        let turned = self.graph.value(&format!("{name}.last"), turned, Origin::View(image_twin));
+        let turned = self
+            .graph
+            .value(&format!("{name}.last"), turned, Origin::View(image_twin));
         self.push(node.clone());
         self.transposed(seen, turned, &[0, 1, 2, 4, 3])?;
         for view in views {
             let ty = last(self.ty(view))?;
-            let twin = self.graph.value(&format!("{name}.shuffled"), ty, Origin::View(turned));
+            let twin = self
+                .graph
+                .value(&format!("{name}.shuffled"), ty, Origin::View(turned));
             self.twins.insert(view, twin);
         }
         self.changes += 1;

@@ -64,9 +64,15 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Sweeps a new graph and runs the passes.
 fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    let known: Vec<&str> =
-        passes().map(|p| p.0).chain([crate::in_place::NAME, crate::pack::NAME]).collect();
-    if let Some(wrong) = options.without.iter().find(|w| !known.contains(&w.as_str())) {
+    let known: Vec<&str> = passes()
+        .map(|p| p.0)
+        .chain([crate::in_place::NAME, crate::pack::NAME])
+        .collect();
+    if let Some(wrong) = options
+        .without
+        .iter()
+        .find(|w| !known.contains(&w.as_str()))
+    {
         return Err(OnnxError::Option(format!(
             "there is no pass `{wrong}`, only {}",
             known.join(", ")
@@ -80,7 +86,8 @@ fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Gra
 
 /// Whether a path names an ONNX model.
 pub(crate) fn is_onnx(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
+    path.extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
 }
 
 /// Imports a file.
@@ -90,9 +97,16 @@ pub(crate) fn import_file(
     options: &ImportOptions,
 ) -> Result<Graph, OnnxError> {
     let model = proto::read_file(path)?;
-    let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path
+        .file_stem()
+        .map(|s| s.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let dir = path.parent().unwrap_or(Path::new(""));
-    finish(import::import(model, Some(dir), registry, options)?, name, options)
+    finish(
+        import::import(model, Some(dir), registry, options)?,
+        name,
+        options,
+    )
 }
 
 /// Imports a model from memory; external data has no folder then.
@@ -149,23 +163,34 @@ pub fn store(text: &Text) -> Result<Vec<u8>, OnnxError> {
 
 /// A whole model as a net: its inputs are sources, its outputs sinks.
 pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
-    let mut net = Net { name: graph.name.clone(), ..Net::default() };
+    let mut net = Net {
+        name: graph.name.clone(),
+        ..Net::default()
+    };
     let inputs = graph.inputs.iter().map(|&i| graph.values[i].name.clone());
-    let taken: BTreeSet<String> = inputs.chain(graph.outputs.iter().map(|o| o.0.clone())).collect();
+    let taken: BTreeSet<String> = inputs
+        .chain(graph.outputs.iter().map(|o| o.0.clone()))
+        .collect();
     let emitted = emit(graph, &mut net, files, "", Span::NONE, &taken);
     let mut sources = BTreeMap::new();
     for (place, name, token) in &emitted.inputs {
         sources.insert(*place, stream(&mut net, name, Role::Source, token));
     }
-    let end = |actor: usize| End { actor, port: None, span: Span::NONE };
+    let end = |actor: usize| End {
+        actor,
+        port: None,
+        span: Span::NONE,
+    };
     let writer = |from: &Writer| match from {
         Writer::Actor(end) => Some(end.clone()),
         Writer::Input(place) => sources.get(place).map(|&s| end(s)),
     };
     let mut links = Vec::new();
     for wire in &emitted.wires {
-        let initial =
-            wire.state.then_some(Tokens { span: Span::NONE, kind: TokenKind::Fill(1, None) });
+        let initial = wire.state.then_some(Tokens {
+            span: Span::NONE,
+            kind: TokenKind::Fill(1, None),
+        });
         links.extend(writer(&wire.from).map(|from| Link {
             facts: vec![TypeFact::of(&wire.token, Span::NONE)],
             ..link(from, wire.to.clone(), initial.into_iter().collect())
@@ -174,15 +199,25 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
     let names: BTreeSet<String> = emitted.inputs.iter().map(|i| i.1.clone()).collect();
     for (name, token, from) in &emitted.outputs {
         // An output may be an input as it came: streams still need names of their own.
-        let name = if names.contains(name) { format!("{name}.out") } else { name.clone() };
+        let name = if names.contains(name) {
+            format!("{name}.out")
+        } else {
+            name.clone()
+        };
         let sink = stream(&mut net, &name, Role::Sink, token);
         links.extend(writer(from).map(|from| link(from, end(sink), Vec::new())));
     }
     // What nobody reads of an input is dropped knowingly: the file says that it is one.
     for (place, _, _) in &emitted.inputs {
-        let read =
-            emitted.wires.iter().map(|w| &w.from).chain(emitted.outputs.iter().map(|o| &o.2));
-        if !read.into_iter().any(|w| matches!(w, Writer::Input(p) if p == place)) {
+        let read = emitted
+            .wires
+            .iter()
+            .map(|w| &w.from)
+            .chain(emitted.outputs.iter().map(|o| &o.2));
+        if !read
+            .into_iter()
+            .any(|w| matches!(w, Writer::Input(p) if p == place))
+        {
             net.dropped.push(end(sources[place]));
         }
     }
@@ -191,7 +226,11 @@ pub(crate) fn net_of(graph: &Graph, files: &mut Files) -> Net {
 }
 
 fn stream(net: &mut Net, name: &str, role: Role, token: &TokenType) -> usize {
-    let op = if role == Role::Source { "Source" } else { "Sink" };
+    let op = if role == Role::Source {
+        "Source"
+    } else {
+        "Sink"
+    };
     net.actors.push(NetActor {
         name: name.to_owned(),
         span: Span::NONE,

@@ -76,7 +76,9 @@ impl Import<'_> {
 
     /// Moves an attribute into the operand at `position`.
     fn move_attribute(&mut self, work: &mut Work, attribute: &str, position: usize) {
-        let Some(a) = work.attributes.remove(attribute) else { return };
+        let Some(a) = work.attributes.remove(attribute) else {
+            return;
+        };
         let dtype = work
             .inputs
             .first()
@@ -86,7 +88,8 @@ impl Import<'_> {
         let id = match (a.i, a.f) {
             (None, Some(f)) => {
                 let data = encode(dtype, &[f64::from(f)]);
-                self.graph.constant(attribute, TokenType::scalar(dtype), Bytes::from(data))
+                self.graph
+                    .constant(attribute, TokenType::scalar(dtype), Bytes::from(data))
             }
             (Some(i), _) if a.ints.is_empty() => self.ints(attribute, &[i]),
             _ => self.ints(attribute, &a.ints),
@@ -111,7 +114,9 @@ impl Import<'_> {
         let from = self.required(work, 0)?;
         let before = self.graph.nodes.len();
         let made = self.lower(work)?;
-        let Some(id) = made.first().copied().flatten() else { return Ok(made) };
+        let Some(id) = made.first().copied().flatten() else {
+            return Ok(made);
+        };
         if self.graph.nodes.len() > before {
             // The op has said what the shape is; no copy is needed.
             self.graph.nodes.pop();
@@ -185,7 +190,8 @@ pub(super) fn special(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Val
                 && !work.attributes.contains_key("num_outputs")
             {
                 let count = work.outputs.len() as i64;
-                work.attributes.insert("num_outputs".into(), int("num_outputs", count));
+                work.attributes
+                    .insert("num_outputs".into(), int("num_outputs", count));
             }
         }
         "TopK" => im.move_attribute(work, "k", 1),
@@ -203,7 +209,9 @@ fn older(im: &Import<'_>, work: &mut Work) {
     match work.operator.as_str() {
         // Before 20 the axis was an attribute with the default 1.
         "DFT" if im.opset < 20 && work.inputs.get(2).copied().flatten().is_none() => {
-            work.attributes.entry("axis".into()).or_insert_with(|| int("axis", 1));
+            work.attributes
+                .entry("axis".into())
+                .or_insert_with(|| int("axis", 1));
         }
         "BatchNormalization" if im.opset < 14 => {
             work.outputs.truncate(1);
@@ -223,25 +231,38 @@ fn older(im: &Import<'_>, work: &mut Work) {
 
 impl Import<'_> {
     fn move_floats(&mut self, work: &mut Work, attribute: &str) {
-        let Some(a) = work.attributes.remove(attribute) else { return };
+        let Some(a) = work.attributes.remove(attribute) else {
+            return;
+        };
         let floats: Vec<f64> = a.floats.iter().map(|&f| f64::from(f)).collect();
         let ty = TokenType::new(DType::F32, [floats.len() as u32]);
-        let id = self.graph.constant(attribute, ty, Bytes::from(encode(DType::F32, &floats)));
+        let id = self
+            .graph
+            .constant(attribute, ty, Bytes::from(encode(DType::F32, &floats)));
         work.inputs.truncate(1);
         work.inputs.push(Some(id));
     }
 }
 
 fn attribute(name: &str) -> rten_onnx::onnx::AttributeProto {
-    rten_onnx::onnx::AttributeProto { name: Some(name.to_owned()), ..Default::default() }
+    rten_onnx::onnx::AttributeProto {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    }
 }
 
 fn int(name: &str, value: i64) -> rten_onnx::onnx::AttributeProto {
-    rten_onnx::onnx::AttributeProto { i: Some(value), ..attribute(name) }
+    rten_onnx::onnx::AttributeProto {
+        i: Some(value),
+        ..attribute(name)
+    }
 }
 
 fn text(work: &mut Work, name: &str, value: &str) {
-    let a = rten_onnx::onnx::AttributeProto { s: Some(value.to_owned()), ..attribute(name) };
+    let a = rten_onnx::onnx::AttributeProto {
+        s: Some(value.to_owned()),
+        ..attribute(name)
+    };
     work.attributes.insert(name.to_owned(), a);
 }
 
@@ -251,15 +272,27 @@ fn constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
     let (ty, data) = if let Some(t) = get("value").and_then(|a| a.t.as_ref()) {
         proto::tensor(&name, t, &mut External::new(None))?
     } else if let Some(f) = get("value_float").and_then(|a| a.f) {
-        (TokenType::scalar(DType::F32), Bytes::from(f.to_le_bytes().to_vec()))
+        (
+            TokenType::scalar(DType::F32),
+            Bytes::from(f.to_le_bytes().to_vec()),
+        )
     } else if let Some(i) = get("value_int").and_then(|a| a.i) {
-        (TokenType::scalar(DType::I64), Bytes::from(i.to_le_bytes().to_vec()))
+        (
+            TokenType::scalar(DType::I64),
+            Bytes::from(i.to_le_bytes().to_vec()),
+        )
     } else if let Some(a) = get("value_floats") {
         let data: Vec<u8> = a.floats.iter().flat_map(|f| f.to_le_bytes()).collect();
-        (TokenType::new(DType::F32, [a.floats.len() as u32]), Bytes::from(data))
+        (
+            TokenType::new(DType::F32, [a.floats.len() as u32]),
+            Bytes::from(data),
+        )
     } else if let Some(a) = get("value_ints") {
         let data: Vec<u8> = a.ints.iter().flat_map(|i| i.to_le_bytes()).collect();
-        (TokenType::new(DType::I64, [a.ints.len() as u32]), Bytes::from(data))
+        (
+            TokenType::new(DType::I64, [a.ints.len() as u32]),
+            Bytes::from(data),
+        )
     } else {
         return Err(OnnxError::Operator {
             node: work.name.clone(),
@@ -274,7 +307,9 @@ fn constant(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
 fn constant_of_shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
     let name = work.outputs.first().cloned().unwrap_or_default();
     let shape = im.required(work, 0)?;
-    let Some(data) = im.graph.data(shape) else { return Err(im.not_constant(work, shape)) };
+    let Some(data) = im.graph.data(shape) else {
+        return Err(im.not_constant(work, shape));
+    };
     let dims = ints_of(data, DType::I64);
     let (dtype, element) = match work.attributes.get("value").and_then(|a| a.t.as_ref()) {
         Some(t) => {
@@ -305,7 +340,12 @@ fn dropout(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
             None => return Err(im.not_constant(work, id)),
         },
     };
-    let ratio = work.inputs.get(1).copied().flatten().and_then(|id| im.graph.data(id));
+    let ratio = work
+        .inputs
+        .get(1)
+        .copied()
+        .flatten()
+        .and_then(|id| im.graph.data(id));
     if drops && !ratio.is_some_and(|r| r.iter().all(|&b| b == 0)) {
         return Err(OnnxError::Operator {
             node: work.name.clone(),
@@ -338,12 +378,21 @@ fn shape(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError> {
     }
     let rank = ty.shape.len() as i64;
     let at = |key: &str, default: i64| {
-        let v = work.attributes.get(key).and_then(|a| a.i).unwrap_or(default);
+        let v = work
+            .attributes
+            .get(key)
+            .and_then(|a| a.i)
+            .unwrap_or(default);
         if v < 0 { v.saturating_add(rank) } else { v }.clamp(0, rank) as usize
     };
     let (start, end) = (at("start", 0), at("end", rank));
-    let dims: Vec<i64> =
-        ty.shape.get(start..end).unwrap_or_default().iter().map(|&d| i64::from(d)).collect();
+    let dims: Vec<i64> = ty
+        .shape
+        .get(start..end)
+        .unwrap_or_default()
+        .iter()
+        .map(|&d| i64::from(d))
+        .collect();
     Ok(vec![Some(im.ints(&name, &dims))])
 }
 
@@ -364,7 +413,8 @@ fn cast(im: &mut Import<'_>, work: &mut Work) -> Result<Option<Values>, OnnxErro
     work.inputs.truncate(1);
     work.attributes.clear();
     let code = (1..=16).find(|&c| proto::dtype(c) == Some(to)).unwrap_or(1);
-    work.attributes.insert("to".into(), int("to", i64::from(code)));
+    work.attributes
+        .insert("to".into(), int("to", i64::from(code)));
     Ok(None)
 }
 
@@ -374,14 +424,28 @@ fn old_softmax(im: &mut Import<'_>, work: &mut Work) -> Result<Values, OnnxError
     let ty = im.graph.values[x].ty.clone();
     let rank = ty.shape.len() as i64;
     let axis = work.attributes.get("axis").and_then(|a| a.i).unwrap_or(1);
-    let axis = if axis < 0 { axis.saturating_add(rank) } else { axis }.clamp(0, rank) as usize;
+    let axis = if axis < 0 {
+        axis.saturating_add(rank)
+    } else {
+        axis
+    }
+    .clamp(0, rank) as usize;
     let product = |d: &[u32]| d.iter().fold(1_u32, |n, &d| n.saturating_mul(d));
-    let flat = TokenType::new(ty.dtype, [product(&ty.shape[..axis]), product(&ty.shape[axis..])]);
+    let flat = TokenType::new(
+        ty.dtype,
+        [product(&ty.shape[..axis]), product(&ty.shape[axis..])],
+    );
     work.inputs[0] = Some(im.graph.value("", flat, Origin::View(x)));
     work.attributes.insert("axis".into(), int("axis", -1));
     let made = im.lower(work)?;
-    let Some(id) = made.first().copied().flatten() else { return Ok(made) };
-    Ok(vec![Some(im.graph.value(&work.outputs[0], ty, Origin::View(id)))])
+    let Some(id) = made.first().copied().flatten() else {
+        return Ok(made);
+    };
+    Ok(vec![Some(im.graph.value(
+        &work.outputs[0],
+        ty,
+        Origin::View(id),
+    ))])
 }
 
 /// Why an operator is not taken.
@@ -399,9 +463,10 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
             "it draws random numbers, which actors cannot",
             "make the noise an input, from the op `Noise`",
         ),
-        op if op.contains("Sequence") || op.starts_with("Optional") => {
-            ("sequences and optional values are no tokens", "export the model with tensors")
-        }
+        op if op.contains("Sequence") || op.starts_with("Optional") => (
+            "sequences and optional values are no tokens",
+            "export the model with tensors",
+        ),
         op if op.starts_with("String")
             || op == "RegexFullMatch"
             || op == "TfIdfVectorizer"
@@ -415,7 +480,11 @@ pub(super) fn unknown(work: &Work) -> OnnxError {
         ),
     };
     let near = TensorOp::all().any(|o| o.operator.eq_ignore_ascii_case(&work.operator));
-    let why = if near { "operators are written with the case of the standard" } else { why };
+    let why = if near {
+        "operators are written with the case of the standard"
+    } else {
+        why
+    };
     OnnxError::Operator {
         node: work.name.clone(),
         operator: work.operator.clone(),

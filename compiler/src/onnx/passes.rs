@@ -39,8 +39,16 @@ pub(crate) const PASSES: &[Pass] = &[
         summary: "transpositions in a row become one, or none",
         run: transposes,
     },
-    Pass { name: "gelu", summary: "x/2 (1 + erf(x/√2)) in five nodes becomes one", run: gelu },
-    Pass { name: "swish", summary: "x · sigmoid(x) becomes one node", run: swish },
+    Pass {
+        name: "gelu",
+        summary: "x/2 (1 + erf(x/√2)) in five nodes becomes one",
+        run: gelu,
+    },
+    Pass {
+        name: "swish",
+        summary: "x · sigmoid(x) becomes one node",
+        run: swish,
+    },
     Pass {
         name: "batch-norm",
         summary: "batch normalisation goes into the weights of the convolution before it",
@@ -75,7 +83,12 @@ pub(super) fn run(graph: &mut Graph, skip: &[String]) -> Vec<PassReport> {
         let changes = (!skip.iter().any(|s| s == pass.name)).then(|| (pass.run)(graph));
         graph.sweep();
         let actors = graph.nodes.iter().filter(|n| !n.dead).count();
-        out.push(PassReport { name: pass.name, summary: pass.summary, changes, actors });
+        out.push(PassReport {
+            name: pass.name,
+            summary: pass.summary,
+            changes,
+            actors,
+        });
     }
     out
 }
@@ -109,7 +122,9 @@ fn output(graph: &Graph, n: usize) -> ValueId {
 
 /// Elements of an f32 constant.
 fn floats(graph: &Graph, id: ValueId) -> Option<Vec<f32>> {
-    let data = graph.data(id).filter(|_| graph.values[id].ty.dtype == DType::F32)?;
+    let data = graph
+        .data(id)
+        .filter(|_| graph.values[id].ty.dtype == DType::F32)?;
     Some(
         data.chunks_exact(4)
             .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
@@ -159,15 +174,22 @@ fn transposes(graph: &mut Graph) -> usize {
     let mut changes = 0;
     for n in live(graph, &["Transpose"]) {
         let uses = graph.uses();
-        let Some(x) = input(graph, n, 0) else { continue };
-        let rank = graph.values[x].ty.shape.len();
-        let Some(before) = only(graph, x, &["Transpose"], &uses) else { continue };
-        let (Some(first), Some(second)) =
-            (perm(&graph.nodes[before], rank), perm(&graph.nodes[n], rank))
-        else {
+        let Some(x) = input(graph, n, 0) else {
             continue;
         };
-        let Some(from) = input(graph, before, 0) else { continue };
+        let rank = graph.values[x].ty.shape.len();
+        let Some(before) = only(graph, x, &["Transpose"], &uses) else {
+            continue;
+        };
+        let (Some(first), Some(second)) = (
+            perm(&graph.nodes[before], rank),
+            perm(&graph.nodes[n], rank),
+        ) else {
+            continue;
+        };
+        let Some(from) = input(graph, before, 0) else {
+            continue;
+        };
         let joined: Vec<usize> = second.iter().map(|&d| first[d]).collect();
         if joined.iter().enumerate().all(|(i, &d)| i == d) {
             let gone = output(graph, n);
@@ -175,7 +197,9 @@ fn transposes(graph: &mut Graph) -> usize {
             graph.replace(gone, from);
         } else {
             let list = joined.iter().map(|&d| Value::Int(d as i64)).collect();
-            graph.nodes[n].params.insert("perm".into(), Value::List(list));
+            graph.nodes[n]
+                .params
+                .insert("perm".into(), Value::List(list));
             graph.nodes[n].inputs = vec![Some(from)];
         }
         changes += 1;
@@ -187,7 +211,11 @@ fn transposes(graph: &mut Graph) -> usize {
 fn with_number(graph: &Graph, n: usize, wanted: f32) -> Option<ValueId> {
     let (a, b) = (input(graph, n, 0)?, input(graph, n, 1)?);
     let close = |id| number(graph, id).is_some_and(|v| (v - wanted).abs() < 1e-6 * wanted.abs());
-    if close(b) { Some(a) } else { close(a).then_some(b) }
+    if close(b) {
+        Some(a)
+    } else {
+        close(a).then_some(b)
+    }
 }
 
 /// The producer among `operators` of either operand of n, which nobody else reads, and the other operand.
@@ -203,7 +231,9 @@ fn either(
 }
 
 fn plain(graph: &mut Graph, n: usize, operator: &str, x: ValueId) -> bool {
-    let Some(op) = TensorOp::find(operator) else { return false };
+    let Some(op) = TensorOp::find(operator) else {
+        return false;
+    };
     let node = &mut graph.nodes[n];
     (node.op, node.params, node.inputs) = (op, Params::new(), vec![Some(x)]);
     node.outputs[0].0 = 0;
@@ -239,8 +269,9 @@ fn gelu(graph: &mut Graph) -> usize {
             with_number(graph, add, 1.0)?;
             let one = output(graph, add);
             let mul = reader(one, "Mul")?;
-            let other =
-                [input(graph, mul, 0)?, input(graph, mul, 1)?].into_iter().find(|&i| i != one)?;
+            let other = [input(graph, mul, 0)?, input(graph, mul, 1)?]
+                .into_iter()
+                .find(|&i| i != one)?;
             // Either x · (…) and then the half, or (x · half) · (…).
             if other == x {
                 let half = reader(output(graph, mul), "Mul")?;
@@ -264,7 +295,9 @@ fn swish(graph: &mut Graph) -> usize {
     let mut changes = 0;
     for n in live(graph, &["Mul"]) {
         let uses = graph.uses();
-        let Some((sigmoid, x)) = either(graph, n, &["Sigmoid"], &uses) else { continue };
+        let Some((sigmoid, x)) = either(graph, n, &["Sigmoid"], &uses) else {
+            continue;
+        };
         if input(graph, sigmoid, 0) == Some(x) {
             changes += usize::from(plain(graph, n, "Swish", x));
         }
@@ -276,16 +309,25 @@ fn batch_norm(graph: &mut Graph) -> usize {
     let mut changes = 0;
     for n in live(graph, &["BatchNormalization"]) {
         let uses = graph.uses();
-        let Some(x) = input(graph, n, 0) else { continue };
-        let Some(conv) = only(graph, x, &["Conv"], &uses) else { continue };
+        let Some(x) = input(graph, n, 0) else {
+            continue;
+        };
+        let Some(conv) = only(graph, x, &["Conv"], &uses) else {
+            continue;
+        };
         let free = !graph.nodes[conv].params.contains_key("act") && input(graph, conv, 3).is_none();
         let Some((weights, bias)) =
             folded(graph, n, conv).filter(|_| free && graph.nodes[n].outputs.len() == 1)
         else {
             continue;
         };
-        let Some(w) = input(graph, conv, 1) else { continue };
-        let (name, shape) = (graph.values[w].name.clone(), graph.values[w].ty.shape.clone());
+        let Some(w) = input(graph, conv, 1) else {
+            continue;
+        };
+        let (name, shape) = (
+            graph.values[w].name.clone(),
+            graph.values[w].ty.shape.clone(),
+        );
         let w = store(graph, &name, &shape, &weights);
         let b = store(graph, &format!("{name}.bias"), &[bias.len() as u32], &bias);
         set_input(&mut graph.nodes[conv], 1, w);
@@ -300,7 +342,11 @@ fn batch_norm(graph: &mut Graph) -> usize {
 fn folded(graph: &Graph, n: usize, conv: usize) -> Option<(Vec<f32>, Vec<f32>)> {
     let get = |position: usize| input(graph, n, position).and_then(|i| floats(graph, i));
     let (scale, shift, mean, var) = (get(1)?, get(2)?, get(3)?, get(4)?);
-    let epsilon = graph.nodes[n].params.get("epsilon").and_then(Value::as_float).unwrap_or(1e-5);
+    let epsilon = graph.nodes[n]
+        .params
+        .get("epsilon")
+        .and_then(Value::as_float)
+        .unwrap_or(1e-5);
     let mut weights = floats(graph, input(graph, conv, 1)?)?;
     let bias = match input(graph, conv, 2) {
         Some(b) => floats(graph, b)?,
@@ -313,7 +359,9 @@ fn folded(graph: &Graph, n: usize, conv: usize) -> Option<(Vec<f32>, Vec<f32>)> 
     let mut shifted = Vec::new();
     for (f, filter) in weights.chunks_exact_mut(each.max(1)).enumerate() {
         let by = f64::from(scale[f]) / (f64::from(var[f]) + epsilon).sqrt();
-        filter.iter_mut().for_each(|w| *w = (f64::from(*w) * by) as f32);
+        filter
+            .iter_mut()
+            .for_each(|w| *w = (f64::from(*w) * by) as f32);
         shifted.push(((f64::from(bias[f]) - f64::from(mean[f])) * by + f64::from(shift[f])) as f32);
     }
     Some((weights, shifted))
@@ -327,8 +375,14 @@ fn bias(graph: &mut Graph) -> usize {
             changes += usize::from(channel_bias(graph, n, conv, other).is_some());
             continue;
         }
-        let Some((product, other)) = either(graph, n, &["MatMul"], &uses) else { continue };
-        let width = graph.values[output(graph, product)].ty.shape.last().copied();
+        let Some((product, other)) = either(graph, n, &["MatMul"], &uses) else {
+            continue;
+        };
+        let width = graph.values[output(graph, product)]
+            .ty
+            .shape
+            .last()
+            .copied();
         let row = graph.data(other).is_some() && graph.values[other].ty.shape.len() == 1;
         let fits = row
             && Some(graph.values[other].ty.shape[0]) == width
@@ -357,7 +411,9 @@ fn channel_bias(graph: &mut Graph, n: usize, conv: usize, other: ValueId) -> Opt
         && input(graph, conv, 3).is_none();
     let mut bias = floats(graph, other).filter(|_| fits)?;
     if let Some(own) = input(graph, conv, 2) {
-        bias.iter_mut().zip(floats(graph, own)?).for_each(|(b, own)| *b += own);
+        bias.iter_mut()
+            .zip(floats(graph, own)?)
+            .for_each(|(b, own)| *b += own);
     }
     let name = graph.values[other].name.clone();
     let bias = store(graph, &name, &[filters], &bias);
@@ -373,7 +429,9 @@ fn residual(graph: &mut Graph) -> usize {
         if graph.nodes[n].inputs.len() != 2 {
             continue;
         }
-        let Some((conv, other)) = either(graph, n, &["Conv"], &uses) else { continue };
+        let Some((conv, other)) = either(graph, n, &["Conv"], &uses) else {
+            continue;
+        };
         let ty = &graph.values[output(graph, n)].ty;
         let free = !graph.nodes[conv].params.contains_key("act") && input(graph, conv, 3).is_none();
         if free
@@ -391,10 +449,25 @@ fn residual(graph: &mut Graph) -> usize {
 
 fn activation(graph: &mut Graph) -> usize {
     let mut changes = 0;
-    for n in live(graph, &["Relu", "Clip", "Sigmoid", "Tanh", "Swish", "Gelu", "HardSwish"]) {
+    for n in live(
+        graph,
+        &[
+            "Relu",
+            "Clip",
+            "Sigmoid",
+            "Tanh",
+            "Swish",
+            "Gelu",
+            "HardSwish",
+        ],
+    ) {
         let uses = graph.uses();
-        let Some(x) = input(graph, n, 0) else { continue };
-        let Some(before) = only(graph, x, &["Conv", "MatMul", "Gemm"], &uses) else { continue };
+        let Some(x) = input(graph, n, 0) else {
+            continue;
+        };
+        let Some(before) = only(graph, x, &["Conv", "MatMul", "Gemm"], &uses) else {
+            continue;
+        };
         if graph.nodes[before].params.contains_key("act") || graph.values[x].ty.dtype != DType::F32
         {
             continue;
@@ -423,7 +496,9 @@ fn activation(graph: &mut Graph) -> usize {
             params.insert("act_min".into(), Value::Float(f64::from(low)));
             params.insert("act_max".into(), Value::Float(f64::from(high)));
         }
-        graph.nodes[before].params.insert("act".into(), Value::Str(name.to_owned()));
+        graph.nodes[before]
+            .params
+            .insert("act".into(), Value::Str(name.to_owned()));
         take_over(graph, before, n);
         changes += 1;
     }

@@ -15,11 +15,17 @@ use super::scan::scan;
 /// Reads a model from a file; weights in it are read once, into memory of their own.
 pub(super) fn read_file(path: &Path) -> Result<ModelProto, OnnxError> {
     let shown = path.display().to_string();
-    let refuse = |e: std::io::Error| OnnxError::File { path: shown.clone(), why: e.to_string() };
+    let refuse = |e: std::io::Error| OnnxError::File {
+        path: shown.clone(),
+        why: e.to_string(),
+    };
     let file = File::open(path).map_err(refuse)?;
     let meta = file.metadata().map_err(refuse)?;
     if !meta.is_file() {
-        return Err(OnnxError::File { path: shown, why: "it is no file".to_owned() });
+        return Err(OnnxError::File {
+            path: shown,
+            why: "it is no file".to_owned(),
+        });
     }
     let mut reader = BufReader::new(&file);
     scan(&mut reader, meta.len())?;
@@ -42,11 +48,17 @@ pub(super) struct External<'a> {
 impl<'a> External<'a> {
     /// Files beside the model; none for a model from memory.
     pub(super) fn new(dir: Option<&'a Path>) -> Self {
-        Self { dir, open: BTreeMap::new() }
+        Self {
+            dir,
+            open: BTreeMap::new(),
+        }
     }
 
     fn read(&mut self, tensor: &str, proto: &TensorProto, bytes: u64) -> Result<Bytes, OnnxError> {
-        let refuse = |why: String| OnnxError::Data { tensor: tensor.to_owned(), why };
+        let refuse = |why: String| OnnxError::Data {
+            tensor: tensor.to_owned(),
+            why,
+        };
         let entry = |key: &str| {
             proto
                 .external_data
@@ -81,7 +93,11 @@ impl<'a> External<'a> {
                 std::fs::canonicalize(p).map_err(|e| refuse(format!("is in `{location}`: {e}")))
             };
             let path = real(&dir.join(location))?;
-            let home = if dir.as_os_str().is_empty() { real(Path::new("."))? } else { real(dir)? };
+            let home = if dir.as_os_str().is_empty() {
+                real(Path::new("."))?
+            } else {
+                real(dir)?
+            };
             if !path.starts_with(&home) {
                 return Err(refuse(format!(
                     "is said to be in `{location}`, which leaves the model's folder"
@@ -166,7 +182,10 @@ pub(super) fn tensor(
     };
     if data.len() as u64 != token.bytes() {
         let why = format!("has {} bytes, {token} needs {}", data.len(), token.bytes());
-        return Err(OnnxError::Data { tensor: name.to_owned(), why });
+        return Err(OnnxError::Data {
+            tensor: name.to_owned(),
+            why,
+        });
     }
     Ok((token, data))
 }
@@ -175,13 +194,26 @@ pub(super) fn tensor(
 fn typed(dtype: DType, proto: &TensorProto) -> Vec<u8> {
     let ints = &proto.int32_data;
     match dtype {
-        DType::F32 => proto.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::F64 => proto.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::I64 => proto.int64_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F32 => proto
+            .float_data
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect(),
+        DType::F64 => proto
+            .double_data
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect(),
+        DType::I64 => proto
+            .int64_data
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect(),
         DType::I32 => ints.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::F16 | DType::Bf16 | DType::I16 => {
-            ints.iter().flat_map(|v| (*v as u16).to_le_bytes()).collect()
-        }
+        DType::F16 | DType::Bf16 | DType::I16 => ints
+            .iter()
+            .flat_map(|v| (*v as u16).to_le_bytes())
+            .collect(),
         _ => ints.iter().map(|v| *v as u8).collect(),
     }
 }

@@ -19,13 +19,25 @@ pub struct Text {
 /// Writes a net made of an imported model; `store` is the file of its weights as the model names it.
 pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text {
     let names = names(net);
-    let mut writer = Writer { store, blobs, tensors: Vec::new(), known: BTreeMap::new() };
+    let mut writer = Writer {
+        store,
+        blobs,
+        tensors: Vec::new(),
+        known: BTreeMap::new(),
+    };
     let mut out = format!("Model(\n    name: {:?},\n", net.name);
-    for (role, field) in
-        [(Role::Source, "sources"), (Role::Compute, "actors"), (Role::Sink, "sinks")]
-    {
+    for (role, field) in [
+        (Role::Source, "sources"),
+        (Role::Compute, "actors"),
+        (Role::Sink, "sinks"),
+    ] {
         let mut block = String::new();
-        for (actor, name) in net.actors.iter().zip(&names).filter(|(a, _)| a.role == role) {
+        for (actor, name) in net
+            .actors
+            .iter()
+            .zip(&names)
+            .filter(|(a, _)| a.role == role)
+        {
             let value = if role == Role::Compute {
                 let params: Vec<String> = actor
                     .params
@@ -52,7 +64,10 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
         for (readers, initial) in [(readers, ""), (delayed, initial.as_str())] {
             if !readers.is_empty() {
                 let to: Vec<String> = readers.iter().map(|r| format!("{r:?}")).collect();
-                out += &format!("        (from: {from:?}, to: [{}]{initial}),\n", to.join(", "));
+                out += &format!(
+                    "        (from: {from:?}, to: [{}]{initial}),\n",
+                    to.join(", ")
+                );
             }
         }
     }
@@ -60,7 +75,10 @@ pub(super) fn text(net: &Net, blobs: &TiVec<BlobId, Bytes>, store: &str) -> Text
         out += &format!("        (from: {:?}, to: []),\n", end_text(end, &names));
     }
     out += "    ],\n)\n";
-    Text { model: out, tensors: writer.tensors }
+    Text {
+        model: out,
+        tensors: writer.tensors,
+    }
 }
 
 type Readers = (Vec<String>, (Vec<String>, String));
@@ -99,9 +117,25 @@ fn names(net: &Net) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let mut out = Vec::new();
     for actor in &net.actors {
-        let plain = |c: char| if c.is_alphanumeric() || c == '-' { c } else { '_' };
-        let wish: String = actor.name.trim_matches('/').chars().take(180).map(plain).collect();
-        let wish = if wish.is_empty() { "actor".to_owned() } else { wish };
+        let plain = |c: char| {
+            if c.is_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        };
+        let wish: String = actor
+            .name
+            .trim_matches('/')
+            .chars()
+            .take(180)
+            .map(plain)
+            .collect();
+        let wish = if wish.is_empty() {
+            "actor".to_owned()
+        } else {
+            wish
+        };
         let mut name = wish.clone();
         let mut count = 1;
         while !taken.insert(name.clone()) {
@@ -132,8 +166,10 @@ impl Writer<'_> {
                 format!("[{}]", items.join(", "))
             }
             Value::Map(map) => {
-                let items: Vec<String> =
-                    map.iter().map(|(k, v)| format!("{k:?}: {}", self.value(v, place))).collect();
+                let items: Vec<String> = map
+                    .iter()
+                    .map(|(k, v)| format!("{k:?}: {}", self.value(v, place)))
+                    .collect();
                 format!("{{{}}}", items.join(", "))
             }
             Value::Tensor(blob, token) => {

@@ -74,7 +74,11 @@ impl Message {
 /// # Errors
 /// [`OnnxError::Parse`] saying where and what.
 pub(super) fn scan(reader: &mut (impl Read + Seek), len: u64) -> Result<(), OnnxError> {
-    let mut scan = Scan { reader, at: 0, fields: 0 };
+    let mut scan = Scan {
+        reader,
+        at: 0,
+        fields: 0,
+    };
     scan.message(Message::Model, len, 0)
 }
 
@@ -114,7 +118,9 @@ impl<R: Read + Seek> Scan<'_, R> {
         let next = self.at.checked_add(bytes).filter(|n| *n <= end);
         let next = next.ok_or_else(|| self.wrong("a field reaches beyond its message"))?;
         let by = i64::try_from(bytes).map_err(|_| self.wrong("a field is absurdly long"))?;
-        self.reader.seek(SeekFrom::Current(by)).map_err(|_| self.wrong("it cannot be read"))?;
+        self.reader
+            .seek(SeekFrom::Current(by))
+            .map_err(|_| self.wrong("it cannot be read"))?;
         self.at = next;
         Ok(())
     }
@@ -199,7 +205,11 @@ mod tests {
             ("empty", vec![], None),
             ("version", vec![8, 7], None),
             ("cut short", vec![8], Some("in the middle")),
-            ("beyond the file", vec![7 << 3 | 2, 100, 0], Some("reaches beyond")),
+            (
+                "beyond the file",
+                vec![7 << 3 | 2, 100, 0],
+                Some("reaches beyond"),
+            ),
             (
                 "absurd",
                 vec![7 << 3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
@@ -214,7 +224,10 @@ mod tests {
             match expect {
                 None => assert_eq!(got, Ok(()), "{name}"),
                 Some(part) => {
-                    assert!(got.clone().is_err_and(|e| e.contains(part)), "{name}: {got:?}")
+                    assert!(
+                        got.clone().is_err_and(|e| e.contains(part)),
+                        "{name}: {got:?}"
+                    )
                 }
             }
         }

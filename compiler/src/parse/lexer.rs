@@ -53,10 +53,20 @@ const MAX_ERRORS: usize = 50;
 /// All tokens of a text; the last is [`Tok::Eof`].
 pub(crate) fn lex(file: FileId, text: &str, sink: &mut Sink) -> Vec<Token> {
     let start = if text.starts_with('\u{feff}') { 3 } else { 0 };
-    let mut lexer = Lexer { file, text, at: start, tokens: Vec::new(), errors: 0, sink };
+    let mut lexer = Lexer {
+        file,
+        text,
+        at: start,
+        tokens: Vec::new(),
+        errors: 0,
+        sink,
+    };
     while lexer.errors < MAX_ERRORS && lexer.step() {}
     let end = Span::new(file, text.len(), text.len());
-    lexer.tokens.push(Token { tok: Tok::Eof, span: end });
+    lexer.tokens.push(Token {
+        tok: Tok::Eof,
+        span: end,
+    });
     lexer.tokens
 }
 
@@ -91,7 +101,9 @@ impl<'a> Lexer<'a> {
     /// One token, comment or blank; false at the end.
     fn step(&mut self) -> bool {
         let start = self.at;
-        let Some(c) = self.rest().chars().next() else { return false };
+        let Some(c) = self.rest().chars().next() else {
+            return false;
+        };
         let next = self.rest()[c.len_utf8()..].chars().next();
         match c {
             c if c.is_whitespace() => self.at += c.len_utf8(),
@@ -218,7 +230,12 @@ impl<'a> Lexer<'a> {
                 self.push(start, Tok::Str(c.to_string()));
             }
             _ => {
-                self.unclosed("character", start, 1, "close it with `'`, or write a \"string\"");
+                self.unclosed(
+                    "character",
+                    start,
+                    1,
+                    "close it with `'`, or write a \"string\"",
+                );
                 self.push(start, Tok::Bad);
             }
         }
@@ -272,7 +289,12 @@ impl<'a> Lexer<'a> {
             }
             None => {
                 self.at = self.text.len();
-                self.unclosed("string", start, 2 + hashes, &format!("close it with `{end}`"));
+                self.unclosed(
+                    "string",
+                    start,
+                    2 + hashes,
+                    &format!("close it with `{end}`"),
+                );
                 self.push(start, Tok::Bad);
             }
         }
@@ -344,7 +366,11 @@ fn read_number(shown: &str) -> Result<Tok, &'static str> {
         _ => (false, &clean[..]),
     };
     if digits == "inf" {
-        return Ok(Tok::Float(if negative { f64::NEG_INFINITY } else { f64::INFINITY }));
+        return Ok(Tok::Float(if negative {
+            f64::NEG_INFINITY
+        } else {
+            f64::INFINITY
+        }));
     }
     if digits == "NaN" {
         return Ok(Tok::Float(f64::NAN));
@@ -360,10 +386,13 @@ fn read_number(shown: &str) -> Result<Tok, &'static str> {
         let magnitude =
             i128::from_str_radix(body, radix).map_err(|_| "does not fit into 64 bits")?;
         let value = if negative { -magnitude } else { magnitude };
-        return i64::try_from(value).map(Tok::Int).map_err(|_| "does not fit into 64 bits");
+        return i64::try_from(value)
+            .map(Tok::Int)
+            .map_err(|_| "does not fit into 64 bits");
     }
-    let plain =
-        digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
+    let plain = digits
+        .bytes()
+        .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
     if radix != 10 || !plain || !digits.bytes().any(|b| b.is_ascii_digit()) {
         return Err("is no number");
     }

@@ -8,12 +8,17 @@ use zbmd_backends::op::Registry;
 use super::{Found, PROBES, format_page, op_page};
 
 fn current(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name);
     if std::env::var_os("ZBMD_BLESS").is_some() {
         std::fs::write(&path, text).expect("the page");
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == text, "docs/{name} is out of date: run this test with ZBMD_BLESS=1");
+    assert!(
+        kept == text,
+        "docs/{name} is out of date: run this test with ZBMD_BLESS=1"
+    );
 }
 
 #[test]
@@ -33,10 +38,15 @@ fn every_op_is_shown_with_types_it_takes() {
         .names()
         .filter(|name| *name != "Custom")
         .filter(|name| {
-            registry.op(name).is_some_and(|op| Found::of(&registry, &**op).cpu.is_empty())
+            registry
+                .op(name)
+                .is_some_and(|op| Found::of(&registry, &**op).cpu.is_empty())
         })
         .collect();
-    assert!(without.is_empty(), "`PROBES` has nothing that these take: {without:?}");
+    assert!(
+        without.is_empty(),
+        "`PROBES` has nothing that these take: {without:?}"
+    );
     assert!(PROBES.iter().all(|(name, ..)| registry.op(name).is_some()));
     assert!(TensorOp::all().count() > 100);
 }

@@ -81,9 +81,16 @@ pub fn replicate(
 ) -> Result<Replicated, ReplicateError> {
     let q = zbmd_scheduler::repetition(graph)?;
     let mut against = obstacles(graph);
-    let mut pass = Pass { graph: graph.clone(), registry, blobs };
+    let mut pass = Pass {
+        graph: graph.clone(),
+        registry,
+        blobs,
+    };
     for (&actor, &replicas) in factors {
-        let obstacle = against.get_mut(actor).ok_or(ReplicateError::Unknown { actor })?.take();
+        let obstacle = against
+            .get_mut(actor)
+            .ok_or(ReplicateError::Unknown { actor })?
+            .take();
         if let Some(obstacle) = obstacle {
             let name = graph.actors[actor].name.clone();
             return Err(ReplicateError::Obstacle { name, obstacle });
@@ -95,7 +102,9 @@ pub fn replicate(
     let graph = pass.graph;
     let mut names = BTreeSet::new();
     if let Some(twice) = graph.actors.iter().find(|a| !names.insert(a.name.as_str())) {
-        return Err(ReplicateError::Name { name: twice.name.clone() });
+        return Err(ReplicateError::Name {
+            name: twice.name.clone(),
+        });
     }
     let first = |errors: Vec<VerifyError>| errors.into_iter().next();
     let now = match verify::check_graph(&graph, blobs).map_err(first) {
@@ -109,7 +118,11 @@ pub fn replicate(
     let in_step = q
         .iter_enumerated()
         .all(|(id, &before)| Some(firings(id)) == before.checked_mul(iterations));
-    if in_step { Ok(Replicated { graph, iterations }) } else { Err(ReplicateError::Step) }
+    if in_step {
+        Ok(Replicated { graph, iterations })
+    } else {
+        Err(ReplicateError::Step)
+    }
 }
 
 struct Pass<'a> {
@@ -131,7 +144,10 @@ impl Pass<'_> {
         let run = firings / gcd(firings, replicas);
         let mut ids = vec![id];
         for i in 0..replicas {
-            let replica = Actor { name: format!("{}#{i}", actor.name), ..actor.clone() };
+            let replica = Actor {
+                name: format!("{}#{i}", actor.name),
+                ..actor.clone()
+            };
             match i {
                 0 => self.graph.actors[id] = replica,
                 _ => ids.push(self.graph.actors.push_and_get_key(replica)),
@@ -176,12 +192,20 @@ impl Pass<'_> {
     ) -> Result<ActorId, ReplicateError> {
         let refused = || ReplicateError::Op { op, runs, tokens };
         let int = |n: u64| i64::try_from(n).map(Value::Int).map_err(|_| refused());
-        let params: Params =
-            [(count_name.to_owned(), int(runs)?), ("run".to_owned(), int(tokens)?)].into();
+        let params: Params = [
+            (count_name.to_owned(), int(runs)?),
+            ("run".to_owned(), int(tokens)?),
+        ]
+        .into();
         let named = (0..runs).map(|i| (format!("x{i}"), token.clone()));
         let types: BTreeMap<String, TokenType> =
             named.chain([("x".to_owned(), token.clone())]).collect();
-        let cx = ResolveCx { params: &params, connected: &[], types: &types, blobs: self.blobs };
+        let cx = ResolveCx {
+            params: &params,
+            connected: &[],
+            types: &types,
+            blobs: self.blobs,
+        };
         let resolved = self.registry.op(op).map(|op| op.resolve(&cx));
         let signature = resolved.ok_or_else(refused)?.map_err(|_| refused())?;
         Ok(self.graph.actors.push_and_get_key(Actor {
@@ -198,13 +222,21 @@ impl Pass<'_> {
 
     fn join(&mut self, from: Endpoint, to: Endpoint, token: &TokenType) {
         let readers = vec![Reader { to, delay: 0 }];
-        let channel = Channel { from, readers, token: token.clone(), initial: Vec::new() };
+        let channel = Channel {
+            from,
+            readers,
+            token: token.clone(),
+            initial: Vec::new(),
+        };
         self.graph.channels.push(channel);
     }
 }
 
 fn end(actor: ActorId, port: usize) -> Endpoint {
-    Endpoint { actor, port: port as u32 }
+    Endpoint {
+        actor,
+        port: port as u32,
+    }
 }
 
 /// `actor#split`, with the port where there are several.

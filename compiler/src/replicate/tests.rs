@@ -27,14 +27,20 @@ const HEAVY: &str = r#"Expr("sin(cos(sin(cos(sin(cos(x))))))")"#;
 
 fn compile(text: &str, devices: usize, replicate: Replicate) -> Compiled {
     let machine = MachineChoice::Uniform(devices);
-    let options = CompileOptions { machine, replicate, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        replicate,
+        ..CompileOptions::default()
+    };
     compile_str("model.ron", text, "", &options).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 /// What was replicated, and how many of the model's iterations one of the program is.
 fn done(compiled: &Compiled) -> Option<(Vec<(String, u32)>, u64)> {
     match &compiled.replication {
-        Some(Replication::Done { actors, iterations, .. }) => Some((actors.clone(), *iterations)),
+        Some(Replication::Done {
+            actors, iterations, ..
+        }) => Some((actors.clone(), *iterations)),
         Some(Replication::Possible { .. }) | None => None,
     }
 }
@@ -83,13 +89,18 @@ fn a_quicker_device_has_more_of_the_replicas() {
     for device in machine.devices.iter_mut().take(1) {
         (device.flops_per_s, device.bytes_per_s) = (device.flops_per_s * 2, device.bytes_per_s * 2);
     }
-    let options =
-        CompileOptions { machine: MachineChoice::Given(machine), ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine: MachineChoice::Given(machine),
+        ..CompileOptions::default()
+    };
     let compiled = compile_str("model.ron", &model(HEAVY, 12, ""), "", &options).expect("compiles");
     assert_eq!(done(&compiled), Some((vec![("heavy".to_owned(), 3)], 1)));
     let program = &compiled.program;
     let placed = |i: u32| {
-        let id = program.graph.find(&format!("heavy#{i}")).expect("a replica");
+        let id = program
+            .graph
+            .find(&format!("heavy#{i}"))
+            .expect("a replica");
         program.plans[PlanId(0)].placement[id].0
     };
     assert_eq!((0..3).filter(|&i| placed(i) == 0).count(), 2);
@@ -99,13 +110,22 @@ fn a_quicker_device_has_more_of_the_replicas() {
 fn it_is_told_in_a_line() {
     let said = |frames, how| {
         let compiled = compile(&model(HEAVY, frames, ""), 4, how);
-        compiled.replication.map(|replication| replication.to_string()).unwrap_or_default()
+        compiled
+            .replication
+            .map(|replication| replication.to_string())
+            .unwrap_or_default()
     };
     let line = said(12, Replicate::Auto);
-    assert!(line.starts_with("replicated: heavy x4; an iteration in "), "{line}");
+    assert!(
+        line.starts_with("replicated: heavy x4; an iteration in "),
+        "{line}"
+    );
     assert!(line.ends_with(" without"), "{line}");
     let line = said(1, Replicate::UpTo(4));
-    assert!(line.contains("; one of the program is 4 of the model's"), "{line}");
+    assert!(
+        line.contains("; one of the program is 4 of the model's"),
+        "{line}"
+    );
     let line = said(1, Replicate::Auto);
     assert!(
         line.contains("`heavy` bounds the period") && line.contains("`--replicate 4`"),
@@ -136,8 +156,10 @@ fn fixed_blocks_stay_as_many_iterations_of_the_model() {
 #[test]
 fn the_period_alone_is_what_replicas_are_for() {
     for objective in [Objective::LATENCY, Objective::MEMORY] {
-        let mut options =
-            CompileOptions { machine: MachineChoice::Uniform(4), ..CompileOptions::default() };
+        let mut options = CompileOptions {
+            machine: MachineChoice::Uniform(4),
+            ..CompileOptions::default()
+        };
         options.search.objective = Some(objective);
         let compiled = compile_str("model.ron", &model(HEAVY, 12, ""), "", &options);
         assert_eq!(compiled.expect("it compiles").replication, None);
@@ -154,12 +176,18 @@ fn contingencies_run_the_replicas_on_what_is_left() {
     let compiled = compile_str("model.ron", &model(HEAVY, 12, ""), "", &options).expect("compiles");
     assert_eq!(done(&compiled), Some((vec![("heavy".to_owned(), 4)], 1)));
     let program = &compiled.program;
-    assert_eq!((program.contingencies.list.len(), compiled.impossible.len()), (2, 0));
+    assert_eq!(
+        (program.contingencies.list.len(), compiled.impossible.len()),
+        (2, 0)
+    );
     let whole = program.plans[PlanId(0)].period_ns;
     for (entry, left) in program.contingencies.list.iter().zip([3, 2]) {
         let period = program.plans[entry.main].period_ns;
         // Four replicas on three devices: one of them has two.
-        assert!(period > whole && period < whole * 4 / left * 2, "{whole} {period} on {left}");
+        assert!(
+            period > whole && period < whole * 4 / left * 2,
+            "{whole} {period} on {left}"
+        );
     }
 }
 
@@ -184,17 +212,29 @@ fn two_ports() -> Graph {
 
 fn rewritten(graph: &Graph, name: &str, replicas: u32) -> Result<Replicated, ReplicateError> {
     let factors = [(graph.find(name).unwrap_or(ActorId(99)), replicas)].into();
-    replicate(graph, &factors, &Registry::standard(), TiSlice::from_ref(&[]))
+    replicate(
+        graph,
+        &factors,
+        &Registry::standard(),
+        TiSlice::from_ref(&[]),
+    )
 }
 
 #[test]
 fn all_ports_are_dealt_out_and_ids_stay() {
     let graph = two_ports();
-    let Replicated { graph: made, iterations } = rewritten(&graph, "pair", 2).expect("possible");
+    let Replicated {
+        graph: made,
+        iterations,
+    } = rewritten(&graph, "pair", 2).expect("possible");
     assert_eq!(iterations, 1);
     insta::assert_snapshot!(text::graph(&made, None));
     for (id, actor) in graph.actors.iter_enumerated() {
-        let name = if actor.name == "pair" { "pair#0" } else { &actor.name };
+        let name = if actor.name == "pair" {
+            "pair#0"
+        } else {
+            &actor.name
+        };
         assert_eq!(made.actors[id].name, name);
     }
     for (id, channel) in graph.channels.iter_enumerated() {
@@ -218,12 +258,24 @@ fn graphs_that_cannot_have_replicas_are_refused() {
         Err(error) => error.to_string(),
     };
     assert_eq!(said(&graph, "nobody", 2), "there is no a99");
-    assert_eq!(said(&graph, "a", 2), "`a` cannot be replicated: it is a source or a sink");
-    assert_eq!(said(&graph, "pair", 32), "op `Split` cannot deal out 32 runs of 2 tokens");
-    assert_eq!(rewritten(&graph, "pair", 1).map(|made| made.graph), Ok(graph.clone()));
+    assert_eq!(
+        said(&graph, "a", 2),
+        "`a` cannot be replicated: it is a source or a sink"
+    );
+    assert_eq!(
+        said(&graph, "pair", 32),
+        "op `Split` cannot deal out 32 runs of 2 tokens"
+    );
+    assert_eq!(
+        rewritten(&graph, "pair", 1).map(|made| made.graph),
+        Ok(graph.clone())
+    );
     let mut taken = graph.clone();
     taken.actors[ActorId(0)].name = "pair#1".into();
-    assert_eq!(said(&taken, "pair", 2), "the name `pair#1`, which a replica needs, is taken");
+    assert_eq!(
+        said(&taken, "pair", 2),
+        "the name `pair#1`, which a replica needs, is taken"
+    );
     let apart = compile(
         r#"Model(
     sources: { "a": Stream(dtype: f32), "b": Stream(dtype: f32) },
@@ -235,5 +287,8 @@ fn graphs_that_cannot_have_replicas_are_refused() {
         Replicate::Off,
     );
     let said = said(&apart.program.graph, "half", 2);
-    assert_eq!(said, "unconnected parts of the graph would fall out of step");
+    assert_eq!(
+        said,
+        "unconnected parts of the graph would fall out of step"
+    );
 }

@@ -14,7 +14,9 @@ fn model(actors: &str, channels: &str) -> String {
 }
 
 fn readers(list: &[(&str, u64)]) -> Vec<(String, u64)> {
-    list.iter().map(|(name, delay)| ((*name).to_owned(), *delay)).collect()
+    list.iter()
+        .map(|(name, delay)| ((*name).to_owned(), *delay))
+        .collect()
 }
 
 #[test]
@@ -23,7 +25,10 @@ fn a_window_brings_a_history_of_zeros() {
         r#""fir": Fir([0.25, 0.5, 0.25])"#,
         r#"(from: "in", to: ["fir"]), (from: "fir", to: ["out"])"#,
     ));
-    assert_eq!(channel(&g, "in"), (readers(&[("fir.x", 2)]), vec![0.0, 0.0]));
+    assert_eq!(
+        channel(&g, "in"),
+        (readers(&[("fir.x", 2)]), vec![0.0, 0.0])
+    );
 }
 
 #[test]
@@ -32,7 +37,10 @@ fn history_lies_before_initial_tokens() {
         r#""fir": Fir([0.25, 0.5, 0.25])"#,
         r#"(from: "in", to: ["fir"], history: [1.0, 2.0], initial: [3.0]), (from: "fir", to: ["out"])"#,
     ));
-    assert_eq!(channel(&g, "in"), (readers(&[("fir.x", 3)]), vec![1.0, 2.0, 3.0]));
+    assert_eq!(
+        channel(&g, "in"),
+        (readers(&[("fir.x", 3)]), vec![1.0, 2.0, 3.0])
+    );
 }
 
 #[test]
@@ -41,7 +49,10 @@ fn readers_share_the_tokens_that_agree() {
         r#""fir": Fir([0.25, 0.5, 0.25]), "sum": Expr("a + b")"#,
         r#"(from: "in", to: ["fir", "sum.b"]), (from: "fir", to: ["sum.a"]), (from: "sum", to: ["out"])"#,
     ));
-    assert_eq!(channel(&g, "in"), (readers(&[("fir.x", 2), ("sum.b", 0)]), vec![0.0, 0.0]));
+    assert_eq!(
+        channel(&g, "in"),
+        (readers(&[("fir.x", 2), ("sum.b", 0)]), vec![0.0, 0.0])
+    );
     assert!(g.find("in.fork").is_none());
 }
 
@@ -54,9 +65,15 @@ fn readers_that_start_differently_get_a_fork() {
     ));
     assert_eq!(
         channel(&g, "in"),
-        (readers(&[("sum.a", 1), ("sum.c", 2), ("in.fork.x", 0)]), vec![5.0, 1.0])
+        (
+            readers(&[("sum.a", 1), ("sum.c", 2), ("in.fork.x", 0)]),
+            vec![5.0, 1.0]
+        )
     );
-    assert_eq!(channel(&g, "in.fork"), (readers(&[("sum.b", 1)]), vec![2.0]));
+    assert_eq!(
+        channel(&g, "in.fork"),
+        (readers(&[("sum.b", 1)]), vec![2.0])
+    );
 }
 
 #[test]
@@ -69,7 +86,10 @@ fn initial_tokens_are_lists_fills_or_zeros() {
         ("[]", &[]),
     ];
     for (initial, expect) in cases {
-        let g = graph(&model("", &format!(r#"(from: "in", to: ["out"], initial: {initial})"#)));
+        let g = graph(&model(
+            "",
+            &format!(r#"(from: "in", to: ["out"], initial: {initial})"#),
+        ));
         assert_eq!(
             channel(&g, "in"),
             (readers(&[("out.x", expect.len() as u64)]), expect.to_vec()),
@@ -81,10 +101,22 @@ fn initial_tokens_are_lists_fills_or_zeros() {
 #[test]
 fn shaped_and_complex_tokens() {
     let cases: &[(&str, &str, &[f32])] = &[
-        ("dtype: f32, shape: [2, 2]", "[[[1, 2], [3, 4]]]", &[1.0, 2.0, 3.0, 4.0]),
-        ("dtype: f32, shape: [2, 2]", "[[1, 2, 3, 4]]", &[1.0, 2.0, 3.0, 4.0]),
+        (
+            "dtype: f32, shape: [2, 2]",
+            "[[[1, 2], [3, 4]]]",
+            &[1.0, 2.0, 3.0, 4.0],
+        ),
+        (
+            "dtype: f32, shape: [2, 2]",
+            "[[1, 2, 3, 4]]",
+            &[1.0, 2.0, 3.0, 4.0],
+        ),
         ("dtype: c32", "[(1, -2), 3]", &[1.0, -2.0, 3.0, 0.0]),
-        ("dtype: c32, shape: [2]", "Fill(1, [(1, 2), 3])", &[1.0, 2.0, 3.0, 0.0]),
+        (
+            "dtype: c32, shape: [2]",
+            "Fill(1, [(1, 2), 3])",
+            &[1.0, 2.0, 3.0, 0.0],
+        ),
     ];
     for (stream, initial, expect) in cases {
         let text = format!(
@@ -103,7 +135,11 @@ fn states_become_self_loops() {
     ));
     let id = g.find("de").expect("the actor");
     assert_eq!(g.actors[id].state.len(), 1);
-    let states: Vec<_> = g.channels.iter_enumerated().filter(|(c, _)| g.is_state(*c)).collect();
+    let states: Vec<_> = g
+        .channels
+        .iter_enumerated()
+        .filter(|(c, _)| g.is_state(*c))
+        .collect();
     assert_eq!(states.len(), 1);
     assert_eq!(states[0].1.initial.len() as u64, states[0].1.token.bytes());
 }
@@ -143,11 +179,23 @@ fn sub_models_join_their_channels() {
     let names: Vec<&str> = g.actors.iter().map(|a| a.name.as_str()).collect();
     assert_eq!(names, ["in", "out", "s/a/amp", "s/b/amp"]);
     // The reader meets the innermost tokens first.
-    assert_eq!(channel(&g, "in"), (readers(&[("s/a/amp.x", 3)]), vec![1.0, 7.0, 9.0]));
-    assert_eq!(channel(&g, "s/a/amp"), (readers(&[("s/b/amp.x", 1)]), vec![1.0]));
-    assert_eq!(channel(&g, "s/b/amp"), (readers(&[("out.x", 1)]), vec![3.0]));
+    assert_eq!(
+        channel(&g, "in"),
+        (readers(&[("s/a/amp.x", 3)]), vec![1.0, 7.0, 9.0])
+    );
+    assert_eq!(
+        channel(&g, "s/a/amp"),
+        (readers(&[("s/b/amp.x", 1)]), vec![1.0])
+    );
+    assert_eq!(
+        channel(&g, "s/b/amp"),
+        (readers(&[("out.x", 1)]), vec![3.0])
+    );
     let gain = |name: &str| g.actors[g.find(name).expect("the actor")].params["gain"].clone();
-    assert_eq!((gain("s/a/amp"), gain("s/b/amp")), (Value::Float(2.0), Value::Float(1.0)));
+    assert_eq!(
+        (gain("s/a/amp"), gain("s/b/amp")),
+        (Value::Float(2.0), Value::Float(1.0))
+    );
 }
 
 #[test]
@@ -223,14 +271,21 @@ fn stream_rates_are_stated_at_either_end() {
     let rates: Vec<u64> = g
         .actors
         .iter()
-        .map(|a| a.outputs.first().map_or_else(|| a.inputs[0].rate, |p| p.rate))
+        .map(|a| {
+            a.outputs
+                .first()
+                .map_or_else(|| a.inputs[0].rate, |p| p.rate)
+        })
         .collect();
     assert_eq!(rates, [2, 4]);
 }
 
 #[test]
 fn warnings_compile() {
-    let text = model("\"spare\": Gain(2.0)", r#"(from: "in", to: ["out", "spare"])"#);
+    let text = model(
+        "\"spare\": Gain(2.0)",
+        r#"(from: "in", to: ["out", "spare"])"#,
+    );
     assert_eq!(check(&text), ["W0201 nothing reads output `y` of `spare`"]);
     let stated = model(
         "\"spare\": Gain(2.0)",
@@ -250,12 +305,22 @@ fn builder_and_text_give_one_graph() {
     let mut builder = GraphBuilder::new("smooth");
     let input = builder.source("in", TokenType::scalar(DType::F32));
     let output = builder.sink("out");
-    let fir = builder.actor("fir", "Fir", [("taps", Value::List(vec![Value::Float(0.5); 2]))]);
-    builder.delayed(input, fir.port("x"), 1f32.to_le_bytes()).connect(fir, output);
-    let (built, blobs) = builder.finish(&CompileOptions::default().registry).expect("a graph");
+    let fir = builder.actor(
+        "fir",
+        "Fir",
+        [("taps", Value::List(vec![Value::Float(0.5); 2]))],
+    );
+    builder
+        .delayed(input, fir.port("x"), 1f32.to_le_bytes())
+        .connect(fir, output);
+    let (built, blobs) = builder
+        .finish(&CompileOptions::default().registry)
+        .expect("a graph");
     assert_eq!((built.clone(), blobs.len()), (text, 0));
-    let options =
-        CompileOptions { machine: MachineChoice::Uniform(2), ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(2),
+        ..CompileOptions::default()
+    };
     assert!(compile_graph(built, blobs, &options).is_ok());
 }
 
@@ -266,7 +331,9 @@ fn builder_mistakes_are_collected() {
     let gain = builder.actor("gain", "Gain", [("gian", Value::Float(0.5))]);
     let other = builder.actor("other", "Gain", [("gain", Value::Float(0.5))]);
     builder.connect(input, gain).connect(input, other.port("z"));
-    let errors = builder.finish(&CompileOptions::default().registry).expect_err("two mistakes");
+    let errors = builder
+        .finish(&CompileOptions::default().registry)
+        .expect_err("two mistakes");
     let codes: Vec<&str> = errors.list.iter().map(|d| d.code.name()).collect();
     assert_eq!(codes, ["E0302", "E0208"], "{errors}");
 }
@@ -275,12 +342,18 @@ fn builder_mistakes_are_collected() {
 fn malformed_graphs_are_refused() {
     let mut graph = Graph::default();
     graph.channels.push(zbmd_ir::Channel {
-        from: zbmd_ir::Endpoint { actor: zbmd_ir::ActorId(7), port: 0 },
+        from: zbmd_ir::Endpoint {
+            actor: zbmd_ir::ActorId(7),
+            port: 0,
+        },
         readers: Vec::new(),
         token: TokenType::scalar(DType::F32),
         initial: Vec::new(),
     });
     let errors =
         compile_graph(graph, TiVec::new(), &CompileOptions::default()).expect_err("a bad id");
-    assert!(errors.list.iter().all(|d| d.code == Code::E0602), "{errors}");
+    assert!(
+        errors.list.iter().all(|d| d.code == Code::E0602),
+        "{errors}"
+    );
 }

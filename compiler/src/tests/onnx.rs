@@ -12,15 +12,28 @@ use crate::{CompileOptions, MachineChoice, compile_file, graph_of_onnx};
 
 fn info(name: &str, dims: &[i64]) -> ValueInfoProto {
     let dim = |&d: &i64| match d {
-        -1 => Dimension { dim_param: Some("n".into()), ..Default::default() },
-        d => Dimension { dim_value: Some(d), ..Default::default() },
+        -1 => Dimension {
+            dim_param: Some("n".into()),
+            ..Default::default()
+        },
+        d => Dimension {
+            dim_value: Some(d),
+            ..Default::default()
+        },
     };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
-    let tensor_type =
-        Some(TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape: Some(shape) });
+    let shape = TensorShapeProto {
+        dim: dims.iter().map(dim).collect(),
+    };
+    let tensor_type = Some(TypeProtoTensor {
+        elem_type: Some(DataType::FLOAT),
+        shape: Some(shape),
+    });
     ValueInfoProto {
         name: Some(name.into()),
-        r#type: Some(TypeProto { tensor_type, ..Default::default() }),
+        r#type: Some(TypeProto {
+            tensor_type,
+            ..Default::default()
+        }),
     }
 }
 
@@ -50,10 +63,23 @@ fn model(
     outputs: &[&str],
 ) -> ModelProto {
     let output = outputs.iter().map(|o| info(o, &[1])).collect();
-    let graph =
-        GraphProto { node: nodes, initializer, input: inputs, output, ..Default::default() };
-    let opset_import = vec![OperatorSetIdProto { version: Some(18), ..Default::default() }];
-    ModelProto { graph: Some(graph), opset_import, ir_version: Some(9), ..Default::default() }
+    let graph = GraphProto {
+        node: nodes,
+        initializer,
+        input: inputs,
+        output,
+        ..Default::default()
+    };
+    let opset_import = vec![OperatorSetIdProto {
+        version: Some(18),
+        ..Default::default()
+    }];
+    ModelProto {
+        graph: Some(graph),
+        opset_import,
+        ir_version: Some(9),
+        ..Default::default()
+    }
 }
 
 fn bytes(model: &ModelProto) -> Vec<u8> {
@@ -71,8 +97,10 @@ fn refusal(model: &ModelProto, options: &ImportOptions) -> String {
 #[test]
 fn refusals_name_the_node_the_reason_and_the_way_round() {
     let external = |location: &str| {
-        let entry =
-            StringStringEntryProto { key: Some("location".into()), value: Some(location.into()) };
+        let entry = StringStringEntryProto {
+            key: Some("location".into()),
+            value: Some(location.into()),
+        };
         TensorProto {
             name: Some("w".into()),
             dims: vec![3],
@@ -95,14 +123,23 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
         (
             "a circle",
             model(
-                vec![node("Add", &["x", "b"], &["a"]), node("Relu", &["a"], &["b"])],
+                vec![
+                    node("Add", &["x", "b"], &["a"]),
+                    node("Relu", &["a"], &["b"]),
+                ],
                 vec![],
                 x(),
                 &["a"],
             ),
         ),
-        ("a value that nothing makes", model(add(), vec![], x(), &["y"])),
-        ("an output that nothing makes", model(vec![], vec![], x(), &["y"])),
+        (
+            "a value that nothing makes",
+            model(add(), vec![], x(), &["y"]),
+        ),
+        (
+            "an output that nothing makes",
+            model(vec![], vec![], x(), &["y"]),
+        ),
         (
             "made twice",
             model(
@@ -114,35 +151,85 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
         ),
         (
             "an open dimension",
-            model(add(), vec![], vec![info("x", &[-1]), info("w", &[3])], &["y"]),
+            model(
+                add(),
+                vec![],
+                vec![info("x", &[-1]), info("w", &[3])],
+                &["y"],
+            ),
         ),
         (
             "an absurd dimension",
-            model(add(), vec![], vec![info("x", &[1 << 40]), info("w", &[3])], &["y"]),
+            model(
+                add(),
+                vec![],
+                vec![info("x", &[1 << 40]), info("w", &[3])],
+                &["y"],
+            ),
         ),
         (
             "absurdly many elements",
-            model(add(), vec![], vec![info("x", &[1 << 30, 1 << 30]), info("w", &[3])], &["y"]),
+            model(
+                add(),
+                vec![],
+                vec![info("x", &[1 << 30, 1 << 30]), info("w", &[3])],
+                &["y"],
+            ),
         ),
         (
             "a negative dimension",
-            model(add(), vec![], vec![info("x", &[-7]), info("w", &[3])], &["y"]),
+            model(
+                add(),
+                vec![],
+                vec![info("x", &[-7]), info("w", &[3])],
+                &["y"],
+            ),
         ),
-        ("data in the folder above", model(add(), vec![external("../w.bin")], x(), &["y"])),
-        ("data at the root", model(add(), vec![external("/etc/passwd")], x(), &["y"])),
-        ("data without a folder", model(add(), vec![external("w.bin")], x(), &["y"])),
+        (
+            "data in the folder above",
+            model(add(), vec![external("../w.bin")], x(), &["y"]),
+        ),
+        (
+            "data at the root",
+            model(add(), vec![external("/etc/passwd")], x(), &["y"]),
+        ),
+        (
+            "data without a folder",
+            model(add(), vec![external("w.bin")], x(), &["y"]),
+        ),
         (
             "too little data",
-            model(add(), vec![TensorProto { dims: vec![4], ..ints("w", &[1, 2, 3]) }], x(), &["y"]),
+            model(
+                add(),
+                vec![TensorProto {
+                    dims: vec![4],
+                    ..ints("w", &[1, 2, 3])
+                }],
+                x(),
+                &["y"],
+            ),
         ),
-        ("a loop", model(vec![node("Loop", &["x"], &["y"])], vec![], x(), &["y"])),
+        (
+            "a loop",
+            model(vec![node("Loop", &["x"], &["y"])], vec![], x(), &["y"]),
+        ),
         (
             "random numbers",
-            model(vec![node("RandomNormalLike", &["x"], &["y"])], vec![], x(), &["y"]),
+            model(
+                vec![node("RandomNormalLike", &["x"], &["y"])],
+                vec![],
+                x(),
+                &["y"],
+            ),
         ),
         (
             "an unknown operator",
-            model(vec![node("Frobnicate", &["x"], &["y"])], vec![], x(), &["y"]),
+            model(
+                vec![node("Frobnicate", &["x"], &["y"])],
+                vec![],
+                x(),
+                &["y"],
+            ),
         ),
         ("a branch on data", model(vec![choice], vec![], x(), &["y"])),
         (
@@ -156,7 +243,12 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
         ),
         (
             "an impossible shape",
-            model(vec![node("Reshape", &["x", "s"], &["y"])], vec![ints("s", &[2])], x(), &["y"]),
+            model(
+                vec![node("Reshape", &["x", "s"], &["y"])],
+                vec![ints("s", &[2])],
+                x(),
+                &["y"],
+            ),
         ),
         (
             "an absurd result",
@@ -194,17 +286,32 @@ fn refusals_name_the_node_the_reason_and_the_way_round() {
     for (what, options) in [
         (
             "no such input",
-            ImportOptions { state: [("z".into(), "y".into())].into(), ..Default::default() },
+            ImportOptions {
+                state: [("z".into(), "y".into())].into(),
+                ..Default::default()
+            },
         ),
         (
             "no such output",
-            ImportOptions { state: [("x".into(), "z".into())].into(), ..Default::default() },
+            ImportOptions {
+                state: [("x".into(), "z".into())].into(),
+                ..Default::default()
+            },
         ),
         (
             "no such dimension",
-            ImportOptions { dims: [("batch".into(), 1)].into(), ..Default::default() },
+            ImportOptions {
+                dims: [("batch".into(), 1)].into(),
+                ..Default::default()
+            },
         ),
-        ("no such pass", ImportOptions { without: vec!["gleu".into()], ..Default::default() }),
+        (
+            "no such pass",
+            ImportOptions {
+                without: vec!["gleu".into()],
+                ..Default::default()
+            },
+        ),
     ] {
         text += &format!("{what}\n  {}\n", refusal(&fine, &options));
     }
@@ -229,7 +336,11 @@ fn damaged_files_end_in_an_error_or_a_graph() {
         float_data: vec![1.0; 6],
         ..Default::default()
     };
-    let nodes = vec![conv, node("Reshape", &["c", "s"], &["r"]), node("Softmax", &["r"], &["y"])];
+    let nodes = vec![
+        conv,
+        node("Reshape", &["c", "s"], &["r"]),
+        node("Softmax", &["r"], &["y"]),
+    ];
     let whole = bytes(&model(
         nodes,
         vec![weights, ints("s", &[2, -1])],
@@ -255,8 +366,9 @@ fn damaged_files_end_in_an_error_or_a_graph() {
     }
     let mut state = 1_u64;
     let mut random = |n: usize| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % n
     };
     for _ in 0..3000 {
@@ -287,37 +399,57 @@ fn imported_text_compiles_to_the_same_outputs() {
         node("Add", &["m", "x"], &["s"]),
         node("Tanh", &["s"], &["h2"]),
     ];
-    let made =
-        model(nodes, vec![weights], vec![info("x", &[1, 3]), info("h", &[1, 3])], &["h2", "s"]);
+    let made = model(
+        nodes,
+        vec![weights],
+        vec![info("x", &[1, 3]), info("h", &[1, 3])],
+        &["h2", "s"],
+    );
     let path = dir.path().join("cell.onnx");
     std::fs::write(&path, bytes(&made)).expect("a file");
     let options = CompileOptions {
         machine: MachineChoice::Uniform(1),
-        onnx: ImportOptions { state: [("h".into(), "h2".into())].into(), ..Default::default() },
+        onnx: ImportOptions {
+            state: [("h".into(), "h2".into())].into(),
+            ..Default::default()
+        },
         ..CompileOptions::default()
     };
-    let direct = compile_file(&path, &options).unwrap_or_else(|e| panic!("{e}")).program;
+    let direct = compile_file(&path, &options)
+        .unwrap_or_else(|e| panic!("{e}"))
+        .program;
     let text = to_text(&path, "cell.safetensors", &options.registry, &options.onnx).expect("text");
     let store = crate::onnx::store(&text).expect("a store");
     std::fs::write(dir.path().join("cell.safetensors"), store).expect("a file");
     std::fs::write(dir.path().join("cell.ron"), &text.model).expect("a file");
     let again = compile_file(
         dir.path().join("cell.ron"),
-        &CompileOptions { machine: MachineChoice::Uniform(1), ..CompileOptions::default() },
+        &CompileOptions {
+            machine: MachineChoice::Uniform(1),
+            ..CompileOptions::default()
+        },
     );
-    let again = again.unwrap_or_else(|e| panic!("{}\n{e}", text.model)).program;
-    let input: Vec<u8> = (0..15).flat_map(|v| (v as f32 * 0.1).to_le_bytes()).collect();
+    let again = again
+        .unwrap_or_else(|e| panic!("{}\n{e}", text.model))
+        .program;
+    let input: Vec<u8> = (0..15)
+        .flat_map(|v| (v as f32 * 0.1).to_le_bytes())
+        .collect();
     let run = |program: &zbmd_ir::Program| {
         let registry = Registry::standard();
         let mut interpreter =
             zbmd_backends::interpret::Interpreter::new(&program.graph, &program.blobs, &registry)
                 .expect("kernels");
-        interpreter.run(&[("x".to_owned(), input.clone())].into(), None).expect("a run").outputs
+        interpreter
+            .run(&[("x".to_owned(), input.clone())].into(), None)
+            .expect("a run")
+            .outputs
     };
     let (a, b) = (run(&direct), run(&again));
     assert_eq!(a["s"].len(), 60);
     assert_eq!(a, b);
-    let graph =
-        graph_of_onnx("cell", &bytes(&made), &CompileOptions::default()).expect("a graph").0;
+    let graph = graph_of_onnx("cell", &bytes(&made), &CompileOptions::default())
+        .expect("a graph")
+        .0;
     assert_eq!(graph.sources().count(), 2);
 }

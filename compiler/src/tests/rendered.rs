@@ -85,7 +85,10 @@ fn json() {
 fn hostile_text_cannot_reach_the_terminal() {
     let text = "Model(actors: {\"a\u{1b}[31m\u{202e}\": Gain(1)})";
     let drawn = drawn(text);
-    assert!(!drawn.contains('\u{1b}') && !drawn.contains('\u{202e}'), "{drawn:?}");
+    assert!(
+        !drawn.contains('\u{1b}') && !drawn.contains('\u{202e}'),
+        "{drawn:?}"
+    );
 }
 
 #[test]
@@ -93,16 +96,25 @@ fn a_model_and_its_machine_are_reported_together() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("machine.ron");
     std::fs::write(&path, "Machine(devices: [(name: \"cpu:0\", backend: gpu)])").expect("a file");
-    let options =
-        CompileOptions { machine: MachineChoice::File(path), ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine: MachineChoice::File(path),
+        ..CompileOptions::default()
+    };
     let errors = compile_str("model.ron", DEADLOCK, "", &options).expect_err("both are wrong");
     let codes: Vec<&str> = errors.list.iter().map(|d| d.code.name()).collect();
-    assert_eq!(codes, ["E0507"], "the model's analysis comes after the machine");
+    assert_eq!(
+        codes,
+        ["E0507"],
+        "the model's analysis comes after the machine"
+    );
 }
 
 #[test]
 fn endless_lines_are_named_and_not_drawn() {
     let text = format!("Model({}sinks: 5)", " ".repeat(100_000));
     let drawn = drawn(&text);
-    assert!(drawn.contains("--> model.ron:1:100014") && drawn.len() < 1000, "{drawn:.500}");
+    assert!(
+        drawn.contains("--> model.ron:1:100014") && drawn.len() < 1000,
+        "{drawn:.500}"
+    );
 }

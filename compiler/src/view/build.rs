@@ -36,10 +36,21 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
         links: links(machine),
         actors: actors(program, &ports),
         channels: channels(graph),
-        replicated: text::replicas(graph).into_iter().map(|(n, k)| (n.to_owned(), k)).collect(),
+        replicated: text::replicas(graph)
+            .into_iter()
+            .map(|(n, k)| (n.to_owned(), k))
+            .collect(),
         rounded: rounded(graph),
-        plans: program.plans.iter().map(|p| plan(program, &ports, p)).collect(),
-        kinds: table.kinds.iter().map(|k| k.iter().map(|d| d.0).collect()).collect(),
+        plans: program
+            .plans
+            .iter()
+            .map(|p| plan(program, &ports, p))
+            .collect(),
+        kinds: table
+            .kinds
+            .iter()
+            .map(|k| k.iter().map(|d| d.0).collect())
+            .collect(),
         contingencies: table.list.iter().map(contingency).collect(),
         measured: None,
     }
@@ -47,7 +58,11 @@ pub(super) fn view(program: &Verified<Program>, meta: &BTreeMap<String, String>)
 
 fn rounded(graph: &Graph) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
-    for word in graph.actors.iter().filter_map(|a| a.params.get(Math::PARAM)?.as_str()) {
+    for word in graph
+        .actors
+        .iter()
+        .filter_map(|a| a.params.get(Math::PARAM)?.as_str())
+    {
         *counts.entry(word.to_owned()).or_default() += 1;
     }
     counts.remove(Math::F32.name());
@@ -116,7 +131,11 @@ fn channels(graph: &Graph) -> Vec<ChannelView> {
             from: channel.from.actor.0,
             rate: port.rate,
             readers: (channel.readers.iter())
-                .map(|r| ReaderView { actor: r.to.actor.0, port: r.to.port, delay: r.delay })
+                .map(|r| ReaderView {
+                    actor: r.to.actor.0,
+                    port: r.to.port,
+                    delay: r.delay,
+                })
                 .collect(),
             token: channel.token.to_string(),
             token_bytes: channel.token.bytes(),
@@ -145,8 +164,11 @@ fn plan(program: &Program, ports: &PortChannels, plan: &Plan) -> PlanView {
         }
     }
     let rings = rings(program, plan);
-    let mut buffers: Vec<BufferView> =
-        plan.buffers.iter_enumerated().map(|(id, b)| sums.buffer(id, b)).collect();
+    let mut buffers: Vec<BufferView> = plan
+        .buffers
+        .iter_enumerated()
+        .map(|(id, b)| sums.buffer(id, b))
+        .collect();
     for over in plan.over(&program.graph) {
         let channel = |id: BufferId| Some(plan.buffers[id].channel.0);
         match over.fit {
@@ -265,7 +287,10 @@ impl<'a> Sums<'a> {
         match *action {
             Action::Fire { actor, .. } => {
                 let ports = self.ports;
-                let inputs = ports.inputs[actor].iter().flatten().map(|&(channel, _)| channel);
+                let inputs = ports.inputs[actor]
+                    .iter()
+                    .flatten()
+                    .map(|&(channel, _)| channel);
                 let outputs = ports.outputs[actor].iter().flatten().copied();
                 for channel in inputs.chain(outputs) {
                     self.note(channel, device, span, stage);
@@ -279,10 +304,18 @@ impl<'a> Sums<'a> {
     }
 
     fn note(&mut self, channel: ChannelId, device: DeviceId, span: (u64, u64), stage: u32) {
-        let Some(&id) = self.buffer_of.get(&(channel, device)) else { return };
+        let Some(&id) = self.buffer_of.get(&(channel, device)) else {
+            return;
+        };
         let at = &mut self.uses[id.index()];
         match at {
-            None => *at = Some(Use { from_ns: span.0, to_ns: span.1, stages: (stage, stage) }),
+            None => {
+                *at = Some(Use {
+                    from_ns: span.0,
+                    to_ns: span.1,
+                    stages: (stage, stage),
+                })
+            }
             Some(u) => {
                 u.from_ns = u.from_ns.min(span.0);
                 u.to_ns = u.to_ns.max(span.1);
@@ -325,7 +358,12 @@ type End = (u64, u32, u32, u32);
 fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
     let mut sends: Vec<Vec<End>> = vec![Vec::new(); rings];
     for (l, lane) in lanes.iter().enumerate() {
-        for (s, slot) in lane.slots.iter().enumerate().filter(|(_, s)| s.act == Act::Send) {
+        for (s, slot) in lane
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.act == Act::Send)
+        {
             let end = slot.first.saturating_add(slot.count);
             sends[slot.id as usize].push((end, slot.stage, l as u32, s as u32));
         }
@@ -333,11 +371,18 @@ fn transfers(lanes: &[LaneView], rings: usize) -> Vec<TransferView> {
     sends.iter_mut().for_each(|ends| ends.sort_unstable());
     let mut out = Vec::new();
     for (l, lane) in lanes.iter().enumerate() {
-        for (s, slot) in lane.slots.iter().enumerate().filter(|(_, s)| s.act == Act::Recv) {
+        for (s, slot) in lane
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.act == Act::Recv)
+        {
             let ends = &sends[slot.id as usize];
             let end = slot.first.saturating_add(slot.count);
             let found = ends.get(ends.partition_point(|send| send.0 < end));
-            let Some(&(_, stage, lane, sent)) = found else { continue };
+            let Some(&(_, stage, lane, sent)) = found else {
+                continue;
+            };
             out.push(TransferView {
                 ring: slot.id,
                 from: (lane, sent),
@@ -365,7 +410,9 @@ fn loads(program: &Program, plan: &Plan, lanes: &[LaneView], rings: &[RingView])
     let mut out: Vec<LoadView> = lanes.iter().map(lane).collect();
     let mut links: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for ring in rings {
-        let Some(link) = machine.link(DeviceId(ring.from), DeviceId(ring.to)) else { continue };
+        let Some(link) = machine.link(DeviceId(ring.from), DeviceId(ring.to)) else {
+            continue;
+        };
         let ns = Machine::transfer_ps(link, ring.bytes).div_ceil(1000);
         let total = links.entry((ring.from, ring.to)).or_default();
         *total = total.saturating_add(ns);

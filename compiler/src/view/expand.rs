@@ -31,12 +31,24 @@ fn visit_within<'a>(entries: &'a [Entry], times: u64, last_ns: u64, f: &mut impl
     for entry in entries {
         match entry {
             Entry::Slot(slot) => {
-                let end = slot.start_ns.saturating_add(slot.duration_ns).saturating_add(last_ns);
-                f(Visit { slot, span: (slot.start_ns, end), times });
+                let end = slot
+                    .start_ns
+                    .saturating_add(slot.duration_ns)
+                    .saturating_add(last_ns);
+                f(Visit {
+                    slot,
+                    span: (slot.start_ns, end),
+                    times,
+                });
             }
             Entry::Loop { count, body } => {
                 let more = length(body).saturating_mul(count.saturating_sub(1));
-                visit_within(body, times.saturating_mul(*count), last_ns.saturating_add(more), f);
+                visit_within(
+                    body,
+                    times.saturating_mul(*count),
+                    last_ns.saturating_add(more),
+                    f,
+                );
             }
         }
     }
@@ -93,7 +105,11 @@ impl Expansion {
     /// All executions of a calendar, one lane after the other, with the numbers of their slots. The calendar's
     /// executions should be few.
     pub(super) fn all(lanes: &[zbmd_ir::Lane]) -> (Vec<SlotView>, Vec<u32>) {
-        let mut expansion = Self { left: u64::MAX, max_loop: u64::MAX, ..Self::new() };
+        let mut expansion = Self {
+            left: u64::MAX,
+            max_loop: u64::MAX,
+            ..Self::new()
+        };
         let mut first = 0;
         for lane in lanes {
             expansion.next.clear();
@@ -175,7 +191,9 @@ impl Expansion {
             let next = self.next.entry((act, id)).or_default();
             *next = next.saturating_add(count.saturating_mul(v.times));
         });
-        let heaviest = busy.iter().max_by_key(|&(id, ns)| (*ns, std::cmp::Reverse(*id)));
+        let heaviest = busy
+            .iter()
+            .max_by_key(|&(id, ns)| (*ns, std::cmp::Reverse(*id)));
         let start = start(entry);
         self.slots.push(SlotView {
             start_ns: start.saturating_add(later_ns),
@@ -201,7 +219,11 @@ fn slots(entries: &[Entry]) -> u32 {
 /// What an action is done to, and how much of it.
 pub(super) fn parts(action: &Action) -> (Act, u32, u64, u64) {
     match *action {
-        Action::Fire { actor, first, count } => (Act::Fire, actor.0, first, count),
+        Action::Fire {
+            actor,
+            first,
+            count,
+        } => (Act::Fire, actor.0, first, count),
         Action::Send { ring, first, count } => (Act::Send, ring.0, first, count),
         Action::Recv { ring, first, count } => (Act::Recv, ring.0, first, count),
         Action::Release { ring } => (Act::Release, ring.0, 0, 0),

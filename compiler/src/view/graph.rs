@@ -17,9 +17,18 @@ pub fn dot(view: &View, plan: &PlanView) -> String {
         );
         for a in actors {
             let actor = &view.actors[a];
-            let shape = if actor.role == "compute" { "box" } else { "ellipse" };
+            let shape = if actor.role == "compute" {
+                "box"
+            } else {
+                "ellipse"
+            };
             // Two lines: DOT takes `\n` in a quoted string for a new one.
-            let label = format!("{}\u{0}{} x{}", actor.name, short(&actor.op), actor.repetitions);
+            let label = format!(
+                "{}\u{0}{} x{}",
+                actor.name,
+                short(&actor.op),
+                actor.repetitions
+            );
             let label = quoted(&label).replace('\u{0}', "\\n");
             out += &format!("    a{a} [label={label}, shape={shape}];\n");
         }
@@ -28,7 +37,11 @@ pub fn dot(view: &View, plan: &PlanView) -> String {
     for channel in &view.channels {
         for (r, reader) in channel.readers.iter().enumerate() {
             let (rate, label) = edge(view, channel, r);
-            let feedback = if reader.delay > 0 { ", style=dashed" } else { "" };
+            let feedback = if reader.delay > 0 {
+                ", style=dashed"
+            } else {
+                ""
+            };
             out += &format!(
                 "  a{} -> a{} [taillabel=\"{}\", headlabel={}, label={}{feedback}];\n",
                 channel.from,
@@ -63,7 +76,10 @@ pub fn mermaid(view: &View, plan: &PlanView) -> String {
             let label = escaped(&format!("{} : {rate} {label}", channel.rate));
             let arrow = if reader.delay > 0 { "-.->" } else { "-->" };
             let label = label.trim_end();
-            out += &format!("  a{} {arrow}|\"{label}\"| a{}\n", channel.from, reader.actor);
+            out += &format!(
+                "  a{} {arrow}|\"{label}\"| a{}\n",
+                channel.from, reader.actor
+            );
         }
     }
     out
@@ -71,8 +87,9 @@ pub fn mermaid(view: &View, plan: &PlanView) -> String {
 
 /// Devices with actors, and the actors of each.
 fn by_device(view: &View, plan: &PlanView) -> Vec<(u32, Vec<usize>)> {
-    let mut out: Vec<(u32, Vec<usize>)> =
-        (0..view.devices.len()).map(|d| (d as u32, Vec::new())).collect();
+    let mut out: Vec<(u32, Vec<usize>)> = (0..view.devices.len())
+        .map(|d| (d as u32, Vec::new()))
+        .collect();
     for (a, fired) in plan.actors.iter().enumerate() {
         if let Some((_, actors)) = out.get_mut(fired.device as usize) {
             actors.push(a);
@@ -103,10 +120,18 @@ fn short(op: &str) -> &str {
 }
 
 fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " "))
+    format!(
+        "\"{}\"",
+        text.replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace(['\n', '\r'], " ")
+    )
 }
 
 /// Text within quotes of Mermaid, which knows entities but no escapes.
 fn escaped(text: &str) -> String {
-    text.replace('#', "#35;").replace('"', "#quot;").replace('<', "#lt;").replace(['\n', '\r'], " ")
+    text.replace('#', "#35;")
+        .replace('"', "#quot;")
+        .replace('<', "#lt;")
+        .replace(['\n', '\r'], " ")
 }

@@ -51,7 +51,10 @@ pub(crate) fn fill(template: &str, values: &[(&str, &str)]) -> String {
             rest = after;
             continue;
         };
-        let value = values.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v);
+        let value = values
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map_or("", |(_, v)| v);
         out += value;
         rest = tail;
     }

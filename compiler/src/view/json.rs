@@ -17,7 +17,9 @@ pub fn write(view: &View) -> String {
 /// # Panics
 /// Never, as [`write()`].
 pub fn ron(view: &View) -> String {
-    let config = ron::ser::PrettyConfig::new().depth_limit(4).compact_arrays(true);
+    let config = ron::ser::PrettyConfig::new()
+        .depth_limit(4)
+        .compact_arrays(true);
     let mut text = ron::ser::to_string_pretty(view, config).expect("a view has only what RON has");
     text.push('\n');
     text

@@ -7,7 +7,11 @@ use super::{Act, BufferView, LoadView, PlanView, SlotView, View};
 impl View {
     /// What a slot does, such as `fir[0..147]` or `fir.out[0..294] to cpu:1`.
     pub fn label(&self, plan: &PlanView, slot: &SlotView) -> String {
-        let range = format!("[{}..{}]", slot.first, slot.first.saturating_add(slot.count));
+        let range = format!(
+            "[{}..{}]",
+            slot.first,
+            slot.first.saturating_add(slot.count)
+        );
         let ring = plan.rings.get(slot.id as usize);
         let over = |tokens: &str, arrow: &str, towards: bool| {
             ring.map_or_else(String::new, |r| {
@@ -26,17 +30,27 @@ impl View {
                 format!("history of {channel}")
             }
             Act::Loop => {
-                format!("{} and others, {} executions", self.actor_name(slot.id), slot.count)
+                format!(
+                    "{} and others, {} executions",
+                    self.actor_name(slot.id),
+                    slot.count
+                )
             }
         }
     }
 
     /// Name that groups slots of one kind: the actor's, or what is done to which channel.
     pub fn short_label(&self, plan: &PlanView, slot: &SlotView) -> String {
-        let ring = plan.rings.get(slot.id as usize).map(|r| self.channel_name(r.channel));
+        let ring = plan
+            .rings
+            .get(slot.id as usize)
+            .map(|r| self.channel_name(r.channel));
         let channel = match slot.act {
             Act::Fire | Act::Loop => return self.actor_name(slot.id).to_owned(),
-            Act::Carry => plan.buffers.get(slot.id as usize).map(|b| self.channel_name(b.channel)),
+            Act::Carry => plan
+                .buffers
+                .get(slot.id as usize)
+                .map(|b| self.channel_name(b.channel)),
             Act::Send | Act::Recv | Act::Release => ring,
         };
         format!("{} {}", slot.act.name(), channel.unwrap_or("?"))
@@ -54,8 +68,12 @@ impl View {
     pub fn buffer_label(&self, buffer: &BufferView) -> String {
         let channel = self.channels.get(buffer.channel as usize);
         let token = channel.map_or("?", |c| &c.token);
-        let over = buffer.over.map(|below| format!(" over {}", self.channel_name(below)));
-        let part = buffer.part_of.map(|whole| format!(" in {}", self.channel_name(whole)));
+        let over = buffer
+            .over
+            .map(|below| format!(" over {}", self.channel_name(below)));
+        let part = buffer
+            .part_of
+            .map(|whole| format!(" in {}", self.channel_name(whole)));
         format!(
             "{}{}{}   {} x ({} + {}) {token}",
             self.channel_name(buffer.channel),
@@ -79,10 +97,17 @@ impl View {
 impl PlanView {
     /// End of what is drawn: the period, or the last slot if that ends later. At least 1.
     pub fn end_ns(&self) -> u64 {
-        let last = self.lanes.iter().filter_map(|l| l.slots.last()).map(SlotView::end_ns).max();
+        let last = self
+            .lanes
+            .iter()
+            .filter_map(|l| l.slots.last())
+            .map(SlotView::end_ns)
+            .max();
         let measured = self.measured.iter().flat_map(|m| &m.lanes);
         let measured = measured.filter_map(|l| l.slots.last());
-        let measured = measured.map(|s| s.start_ns.saturating_add(s.duration_ns)).max();
+        let measured = measured
+            .map(|s| s.start_ns.saturating_add(s.duration_ns))
+            .max();
         last.max(measured).unwrap_or(0).max(self.period_ns).max(1)
     }
 
@@ -112,8 +137,14 @@ impl PlanView {
 
     /// What limits the period, and the busiest lanes and links.
     pub fn bottleneck(&self) -> String {
-        let part =
-            |l: &LoadView| format!("{} {} ({:.1} %)", l.what, duration(l.busy_ns), 100.0 * l.share);
+        let part = |l: &LoadView| {
+            format!(
+                "{} {} ({:.1} %)",
+                l.what,
+                duration(l.busy_ns),
+                100.0 * l.share
+            )
+        };
         let parts: Vec<String> = self.loads.iter().take(2).map(part).collect();
         format!("bound by {}   busiest: {}", self.bound_by, parts.join(", "))
     }

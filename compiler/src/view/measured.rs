@@ -141,14 +141,19 @@ fn measure(calendars: &[Calendar], plan: &PlanView, epochs: &[&TraceEpoch]) -> M
     };
     let mut calls: BTreeMap<u32, Calls> = BTreeMap::new();
     for (c, calendar) in calendars.iter().enumerate() {
-        let Some(lane) = lane_of(plan, calendars, c) else { continue };
+        let Some(lane) = lane_of(plan, calendars, c) else {
+            continue;
+        };
         let told: Vec<&Lane> = epochs.iter().map(|e| &e.lanes[c]).collect();
         count_calls(calendar, &told, &mut calls);
         let (periods, measured) = typical(plan, lane, &told);
         out.periods = out.periods.max(periods);
         out.lanes.extend(measured);
     }
-    out.actors = calls.into_iter().map(|(actor, calls)| calls.told(actor)).collect();
+    out.actors = calls
+        .into_iter()
+        .map(|(actor, calls)| calls.told(actor))
+        .collect();
     out
 }
 
@@ -166,7 +171,10 @@ fn starts(epoch: &TraceEpoch) -> BTreeMap<u64, u64> {
 pub(super) fn lane_of(plan: &PlanView, calendars: &[Calendar], calendar: usize) -> Option<usize> {
     let first: usize = calendars[..calendar].iter().map(|c| c.lanes.len()).sum();
     let lanes = first..first + calendars[calendar].lanes.len();
-    lanes.clone().find(|&l| !plan.lanes[l].slots.is_empty()).or_else(|| lanes.clone().next())
+    lanes
+        .clone()
+        .find(|&l| !plan.lanes[l].slots.is_empty())
+        .or_else(|| lanes.clone().next())
 }
 
 /// From when on a device's period is counted; `first` is its first planned execution, with its number in traces.
@@ -174,7 +182,10 @@ pub(super) fn began(period: &Period, first: Option<(&SlotView, u32)>) -> u64 {
     let record = period.records.iter().find(|r| r.slot != OTHER);
     match (record, first) {
         (Some(record), Some((slot, number))) if slot.act == Act::Recv && record.slot == number => {
-            record.end_ns.saturating_sub(slot.end_ns()).max(period.start_ns)
+            record
+                .end_ns
+                .saturating_sub(slot.end_ns())
+                .max(period.start_ns)
         }
         _ => period.start_ns,
     }
@@ -193,7 +204,9 @@ struct Times(Vec<u64>);
 impl Times {
     /// So many of a hundred are not longer.
     fn at(&mut self, percent: usize) -> u64 {
-        let Some(last) = self.0.len().checked_sub(1) else { return 0 };
+        let Some(last) = self.0.len().checked_sub(1) else {
+            return 0;
+        };
         let at = (last * percent).div_ceil(100).min(last);
         *self.0.select_nth_unstable(at).1
     }
@@ -224,10 +237,20 @@ fn typical(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<Measure
     for (period, began_ns) in full.iter().step_by(every) {
         let mut records = period.records.iter().filter(|r| r.slot != OTHER);
         for (row, [starts, ends, lengths, after]) in times.iter_mut().enumerate() {
-            let covered = if is_whole { 1 } else { covers(&view.slots[row]) };
+            let covered = if is_whole {
+                1
+            } else {
+                covers(&view.slots[row])
+            };
             let Some(first) = records.next() else { break };
-            let last = records.by_ref().take(covered as usize - 1).last().unwrap_or(first);
-            starts.0.push(first.start_ns.saturating_sub(period.start_ns));
+            let last = records
+                .by_ref()
+                .take(covered as usize - 1)
+                .last()
+                .unwrap_or(first);
+            starts
+                .0
+                .push(first.start_ns.saturating_sub(period.start_ns));
             ends.0.push(last.end_ns.saturating_sub(period.start_ns));
             after.0.push(last.end_ns.saturating_sub(*began_ns));
             lengths.0.push(last.end_ns.saturating_sub(first.start_ns));
@@ -251,7 +274,14 @@ fn typical(plan: &PlanView, lane: usize, told: &[&Lane]) -> (u64, Option<Measure
     };
     let slots: Vec<MeasuredSlot> = times.iter_mut().enumerate().map(slot).collect();
     let busy_ns = slots.iter().map(|s| s.duration_ns).sum();
-    (full.len() as u64, Some(MeasuredLane { lane: lane as u32, busy_ns, slots }))
+    (
+        full.len() as u64,
+        Some(MeasuredLane {
+            lane: lane as u32,
+            busy_ns,
+            slots,
+        }),
+    )
 }
 
 /// Executions that a slot of a view stands for.
@@ -269,11 +299,17 @@ impl Calls {
     fn new() -> Self {
         // An error under 1 %, up to more than an hour.
         let measured = Histogram::new_with_bounds(1, 1 << 42, 2);
-        Self { measured: measured.expect("bounds and precision are constants"), planned_ns: 0 }
+        Self {
+            measured: measured.expect("bounds and precision are constants"),
+            planned_ns: 0,
+        }
     }
 
     fn told(self, actor: u32) -> MeasuredActor {
-        let Self { measured, planned_ns } = self;
+        let Self {
+            measured,
+            planned_ns,
+        } = self;
         let calls = measured.len();
         MeasuredActor {
             actor,
@@ -295,11 +331,23 @@ fn count_calls(calendar: &Calendar, told: &[&Lane], calls: &mut BTreeMap<u32, Ca
             slots.push(((act == Act::Fire).then_some(id), v.slot.duration_ns));
         });
     }
-    let records = told.iter().flat_map(|lane| &lane.periods).flat_map(|p| &p.records);
-    for &Record { slot, start_ns, end_ns } in records.filter(|r| r.slot < WHOLE) {
-        let Some(&(Some(actor), planned_ns)) = slots.get(slot as usize) else { continue };
+    let records = told
+        .iter()
+        .flat_map(|lane| &lane.periods)
+        .flat_map(|p| &p.records);
+    for &Record {
+        slot,
+        start_ns,
+        end_ns,
+    } in records.filter(|r| r.slot < WHOLE)
+    {
+        let Some(&(Some(actor), planned_ns)) = slots.get(slot as usize) else {
+            continue;
+        };
         let calls = calls.entry(actor).or_insert_with(Calls::new);
-        calls.measured.saturating_record(end_ns.saturating_sub(start_ns).max(1));
+        calls
+            .measured
+            .saturating_record(end_ns.saturating_sub(start_ns).max(1));
         calls.planned_ns = calls.planned_ns.saturating_add(planned_ns);
     }
 }
@@ -331,7 +379,11 @@ impl PlanView {
     pub(super) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for (index, lane) in self.lanes.iter().enumerate() {
-            rows.push(Row { lane: lane.clone(), measured: None, index });
+            rows.push(Row {
+                lane: lane.clone(),
+                measured: None,
+                index,
+            });
             let found = self.measured.iter().flat_map(|m| &m.lanes);
             for measured in found.filter(|m| m.lane as usize == index) {
                 rows.push(measured_row(lane, measured.clone(), index));
@@ -348,13 +400,21 @@ fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
             duration_ns: 0,
             stage: 0,
             act: Act::Loop,
-            id: lane.slots.iter().find(|s| s.act == Act::Fire).map_or(0, |s| s.id),
+            id: lane
+                .slots
+                .iter()
+                .find(|s| s.act == Act::Fire)
+                .map_or(0, |s| s.id),
             first: 0,
             count: lane.executions,
         };
         let planned = m.slot.and_then(|s| lane.slots.get(s as usize));
         let slot = planned.cloned().unwrap_or_else(whole);
-        SlotView { start_ns: m.start_ns, duration_ns: m.duration_ns, ..slot }
+        SlotView {
+            start_ns: m.start_ns,
+            duration_ns: m.duration_ns,
+            ..slot
+        }
     };
     let lane = LaneView {
         device: lane.device,
@@ -363,5 +423,9 @@ fn measured_row(lane: &LaneView, measured: MeasuredLane, index: usize) -> Row {
         executions: lane.executions,
         slots: measured.slots.iter().map(slot).collect(),
     };
-    Row { lane, measured: Some(measured), index }
+    Row {
+        lane,
+        measured: Some(measured),
+        index,
+    }
 }

@@ -256,8 +256,14 @@ pub enum Act {
 
 impl Act {
     /// All, in order.
-    pub const ALL: [Act; 6] =
-        [Act::Fire, Act::Send, Act::Recv, Act::Release, Act::Carry, Act::Loop];
+    pub const ALL: [Act; 6] = [
+        Act::Fire,
+        Act::Send,
+        Act::Recv,
+        Act::Release,
+        Act::Carry,
+        Act::Loop,
+    ];
 
     /// Name in every format.
     pub const fn name(self) -> &'static str {
@@ -421,7 +427,10 @@ impl View {
 
     /// The plan of that name or number.
     pub fn plan(&self, wanted: &str) -> Option<usize> {
-        let number = wanted.parse::<usize>().ok().filter(|&n| n < self.plans.len());
+        let number = wanted
+            .parse::<usize>()
+            .ok()
+            .filter(|&n| n < self.plans.len());
         number.or_else(|| self.plans.iter().position(|p| p.name == wanted))
     }
 

@@ -62,14 +62,18 @@ const NOTES: [&str; 4] = ["stage", "block", "first", "count"];
 pub fn plan(view: &View, plan: &PlanView, periods: Option<u64>) -> Vec<u8> {
     let slots: u64 = plan.lanes.iter().map(|l| l.slots.len() as u64).sum();
     let fits = (SLICES / slots.max(1)).max(1);
-    let periods = periods.unwrap_or_else(|| (u64::from(plan.stages) + 1).min(fits)).max(1);
+    let periods = periods
+        .unwrap_or_else(|| (u64::from(plan.stages) + 1).min(fits))
+        .max(1);
     let mut trace = Message::default();
     let names = descriptors(&mut trace, view, plan);
     let flows = Flows::of(plan);
     for period in 0..periods {
         for (l, lane) in plan.lanes.iter().enumerate() {
             for (s, slot) in lane.slots.iter().enumerate() {
-                let Some(block) = period.checked_sub(u64::from(slot.stage)) else { continue };
+                let Some(block) = period.checked_sub(u64::from(slot.stage)) else {
+                    continue;
+                };
                 let at = period.saturating_mul(plan.period_ns);
                 let name = names[&(slot.act, slot.id)];
                 let place = (l as u32, s as u32);
@@ -168,8 +172,13 @@ fn descriptors(trace: &mut Message, view: &View, plan: &PlanView) -> BTreeMap<(A
             for act in Act::ALL {
                 list(1, act as u64 + 1, act.name());
             }
-            names.iter().for_each(|(name, &number)| list(2, number, name));
-            NOTES.iter().zip(1..).for_each(|(name, number)| list(3, number, name));
+            names
+                .iter()
+                .for_each(|(name, &number)| list(2, number, name));
+            NOTES
+                .iter()
+                .zip(1..)
+                .for_each(|(name, number)| list(3, number, name));
         });
     });
     numbers

@@ -47,7 +47,14 @@ pub fn plan(view: &View, plan: &PlanView) -> String {
     );
     axis(&mut out, &scale, height);
     for (at, row) in rows.iter().enumerate() {
-        draw_lane(&mut out, view, plan, row, &scale, ABOVE + ROW_HEIGHT * at as u64);
+        draw_lane(
+            &mut out,
+            view,
+            plan,
+            row,
+            &scale,
+            ABOVE + ROW_HEIGHT * at as u64,
+        );
     }
     curves(&mut out, plan, &rows, &scale);
     out + "</svg>\n"
@@ -79,7 +86,11 @@ fn axis(out: &mut String, scale: &Scale, height: u64) {
     let mut at = 0;
     while at <= scale.end {
         let x = px(scale.x(at));
-        let label = if at == 0 { "0".to_owned() } else { duration(at) };
+        let label = if at == 0 {
+            "0".to_owned()
+        } else {
+            duration(at)
+        };
         let bottom = height - BELOW;
         let _ = writeln!(
             out,
@@ -135,7 +146,11 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
             "<rect x=\"{}\" y=\"{y}\" width=\"{}\" height=\"{height}\" fill=\"{}\"><title>{title}</title></rect>",
             px(left),
             px(right - left),
-            if late { LATE.to_owned() } else { colour(longest) }
+            if late {
+                LATE.to_owned()
+            } else {
+                colour(longest)
+            }
         );
         let label = view.short_label(plan, slot);
         let room = (right - left) / FINE / 7;
@@ -155,26 +170,46 @@ fn draw_lane(out: &mut String, view: &View, plan: &PlanView, row: &Row, scale: &
 
 fn tooltip(view: &View, plan: &PlanView, slot: &SlotView) -> String {
     let (start, length) = (duration(slot.start_ns), duration(slot.duration_ns));
-    format!("{} at {start} +{length} stage {}", view.label(plan, slot), slot.stage)
+    format!(
+        "{} at {start} +{length} stage {}",
+        view.label(plan, slot),
+        slot.stage
+    )
 }
 
 /// What a tooltip adds of a slot as it was.
 fn measured(row: &Row, slot: usize) -> String {
-    let Some(m) = row.of(slot) else { return String::new() };
-    let (by, how) =
-        (duration(m.late_ns.unsigned_abs()), if m.late_ns > 0 { "late" } else { "early" });
+    let Some(m) = row.of(slot) else {
+        return String::new();
+    };
+    let (by, how) = (
+        duration(m.late_ns.unsigned_abs()),
+        if m.late_ns > 0 { "late" } else { "early" },
+    );
     format!(", 99 % in {}, {by} {how}", duration(m.p99_ns))
 }
 
 fn curves(out: &mut String, plan: &PlanView, rows: &[Row], scale: &Scale) {
     let place = |lane: u32| {
-        rows.iter().position(|r| r.index == lane as usize && r.measured.is_none()).unwrap_or(0)
+        rows.iter()
+            .position(|r| r.index == lane as usize && r.measured.is_none())
+            .unwrap_or(0)
     };
-    let places: Vec<u64> = (0..plan.lanes.len()).map(|l| place(l as u32) as u64).collect();
-    for t in plan.transfers.iter().filter(|t| t.periods == 0).take(CURVES) {
+    let places: Vec<u64> = (0..plan.lanes.len())
+        .map(|l| place(l as u32) as u64)
+        .collect();
+    for t in plan
+        .transfers
+        .iter()
+        .filter(|t| t.periods == 0)
+        .take(CURVES)
+    {
         let end = |(lane, slot): (u32, u32)| {
             let slot = &plan.lanes[lane as usize].slots[slot as usize];
-            (slot, ABOVE + ROW_HEIGHT * places[lane as usize] + ROW_HEIGHT / 2)
+            (
+                slot,
+                ABOVE + ROW_HEIGHT * places[lane as usize] + ROW_HEIGHT / 2,
+            )
         };
         let ((from, y0), (to, y1)) = (end(t.from), end(t.to));
         // A receipt may be waiting already when its tokens are sent.

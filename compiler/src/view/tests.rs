@@ -25,7 +25,11 @@ pub(super) fn pin(name: &str, text: &str) {
 
 /// The small programs with the most in them: transfers with stages and without, contingencies, state.
 fn samples() -> [View; 3] {
-    [view(programs::round_trip()), view(programs::spare()), view(programs::state())]
+    [
+        view(programs::round_trip()),
+        view(programs::spare()),
+        view(programs::state()),
+    ]
 }
 
 #[test]
@@ -36,7 +40,10 @@ fn text_is_as_wide_as_the_terminal() {
             let wide = text.lines().find(|l| l.chars().count() > width);
             assert_eq!(wide, None, "{width} columns");
         }
-        pin(&format!("{}_text", view.model), &text::plan(&view, &view.plans[0], 80));
+        pin(
+            &format!("{}_text", view.model),
+            &text::plan(&view, &view.plans[0], 80),
+        );
     }
 }
 
@@ -63,7 +70,10 @@ fn graphs() {
 #[test]
 fn drawings() {
     for view in samples() {
-        pin(&format!("{}_svg", view.model), &svg::plan(&view, &view.plans[0]));
+        pin(
+            &format!("{}_svg", view.model),
+            &svg::plan(&view, &view.plans[0]),
+        );
     }
     // The drawing grows with its width, not with the slots.
     let long = view(programs::long(20_000));
@@ -81,7 +91,10 @@ fn names_are_no_markup() {
     let page = html::page(&view);
     assert_eq!(page.matches("</script>").count(), 2, "the page's own");
     assert!(!page.contains("<b>"));
-    let json = page.split("id=\"view\">").nth(1).and_then(|p| p.split("</script>").next());
+    let json = page
+        .split("id=\"view\">")
+        .nth(1)
+        .and_then(|p| p.split("</script>").next());
     let back: serde_json::Value = serde_json::from_str(json.expect("the data")).expect("JSON");
     assert_eq!(back["model"], name);
     assert!(!svg::plan(&view, &view.plans[0]).contains("<b>"));
@@ -103,8 +116,17 @@ fn the_page_needs_no_network() {
 fn loops_are_counted_out() {
     let nested = |count, body| Entry::Loop { count, body };
     let fire = |actor, start_ns, first, count| {
-        let action = Action::Fire { actor: ActorId(actor), first, count };
-        Entry::Slot(Slot { stage: 0, start_ns, duration_ns: 5, action })
+        let action = Action::Fire {
+            actor: ActorId(actor),
+            first,
+            count,
+        };
+        Entry::Slot(Slot {
+            stage: 0,
+            start_ns,
+            duration_ns: 5,
+            action,
+        })
     };
     // 3 x (a0; 2 x (a1 a1); a0): 30 ns in a run.
     let inner = nested(2, vec![fire(1, 15, 0, 2), fire(1, 20, 2, 1)]);
@@ -114,15 +136,22 @@ fn loops_are_counted_out() {
         fire(1, 200, 18, 4),
     ];
     let slots = Expansion::new().lane(&entries);
-    let found: Vec<(u64, u32, u64, u64)> =
-        slots.iter().map(|s| (s.start_ns, s.id, s.first, s.count)).collect();
+    let found: Vec<(u64, u32, u64, u64)> = slots
+        .iter()
+        .map(|s| (s.start_ns, s.id, s.first, s.count))
+        .collect();
     let mut expected = vec![(0, 0, 0, 1)];
     let mut next = [1, 0];
     for run in 0..3 {
         let shift = 30 * run;
-        for (actor, at, count) in
-            [(0, 10, 2), (1, 15, 2), (1, 20, 1), (1, 25, 2), (1, 30, 1), (0, 35, 1)]
-        {
+        for (actor, at, count) in [
+            (0, 10, 2),
+            (1, 15, 2),
+            (1, 20, 1),
+            (1, 25, 2),
+            (1, 30, 1),
+            (0, 35, 1),
+        ] {
             expected.push((at + shift, actor as u32, next[actor], count));
             next[actor] += count;
         }
@@ -141,11 +170,23 @@ fn loops_are_counted_out() {
 #[test]
 fn long_loops_stand_as_one_slot() {
     let fire = |actor, start_ns, count| {
-        let action = Action::Fire { actor: ActorId(actor), first: 0, count };
-        Entry::Slot(Slot { stage: 2, start_ns, duration_ns: 7 + u64::from(actor), action })
+        let action = Action::Fire {
+            actor: ActorId(actor),
+            first: 0,
+            count,
+        };
+        Entry::Slot(Slot {
+            stage: 2,
+            start_ns,
+            duration_ns: 7 + u64::from(actor),
+            action,
+        })
     };
     let body = vec![fire(0, 100, 1), fire(1, 107, 2)];
-    let many = Entry::Loop { count: MAX_LISTED, body: body.clone() };
+    let many = Entry::Loop {
+        count: MAX_LISTED,
+        body: body.clone(),
+    };
     let after = Entry::Loop { count: 2, body };
     let slots = Expansion::new().lane(&[many, after]);
     assert_eq!(slots.len(), 5);
@@ -171,7 +212,11 @@ fn nothing_is_lost_or_repeated() {
             let mut next: BTreeMap<(Act, u32), u64> = BTreeMap::new();
             for lane in &plan.lanes {
                 for pair in lane.slots.windows(2) {
-                    assert!(pair[0].end_ns() <= pair[1].start_ns, "{}: {pair:?}", shown.model);
+                    assert!(
+                        pair[0].end_ns() <= pair[1].start_ns,
+                        "{}: {pair:?}",
+                        shown.model
+                    );
                 }
                 for slot in lane.slots.iter().filter(|s| s.count > 0) {
                     let next = next.entry((slot.act, slot.id)).or_default();
@@ -190,8 +235,16 @@ fn nothing_is_lost_or_repeated() {
                     assert_eq!(next[&(act, r as u32)], ring.tokens);
                 }
             }
-            let recvs = plan.lanes.iter().flat_map(|l| &l.slots).filter(|s| s.act == Act::Recv);
-            assert_eq!(plan.transfers.len(), recvs.count(), "every receipt has its send");
+            let recvs = plan
+                .lanes
+                .iter()
+                .flat_map(|l| &l.slots)
+                .filter(|s| s.act == Act::Recv);
+            assert_eq!(
+                plan.transfers.len(),
+                recvs.count(),
+                "every receipt has its send"
+            );
         }
     }
 }
@@ -200,7 +253,11 @@ fn nothing_is_lost_or_repeated() {
 fn a_receipt_waits_for_the_send_of_its_last_token() {
     let shown = view(programs::two_devices());
     let plan = &shown.plans[0];
-    let ends: Vec<_> = plan.transfers.iter().map(|t| (t.from, t.to, t.periods)).collect();
+    let ends: Vec<_> = plan
+        .transfers
+        .iter()
+        .map(|t| (t.from, t.to, t.periods))
+        .collect();
     // The sender's slots are in, send, in, send; the receiver is a stage behind.
     assert_eq!(ends, [((0, 1), (1, 0), 1), ((0, 3), (1, 2), 1)]);
     assert_eq!(parts(&Action::Release { ring: RingId(3) }).1, 3);
@@ -298,7 +355,10 @@ pub(super) fn slices(trace: &[u8]) -> Vec<Slice> {
     for packet in inner(&fields(trace), 1) {
         let flags = number(&packet, 13).unwrap_or(0);
         cleared |= flags & 1 == 1;
-        assert!(flags & 2 == 0 || cleared, "what needs the state comes after it");
+        assert!(
+            flags & 2 == 0 || cleared,
+            "what needs the state comes after it"
+        );
         for interned in inner(&packet, 12) {
             for (key, name) in &interned {
                 let Field::Bytes(bytes) = name else { continue };
@@ -347,15 +407,21 @@ pub(super) fn slices(trace: &[u8]) -> Vec<Slice> {
 
 #[test]
 fn a_trace_reads_back_as_the_calendar() {
-    for view in
-        [view(programs::round_trip()), view(programs::two_devices()), view(programs::long(64))]
-    {
+    for view in [
+        view(programs::round_trip()),
+        view(programs::two_devices()),
+        view(programs::long(64)),
+    ] {
         let plan = &view.plans[0];
         let periods = 3;
         let found = slices(&perfetto::plan(&view, plan, Some(periods)));
         let mut expected = Vec::new();
         for (l, lane) in plan.lanes.iter().enumerate() {
-            for (slot, p) in lane.slots.iter().flat_map(|s| (0..periods).map(move |p| (s, p))) {
+            for (slot, p) in lane
+                .slots
+                .iter()
+                .flat_map(|s| (0..periods).map(move |p| (s, p)))
+            {
                 if p >= u64::from(slot.stage) {
                     let at = p * plan.period_ns;
                     let name = view.short_label(plan, slot);
@@ -372,12 +438,20 @@ fn a_trace_reads_back_as_the_calendar() {
         let bare: Vec<_> = found.iter().map(|s| (s.0, s.1, s.2, s.3.clone())).collect();
         assert_eq!(bare, expected, "{}", view.model);
         // Every flow that reaches a slice has left one before that ends; as many as transfers that fit.
-        let left: BTreeMap<u64, u64> =
-            found.iter().flat_map(|s| s.4.iter().map(|&id| (id, s.1))).collect();
-        let reached: Vec<(u64, u64)> =
-            found.iter().flat_map(|s| s.5.iter().map(|&id| (id, s.2))).collect();
+        let left: BTreeMap<u64, u64> = found
+            .iter()
+            .flat_map(|s| s.4.iter().map(|&id| (id, s.1)))
+            .collect();
+        let reached: Vec<(u64, u64)> = found
+            .iter()
+            .flat_map(|s| s.5.iter().map(|&id| (id, s.2)))
+            .collect();
         assert!(reached.iter().all(|(id, end)| left[id] < *end));
-        let transfers: u64 = plan.transfers.iter().map(|t| periods - u64::from(t.periods)).sum();
+        let transfers: u64 = plan
+            .transfers
+            .iter()
+            .map(|t| periods - u64::from(t.periods))
+            .sum();
         assert_eq!(reached.len() as u64, transfers);
     }
 }

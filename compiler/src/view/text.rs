@@ -11,8 +11,13 @@ const ROWS: usize = 20;
 /// Marks of actors in the chart, by busy time.
 const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Marks of what is no firing, after those of actors.
-const OTHERS: [(Act, char); 5] =
-    [(Act::Send, '>'), (Act::Recv, '<'), (Act::Release, '-'), (Act::Carry, '='), (Act::Loop, '@')];
+const OTHERS: [(Act, char); 5] = [
+    (Act::Send, '>'),
+    (Act::Recv, '<'),
+    (Act::Release, '-'),
+    (Act::Carry, '='),
+    (Act::Loop, '@'),
+];
 /// A measured slot that was late.
 const LATE: char = '!';
 /// An actor without a mark of its own.
@@ -42,9 +47,15 @@ pub fn plan(view: &View, plan: &PlanView, width: usize) -> String {
 }
 
 fn lines(view: &View, width: usize) -> String {
-    let replicated = view.replicated.iter().map(|(n, k)| format!("{n} x{k}")).collect();
-    let rounded =
-        view.rounded.iter().map(|(math, n)| format!("to {math} in {}", count(*n, "actor")));
+    let replicated = view
+        .replicated
+        .iter()
+        .map(|(n, k)| format!("{n} x{k}"))
+        .collect();
+    let rounded = view
+        .rounded
+        .iter()
+        .map(|(math, n)| format!("to {math} in {}", count(*n, "actor")));
     let line = |what: &str, all: Vec<String>| match all.is_empty() {
         true => String::new(),
         false => clipped(&format!("{what}: {}", all.join(", ")), width),
@@ -86,7 +97,11 @@ impl Marks {
     }
 
     fn mark(&self, actor: usize) -> char {
-        self.of.get(actor).copied().flatten().map_or(ANY, |m| char::from(MARKS[m]))
+        self.of
+            .get(actor)
+            .copied()
+            .flatten()
+            .map_or(ANY, |m| char::from(MARKS[m]))
     }
 
     /// Position of a mark among all.
@@ -113,7 +128,12 @@ fn gantt(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
     let rows = plan.rows();
     let name = |r: &Row| view.lane_name(r.lane.device, r.lane.kind);
     let names: Vec<String> = rows.iter().map(name).collect();
-    let longest = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).min(width / 3);
+    let longest = names
+        .iter()
+        .map(|n| n.chars().count())
+        .max()
+        .unwrap_or(0)
+        .min(width / 3);
     // Name, share of the period, and a border on each side.
     let cells = width.saturating_sub(longest + 11).max(LEAST);
     let mut out = String::new();
@@ -131,14 +151,21 @@ fn row(row: &Row, marks: &Marks, end: u64, cells: usize) -> String {
     let edge = |cell: usize| (u128::from(end) * cell as u128 / cells as u128) as u64;
     let mut weights = vec![[0u64; ALL_MARKS]; cells];
     for (s, slot) in row.lane.slots.iter().enumerate() {
-        let mark = if row.is_late(s) { ALL_MARKS - 1 } else { marks.index(slot.act, slot.id) };
+        let mark = if row.is_late(s) {
+            ALL_MARKS - 1
+        } else {
+            marks.index(slot.act, slot.id)
+        };
         let first = (u128::from(slot.start_ns) * cells as u128 / u128::from(end)) as usize;
         for (cell, weights) in weights.iter_mut().enumerate().skip(first) {
             let (from, to) = (edge(cell), edge(cell + 1));
             if from >= slot.end_ns() && cell > first {
                 break;
             }
-            let inside = slot.end_ns().min(to).saturating_sub(slot.start_ns.max(from));
+            let inside = slot
+                .end_ns()
+                .min(to)
+                .saturating_sub(slot.start_ns.max(from));
             weights[mark] = weights[mark].saturating_add(inside);
         }
     }
@@ -163,7 +190,11 @@ fn axis(end: u64, indent: usize, cells: usize) -> String {
     let mut at = 0;
     while at <= end {
         let column = indent + (u128::from(at) * cells as u128 / u128::from(end)) as usize;
-        let label = if at == 0 { "0".to_owned() } else { duration(at) };
+        let label = if at == 0 {
+            "0".to_owned()
+        } else {
+            duration(at)
+        };
         let used = line.chars().count();
         if (used <= column || at == 0) && column + label.len() <= indent + cells + 2 {
             line += &" ".repeat(column.saturating_sub(used));
@@ -191,7 +222,12 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
                 right(count(fired.calls, "call")),
                 right(format!("+{}", duration(fired.busy_ns))),
                 right(format!("{share:.1} %")),
-                left(fired.variant.as_ref().map_or(String::new(), |v| format!("by {v}"))),
+                left(
+                    fired
+                        .variant
+                        .as_ref()
+                        .map_or(String::new(), |v| format!("by {v}")),
+                ),
             ],
         );
     }
@@ -200,14 +236,24 @@ fn actors(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
     if more > 0 {
         out += &format!("  {ANY} and {more} more actors; `--emit schedule` lists all\n");
     }
-    let kinds = ["> send", "< receive", "- release", "= carry history", ". mostly idle"];
+    let kinds = [
+        "> send",
+        "< receive",
+        "- release",
+        "= carry history",
+        ". mostly idle",
+    ];
     out + &clipped(&format!("  {}", kinds.join("   ")), width)
 }
 
 /// What of the run is shown, and what is missing.
 fn run(view: &View, plan: &PlanView, width: usize) -> String {
-    let Some(run) = &view.measured else { return String::new() };
-    let pace = plan.pace().unwrap_or_else(|| "measured   this plan was not run".to_owned());
+    let Some(run) = &view.measured else {
+        return String::new();
+    };
+    let pace = plan
+        .pace()
+        .unwrap_or_else(|| "measured   this plan was not run".to_owned());
     let mut parts = vec![pace, format!("{} epochs", run.epochs)];
     if run.dropped > 0 {
         parts.push(format!(
@@ -227,12 +273,27 @@ fn run(view: &View, plan: &PlanView, width: usize) -> String {
 
 /// Calls of actors beside what was planned.
 fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String {
-    let Some(measured) = &plan.measured else { return String::new() };
+    let Some(measured) = &plan.measured else {
+        return String::new();
+    };
     let mut table = Table::default();
-    let heads = ["", "actor", "calls", "planned", "p50", "p99", "max", "p50/planned"];
+    let heads = [
+        "",
+        "actor",
+        "calls",
+        "planned",
+        "p50",
+        "p99",
+        "max",
+        "p50/planned",
+    ];
     table.row(
         1,
-        heads.iter().enumerate().map(|(i, h)| if i < 2 { left(*h) } else { right(*h) }).collect(),
+        heads
+            .iter()
+            .enumerate()
+            .map(|(i, h)| if i < 2 { left(*h) } else { right(*h) })
+            .collect(),
     );
     let mut order: Vec<_> = measured.actors.iter().collect();
     order.sort_by_key(|a| (std::cmp::Reverse(a.calls.saturating_mul(a.p50_ns)), a.actor));
@@ -256,7 +317,12 @@ fn measured(view: &View, plan: &PlanView, marks: &Marks, width: usize) -> String
         );
     }
     let mut out = "\n".to_owned() + &fitted(&table, width);
-    let late = measured.lanes.iter().flat_map(|l| &l.slots).filter(|s| s.late).count();
+    let late = measured
+        .lanes
+        .iter()
+        .flat_map(|l| &l.slots)
+        .filter(|s| s.late)
+        .count();
     let more = order.len().saturating_sub(ROWS);
     if more > 0 {
         out += &format!("  and {more} more actors; `--format json` has all\n");
@@ -278,7 +344,10 @@ fn memory(view: &View, plan: &PlanView, width: usize) -> String {
             0,
             vec![
                 left(device.name.clone()),
-                left(format!("arena {}", part_of(m.arena_bytes, device.memory_bytes))),
+                left(format!(
+                    "arena {}",
+                    part_of(m.arena_bytes, device.memory_bytes)
+                )),
                 left(match m.scratch_bytes {
                     0 => String::new(),
                     n => format!("scratch {}", bytes(n)),
@@ -323,7 +392,9 @@ fn contingencies(view: &View, width: usize) -> String {
     let main = view.plans.first().map_or(1, |p| p.period_ns.max(1));
     let mut table = Table::default();
     for entry in &view.contingencies {
-        let Some(plan) = view.plans.get(entry.plan as usize) else { continue };
+        let Some(plan) = view.plans.get(entry.plan as usize) else {
+            continue;
+        };
         let percent = (plan.period_ns as f64 / main as f64 - 1.0) * 100.0;
         table.row(
             0,

@@ -1,5 +1,8 @@
 //! What comes over the border as pointers: texts, buffers, and places for results. The only place that follows them.
-#![expect(unsafe_code, reason = "the caller's pointers must be followed somewhere")]
+#![expect(
+    unsafe_code,
+    reason = "the caller's pointers must be followed somewhere"
+)]
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
@@ -29,7 +32,10 @@ pub(crate) unsafe fn optional_text<'a>(
     // SAFETY: it is not null, so it ends with a NUL, as the caller promises.
     let text = unsafe { CStr::from_ptr(text) };
     let read = text.to_str().map_err(|e| {
-        Failure::usage(format!("`{name}` is not UTF-8 from byte {} on", e.valid_up_to()))
+        Failure::usage(format!(
+            "`{name}` is not UTF-8 from byte {} on",
+            e.valid_up_to()
+        ))
     });
     read.map(Some)
 }
@@ -99,10 +105,14 @@ pub(crate) unsafe fn output<'a>(data: *mut c_void, bytes: usize) -> Result<&'a m
 
 fn check(is_null: bool, bytes: usize) -> Result<(), Failure> {
     if is_null {
-        return Err(Failure::usage(format!("the buffer of {bytes} bytes is NULL")));
+        return Err(Failure::usage(format!(
+            "the buffer of {bytes} bytes is NULL"
+        )));
     }
     if isize::try_from(bytes).is_err() {
-        return Err(Failure::usage(format!("{bytes} bytes are more than any buffer has")));
+        return Err(Failure::usage(format!(
+            "{bytes} bytes are more than any buffer has"
+        )));
     }
     Ok(())
 }

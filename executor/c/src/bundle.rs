@@ -1,5 +1,8 @@
 //! Bundles: opened, made, saved, and what streams they have.
-#![expect(unsafe_code, reason = "exports functions under their C names, which are given pointers")]
+#![expect(
+    unsafe_code,
+    reason = "exports functions under their C names, which are given pointers"
+)]
 #![expect(non_camel_case_types, reason = "names as C programs write them")]
 
 use std::ffi::{CString, c_char, c_void};
@@ -61,7 +64,12 @@ pub(crate) struct Bundle {
 impl Bundle {
     fn open(program: Verified<Program>) -> Result<usize, Failure> {
         let streams = embed::streams(&program.graph).into_iter();
-        let streams = streams.map(|info| Stream { name: c_string(&info.name), info }).collect();
+        let streams = streams
+            .map(|info| Stream {
+                name: c_string(&info.name),
+                info,
+            })
+            .collect();
         let engine = Engine::new(program, &Registry::standard())?;
         handles::open(Arc::new(Self { engine, streams }))
     }
@@ -172,7 +180,11 @@ unsafe fn compiled(
     use zbmd_compiler::{Diagnostics, compile_file, compile_str};
     // SAFETY: the caller's promise, of all three.
     let (model, text, options) = unsafe {
-        (path(model, "model")?, optional_text(text, "text")?, crate::options::to_compile(options)?)
+        (
+            path(model, "model")?,
+            optional_text(text, "text")?,
+            crate::options::to_compile(options)?,
+        )
     };
     let compiled = match text {
         Some(text) => {
@@ -182,7 +194,11 @@ unsafe fn compiled(
         None => compile_file(&model, &options),
     };
     let wrong = |diagnostics: Diagnostics| {
-        let status = if diagnostics.only_files() { ZBMD_FILE } else { ZBMD_MODEL };
+        let status = if diagnostics.only_files() {
+            ZBMD_FILE
+        } else {
+            ZBMD_MODEL
+        };
         Failure::new(status, diagnostics.to_string())
     };
     Ok(compiled.map_err(wrong)?.program)

@@ -43,7 +43,11 @@ macro_rules! kind {
             const SHARED: bool = $shared;
 
             fn of(object: &mut Object) -> Option<&mut Self> {
-                if let Object::$variant(found) = object { Some(found) } else { None }
+                if let Object::$variant(found) = object {
+                    Some(found)
+                } else {
+                    None
+                }
             }
 
             fn into(self) -> Object {
@@ -79,7 +83,10 @@ struct Place {
 type Chunk = Box<[Mutex<Place>]>;
 
 static TABLE: [OnceLock<Chunk>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
-static FREE: Mutex<Free> = Mutex::new(Free { places: Vec::new(), made: 0 });
+static FREE: Mutex<Free> = Mutex::new(Free {
+    places: Vec::new(),
+    made: 0,
+});
 
 struct Free {
     places: Vec<usize>,
@@ -95,7 +102,11 @@ fn place(index: usize) -> Option<&'static Mutex<Place>> {
 
 fn make(index: usize) -> Option<&'static Mutex<Place>> {
     let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
-    TABLE.get(chunk)?.get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Mutex::default()).collect());
+    TABLE.get(chunk)?.get_or_init(|| {
+        (0..FIRST_CHUNK << chunk)
+            .map(|_| Mutex::default())
+            .collect()
+    });
     place(index)
 }
 
@@ -120,7 +131,9 @@ pub(crate) fn open<K: Kind>(object: K) -> Result<usize, Failure> {
     };
     drop(free);
     let Some(slot) = make(index) else {
-        return Err(Failure::usage(format!("{index} handles are open: close some")));
+        return Err(Failure::usage(format!(
+            "{index} handles are open: close some"
+        )));
     };
     let mut slot = slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // Beyond the bits that a handle has for it, the count begins anew: so many uses later, a closed handle might mean
@@ -139,7 +152,11 @@ fn locked<K: Kind>(handle: usize) -> Result<MutexGuard<'static, Place>, Failure>
     let none = || Failure::usage(format!("this is no {name}: it was closed, or never one"));
     let (index, uses) = split(handle).ok_or_else(none)?;
     let place = place(index).ok_or_else(none)?;
-    let lock = if K::SHARED { place.lock().map_err(TryLockError::from) } else { place.try_lock() };
+    let lock = if K::SHARED {
+        place.lock().map_err(TryLockError::from)
+    } else {
+        place.try_lock()
+    };
     let mut slot = match lock {
         Ok(slot) => slot,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -154,7 +171,10 @@ fn locked<K: Kind>(handle: usize) -> Result<MutexGuard<'static, Place>, Failure>
     }
     let object = slot.object.as_mut().ok_or_else(none)?;
     if K::of(object).is_none() {
-        return Err(Failure::usage(format!("this is a {}, no {name}", object.name())));
+        return Err(Failure::usage(format!(
+            "this is a {}, no {name}",
+            object.name()
+        )));
     }
     Ok(slot)
 }

@@ -1,6 +1,9 @@
 //! How to compile and how to run, as structs that a caller fills. Each begins with its size, so that a program that was
 //! built with another version's header is told so.
-#![expect(unsafe_code, reason = "exports functions under their C names, which are given pointers")]
+#![expect(
+    unsafe_code,
+    reason = "exports functions under their C names, which are given pointers"
+)]
 
 use std::ffi::c_char;
 use std::ptr::null;
@@ -82,8 +85,15 @@ pub unsafe extern "C" fn zbmd_compile_options_init(options: *mut zbmd_compile_op
 /// `options` is null, or a `zbmd_run_options` can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zbmd_run_options_init(options: *mut zbmd_run_options) {
-    let RunOptions { queue_bytes, pad, pin, lock_memory, checksums, standby, .. } =
-        RunOptions::default();
+    let RunOptions {
+        queue_bytes,
+        pad,
+        pin,
+        lock_memory,
+        checksums,
+        standby,
+        ..
+    } = RunOptions::default();
     let initial = zbmd_run_options {
         struct_size: size_of::<zbmd_run_options>(),
         iterations: 0,
@@ -156,7 +166,8 @@ pub(crate) unsafe fn to_compile(
         (None, 0) => MachineChoice::Detect,
         (None, n) => MachineChoice::Uniform(n as usize),
     };
-    made.set_target(machine, given.gpus).map_err(|d| Failure::new(ZBMD_MODEL, d.to_string()))?;
+    made.set_target(machine, given.gpus)
+        .map_err(|d| Failure::new(ZBMD_MODEL, d.to_string()))?;
     Ok(made)
 }
 
@@ -180,7 +191,9 @@ pub(crate) unsafe fn to_run(
     };
     let own = worker.is_none();
     let isolation = Isolation::named(isolation, worker).ok_or_else(|| {
-        Failure::usage(format!("`options.isolation` is `{isolation}`: threads, processes or gpus"))
+        Failure::usage(format!(
+            "`options.isolation` is `{isolation}`: threads, processes or gpus"
+        ))
     })?;
     if isolation != Isolation::Threads && own && !SERVES.load(Ordering::Relaxed) {
         // Or each worker would be this program from its beginning, and start workers in its turn, without end.

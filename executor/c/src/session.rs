@@ -1,5 +1,8 @@
 //! Sessions: runs of a bundle, from their start to their report.
-#![expect(unsafe_code, reason = "exports functions under their C names, which are given pointers")]
+#![expect(
+    unsafe_code,
+    reason = "exports functions under their C names, which are given pointers"
+)]
 #![expect(non_camel_case_types, reason = "names as C programs write them")]
 
 use std::ffi::{c_char, c_void};
@@ -36,7 +39,9 @@ enum Phase {
 
 impl Run {
     fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.phase
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn join(&self) -> Result<zbmd_status, Failure> {
@@ -83,7 +88,10 @@ pub unsafe extern "C" fn zbmd_session_start(
         let options = unsafe { to_run(options, &bundle.engine) }?;
         let started = bundle.engine.start(options)?;
         let stopper = started.stopper();
-        let run = Run { phase: Mutex::new(Phase::Running(Box::new(started))), stopper };
+        let run = Run {
+            phase: Mutex::new(Phase::Running(Box::new(started))),
+            stopper,
+        };
         let handle = handles::open(Arc::new(run))?;
         // SAFETY: the caller's promise.
         unsafe { put(session, std::ptr::without_provenance_mut(handle)) };
@@ -108,7 +116,11 @@ unsafe fn take<K: Kind, T>(
         let name = unsafe { text(name, "name") }?;
         let taken = match &mut *run.phase() {
             Phase::Running(session) => take(session, name)?,
-            _ => return Err(Failure::usage("the session was joined: take its streams before")),
+            _ => {
+                return Err(Failure::usage(
+                    "the session was joined: take its streams before",
+                ));
+            }
         };
         let handle = handles::open(taken)?;
         // SAFETY: the caller's promise.
@@ -200,13 +212,19 @@ pub unsafe extern "C" fn zbmd_session_report(
         let report = match &*phase {
             Phase::Ended(Ok(report)) => report,
             Phase::Ended(Err(why)) => return Err(why.clone()),
-            _ => return Err(Failure::usage("there is a report when the session has been joined")),
+            _ => {
+                return Err(Failure::usage(
+                    "there is a report when the session has been joined",
+                ));
+            }
         };
         // SAFETY: the caller's promise.
         unsafe { put(length, report.len()) };
         if room <= report.len() {
             let needed = report.len() + 1;
-            return Err(Failure::usage(format!("the report needs {needed} bytes, not {room}")));
+            return Err(Failure::usage(format!(
+                "the report needs {needed} bytes, not {room}"
+            )));
         }
         // SAFETY: the caller's promise.
         let to = unsafe { output(text.cast::<c_void>(), room) }?;

@@ -48,7 +48,10 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(status: zbmd_status, text: impl Into<String>) -> Self {
-        Self { status, text: text.into() }
+        Self {
+            status,
+            text: text.into(),
+        }
     }
 
     pub(crate) fn usage(text: impl Into<String>) -> Self {
@@ -71,7 +74,10 @@ impl Failure {
     pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
         let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        Self::new(ZBMD_BUG, format!("this is a bug of zbmd: {}", text.unwrap_or_default()))
+        Self::new(
+            ZBMD_BUG,
+            format!("this is a bug of zbmd: {}", text.unwrap_or_default()),
+        )
     }
 }
 
@@ -122,7 +128,8 @@ pub(crate) fn guard(work: impl FnOnce() -> Result<zbmd_status, Failure>) -> zbmd
 /// next function of zbmd fails on this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn zbmd_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
 }
 
 /// The version of this library, such as `0.1.0`. Valid for ever.

@@ -1,5 +1,8 @@
 //! Tokens in and out, in buffers of the caller.
-#![expect(unsafe_code, reason = "exports functions under their C names, which are given pointers")]
+#![expect(
+    unsafe_code,
+    reason = "exports functions under their C names, which are given pointers"
+)]
 #![expect(non_camel_case_types, reason = "names as C programs write them")]
 
 use std::ffi::c_void;
@@ -63,7 +66,11 @@ pub unsafe extern "C" fn zbmd_source_push(
             };
             // SAFETY: the caller's promise.
             unsafe { put(pushed, taken) };
-            if taken == bytes { answer.map(|_| ZBMD_OK) } else { answer }
+            if taken == bytes {
+                answer.map(|_| ZBMD_OK)
+            } else {
+                answer
+            }
         })
     })
 }
@@ -76,7 +83,9 @@ fn push(
     match limit {
         Some(Duration::ZERO) => source.try_push_bytes(tokens).map(|n| n as usize),
         Some(limit) => source.push_bytes_within(tokens, limit).map(|n| n as usize),
-        None => source.push_bytes(tokens).map(|()| tokens.len() / source.token().bytes() as usize),
+        None => source
+            .push_bytes(tokens)
+            .map(|()| tokens.len() / source.token().bytes() as usize),
     }
 }
 

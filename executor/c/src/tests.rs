@@ -13,7 +13,9 @@ use crate::zbmd_status::ZBMD_BUG;
 #[expect(unsafe_code, reason = "reads a C text")]
 fn error() -> String {
     // SAFETY: the text is valid until the next error on this thread.
-    unsafe { CStr::from_ptr(crate::zbmd_last_error()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(crate::zbmd_last_error()) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[test]

@@ -53,7 +53,16 @@ fn build(name: &str, link: Link, flags: &[&str], to: &TempDir) -> PathBuf {
     let program = to.path().join(name);
     let libraries = libraries();
     let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-g"]).args(flags);
+    cc.args([
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-O1",
+        "-g",
+    ])
+    .args(flags);
     cc.arg("-I").arg(folder().join("include"));
     cc.arg(folder().join("examples").join(name).with_extension("c"));
     match link {
@@ -62,18 +71,35 @@ fn build(name: &str, link: Link, flags: &[&str], to: &TempDir) -> PathBuf {
             cc.arg(format!("-Wl,-rpath,{}", libraries.display()));
         }
         Link::Static => {
-            cc.arg(libraries.join("libzbmd.a")).args(["-lpthread", "-ldl", "-lm"]);
+            cc.arg(libraries.join("libzbmd.a"))
+                .args(["-lpthread", "-ldl", "-lm"]);
         }
     }
-    let output = cc.arg("-o").arg(&program).output().expect("a C compiler, `cc`");
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stderr.is_empty(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = cc
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .expect("a C compiler, `cc`");
+    assert!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        output.stderr.is_empty(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     program
 }
 
 fn run(program: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the example starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     let input = input.to_vec();
@@ -82,12 +108,20 @@ fn run(program: &Path, args: &[&str], input: &[u8]) -> Output {
     // A program that ends early does not read it all.
     let _ = feeder.join().expect("the feeder");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {}: {said}", program.display(), output.status);
+    assert!(
+        output.status.success(),
+        "{}: {}: {said}",
+        program.display(),
+        output.status
+    );
     output
 }
 
 fn options(devices: usize) -> CompileOptions {
-    CompileOptions { machine: MachineChoice::Uniform(devices), ..CompileOptions::default() }
+    CompileOptions {
+        machine: MachineChoice::Uniform(devices),
+        ..CompileOptions::default()
+    }
 }
 
 fn compile_text(text: &str) -> Compiled {
@@ -100,8 +134,12 @@ fn expected(compiled: Compiled, input: &[u8], iterations: Option<u64>) -> Vec<u8
     let graph = &engine.program().graph;
     let (_, sink) = graph.sinks().next().expect("a sink");
     let source = graph.sources().next().map(|(_, actor)| actor.name.clone());
-    let options =
-        RunOptions { iterations, pin: false, lock_memory: false, ..RunOptions::default() };
+    let options = RunOptions {
+        iterations,
+        pin: false,
+        lock_memory: false,
+        ..RunOptions::default()
+    };
     let mut session = engine.start(options).expect("a session");
     let mut sink = session.sink(&sink.name).expect("the sink");
     let source = source.map(|name| session.source(&name).expect("the source"));
@@ -110,7 +148,10 @@ fn expected(compiled: Compiled, input: &[u8], iterations: Option<u64>) -> Vec<u8
         let mut all = vec![0; 1 << 20];
         let token_bytes = sink.token().bytes() as usize;
         let tokens = sink.pull_bytes(&mut all).expect("tokens") as usize;
-        assert!(tokens * token_bytes < all.len(), "the test's buffer holds the whole output");
+        assert!(
+            tokens * token_bytes < all.len(),
+            "the test's buffer holds the whole output"
+        );
         all.truncate(tokens * token_bytes);
         session.join().expect("the run ends well");
         all
@@ -124,7 +165,10 @@ fn samples() -> Vec<u8> {
         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (x >> 8) as f32 / 8_388_608.0 - 1.0
     };
-    (0..147 * 500 + 31).map(&mut sample).flat_map(f32::to_ne_bytes).collect()
+    (0..147 * 500 + 31)
+        .map(&mut sample)
+        .flat_map(f32::to_ne_bytes)
+        .collect()
 }
 
 fn convert(link: Link, flags: &[&str]) {
@@ -145,7 +189,10 @@ fn convert(link: Link, flags: &[&str]) {
         ]
     );
     assert_eq!(output.stdout.len(), 500 * 160 * 4);
-    assert!(output.stdout == expected(compiled, &input, None), "other bits than in Rust");
+    assert!(
+        output.stdout == expected(compiled, &input, None),
+        "other bits than in Rust"
+    );
 }
 
 #[test]
@@ -160,7 +207,10 @@ fn the_static_library_links_too() {
 
 #[test]
 fn a_filter_uses_its_memory_well() {
-    convert(Link::Shared, &["-fsanitize=address,undefined", "-fno-sanitize-recover"]);
+    convert(
+        Link::Shared,
+        &["-fsanitize=address,undefined", "-fno-sanitize-recover"],
+    );
 }
 
 #[test]
@@ -170,11 +220,17 @@ fn workers_run_in_processes() {
     let program = build("workers", Link::Shared, &[], &temp);
     let output = run(&program, &[COUNT, "2", "1000"], &[]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
-    let (tokens, report) = text.trim_end().rsplit_once('\n').expect("tokens and a report");
+    let (tokens, report) = text
+        .trim_end()
+        .rsplit_once('\n')
+        .expect("tokens and a report");
     let bytes = expected(compile_text(COUNT), &[], Some(1000));
     let (wanted, _) = bytes.as_chunks();
     let wanted: Vec<f32> = wanted.iter().map(|b| f32::from_ne_bytes(*b)).collect();
-    let found: Vec<f32> = tokens.lines().map(|l| l.parse().expect("a number")).collect();
+    let found: Vec<f32> = tokens
+        .lines()
+        .map(|l| l.parse().expect("a number"))
+        .collect();
     assert_eq!(found, wanted);
     assert_eq!(found[..3], [0.5, 1.0, 1.5]);
     let report: Report = serde_json::from_str(report).expect("a report");
@@ -185,7 +241,9 @@ fn workers_run_in_processes() {
 fn mistakes_are_told_and_do_no_harm() {
     let temp = TempDir::new().expect("a folder");
     let bundle = temp.path().join("twice.zbmd");
-    compile_text(TWICE).write(&bundle).expect("the bundle is written");
+    compile_text(TWICE)
+        .write(&bundle)
+        .expect("the bundle is written");
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover"];
     let program = build("misuse", Link::Shared, &flags, &temp);
     let output = run(&program, &[bundle.to_str().expect("UTF-8")], &[]);

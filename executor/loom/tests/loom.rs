@@ -47,7 +47,8 @@ fn tokens_arrive_once_in_order_and_places_are_not_overwritten() {
             let mut peer = Peer::default();
             for block in 0..3u64 {
                 let free = (block + 1).saturating_sub(2);
-                sync.wait_released(free, &mut peer, Spin(0), stop).expect("not stopped");
+                sync.wait_released(free, &mut peer, Spin(0), stop)
+                    .expect("not stopped");
                 write(places, block);
                 sync.publish(block + 1);
             }
@@ -55,7 +56,8 @@ fn tokens_arrive_once_in_order_and_places_are_not_overwritten() {
         let (sync, places, stop) = &*shared;
         let mut peer = Peer::default();
         for block in 0..3 {
-            sync.wait_published(block + 1, &mut peer, Spin(0), stop).expect("not stopped");
+            sync.wait_published(block + 1, &mut peer, Spin(0), stop)
+                .expect("not stopped");
             assert_eq!(read(places, block), block);
             sync.release(block + 1);
         }
@@ -73,7 +75,9 @@ fn no_wake_up_is_lost_with_two_waiters() {
             .map(|target| {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
-                    shared.0.wait_until(Spin(0), || shared.1.load(Ordering::Acquire) >= target);
+                    shared
+                        .0
+                        .wait_until(Spin(0), || shared.1.load(Ordering::Acquire) >= target);
                 })
             })
             .collect();
@@ -81,7 +85,9 @@ fn no_wake_up_is_lost_with_two_waiters() {
             shared.1.store(value, Ordering::Release);
             shared.0.notify();
         }
-        waiters.into_iter().for_each(|w| w.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|w| w.join().expect("no panic"));
     });
 }
 
@@ -91,7 +97,9 @@ fn a_stop_ends_every_wait() {
         let shared = Arc::new((RingSync::new(), Stop::new()));
         let there = Arc::clone(&shared);
         let receiver = thread::spawn(move || {
-            there.0.wait_published(1, &mut Peer::default(), Spin(0), &there.1)
+            there
+                .0
+                .wait_published(1, &mut Peer::default(), Spin(0), &there.1)
         });
         shared.1.set();
         shared.0.wake();
@@ -109,7 +117,9 @@ fn a_waiter_for_many_tokens_is_woken_by_the_last_of_them() {
         let waiter = thread::spawn(move || {
             // A wait for more after one for less: a stale level must not swallow the wake-up.
             for level in [1, 3] {
-                there.0.wait_level(level, Spin(0), || there.1.load(Ordering::Acquire) >= level);
+                there
+                    .0
+                    .wait_level(level, Spin(0), || there.1.load(Ordering::Acquire) >= level);
             }
         });
         for value in 1..=3 {
@@ -135,7 +145,9 @@ fn no_wake_up_is_lost_where_a_device_stores_the_counter() {
             }
             worker.0.notify_at(1);
         });
-        shared.0.wait_level(1, Spin(0), || shared.1.load(Ordering::Acquire) >= 1);
+        shared
+            .0
+            .wait_level(1, Spin(0), || shared.1.load(Ordering::Acquire) >= 1);
         device.join().expect("no panic");
         worker.join().expect("no panic");
     });

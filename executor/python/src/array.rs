@@ -71,12 +71,19 @@ impl Filled {
             numpy.call_method1(intern!(py, "empty"), (shape, numpy_name(info.token.dtype)))?;
         let borrowed = Borrowed::new(&array)?;
         let token_bytes = info.token.bytes() as usize;
-        Ok(Self { array: array.unbind(), borrowed, token_bytes })
+        Ok(Self {
+            array: array.unbind(),
+            borrowed,
+            token_bytes,
+        })
     }
 
     /// The bytes, to write.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let (at, bytes) = (self.borrowed.buffer.buf_ptr(), self.borrowed.buffer.len_bytes());
+        let (at, bytes) = (
+            self.borrowed.buffer.buf_ptr(),
+            self.borrowed.buffer.len_bytes(),
+        );
         if bytes == 0 {
             return &mut [];
         }
@@ -138,8 +145,10 @@ fn bits<'py>(array: Bound<'py, PyAny>, dtype: DType) -> PyResult<Bound<'py, PyAn
     if dtype != DType::Bf16 {
         return Ok(array);
     }
-    let name: String =
-        array.getattr(intern!(py, "dtype"))?.getattr(intern!(py, "name"))?.extract()?;
+    let name: String = array
+        .getattr(intern!(py, "dtype"))?
+        .getattr(intern!(py, "name"))?
+        .extract()?;
     if name == "bfloat16" {
         return array.call_method1(intern!(py, "view"), (numpy_name(dtype),));
     }

@@ -39,7 +39,11 @@ impl Bundle {
     pub(crate) fn new(program: Verified<Program>, warnings: String) -> PyResult<Self> {
         let streams = embed::streams(&program.graph).into();
         let engine = Engine::new(program, &Registry::standard()).map_err(errors::engine)?;
-        Ok(Self { engine, streams, warnings })
+        Ok(Self {
+            engine,
+            streams,
+            warnings,
+        })
     }
 }
 
@@ -53,13 +57,16 @@ impl Bundle {
     #[getter]
     fn streams(&self) -> BTreeMap<String, Stream> {
         let streams = self.streams.iter();
-        streams.map(|info| (info.name.clone(), Stream { info: info.clone() })).collect()
+        streams
+            .map(|info| (info.name.clone(), Stream { info: info.clone() }))
+            .collect()
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| bundle::write(&path, self.engine.verified())).map_err(|error| {
-            errors::FileError::new_err(format!("cannot write `{}`: {error}", path.display()))
-        })
+        py.detach(|| bundle::write(&path, self.engine.verified()))
+            .map_err(|error| {
+                errors::FileError::new_err(format!("cannot write `{}`: {error}", path.display()))
+            })
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
@@ -81,16 +88,26 @@ impl Bundle {
     #[pyo3(signature = (**options))]
     fn start(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Session> {
         let Options { run, launcher } = Options::of(py, &self.engine, options)?;
-        let session = py.detach(|| self.engine.start(run)).map_err(errors::engine)?;
+        let session = py
+            .detach(|| self.engine.start(run))
+            .map_err(errors::engine)?;
         Ok(Session::new(session, Arc::clone(&self.streams), launcher))
     }
 
     fn __repr__(&self) -> String {
         let names = |is_source| -> String {
             let names = self.streams.iter().filter(|s| s.is_source == is_source);
-            names.map(|s| format!("{}: {}", s.name, s.token)).collect::<Vec<_>>().join(", ")
+            names
+                .map(|s| format!("{}: {}", s.name, s.token))
+                .collect::<Vec<_>>()
+                .join(", ")
         };
-        format!("<zbmd.Bundle {}({}) -> ({})>", self.name(), names(true), names(false))
+        format!(
+            "<zbmd.Bundle {}({}) -> ({})>",
+            self.name(),
+            names(true),
+            names(false)
+        )
     }
 }
 
@@ -127,8 +144,17 @@ impl Stream {
     }
 
     fn __repr__(&self) -> String {
-        let kind = if self.info.is_source { "source" } else { "sink" };
-        let StreamInfo { name, token, tokens_per_iteration, .. } = &self.info;
+        let kind = if self.info.is_source {
+            "source"
+        } else {
+            "sink"
+        };
+        let StreamInfo {
+            name,
+            token,
+            tokens_per_iteration,
+            ..
+        } = &self.info;
         format!("<zbmd.Stream {kind} {name}: {token}, {tokens_per_iteration} an iteration>")
     }
 }

@@ -51,18 +51,29 @@ pub(crate) fn compile(
     set: Option<Bound<'_, PyMapping>>,
     state: Option<Bound<'_, PyMapping>>,
 ) -> PyResult<Bundle> {
-    let mut options = CompileOptions { block, ..CompileOptions::default() };
+    let mut options = CompileOptions {
+        block,
+        ..CompileOptions::default()
+    };
     options.search.level = match solve {
         "fast" => Level::Fast,
         "balanced" => Level::Balanced,
         "exact" => Level::Exact,
-        other => return Err(usage(format!("solve is `{other}`: fast, balanced or exact"))),
+        other => {
+            return Err(usage(format!(
+                "solve is `{other}`: fast, balanced or exact"
+            )));
+        }
     };
     options.contingencies = match contingencies {
         "none" => Losses::None,
         "single" => Losses::Single,
         "pairs" => Losses::Pairs,
-        other => return Err(usage(format!("contingencies is `{other}`: none, single or pairs"))),
+        other => {
+            return Err(usage(format!(
+                "contingencies is `{other}`: none, single or pairs"
+            )));
+        }
     };
     options.params = entries(params)?;
     options.onnx.dims = entries(dims)?;
@@ -74,7 +85,10 @@ pub(crate) fn compile(
     options.onnx.state = entries(state)?;
 
     let text = text(model)?;
-    let path = text.is_none().then(|| model.extract::<PathBuf>()).transpose()?;
+    let path = text
+        .is_none()
+        .then(|| model.extract::<PathBuf>())
+        .transpose()?;
     if path.is_some() && folder.is_some() {
         return Err(usage("a model file has its folder: `folder` is for a text"));
     }
@@ -99,7 +113,9 @@ pub(crate) fn compile(
 
 /// The text, if the model is one: a path has neither a line break nor `Model(` at its beginning.
 fn text(model: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
-    let Ok(text) = model.cast::<PyString>() else { return Ok(None) };
+    let Ok(text) = model.cast::<PyString>() else {
+        return Ok(None);
+    };
     let text = text.to_str()?;
     let is_text = text.contains('\n') || text.trim_start().starts_with("Model(");
     Ok(is_text.then(|| text.to_owned()))
@@ -107,5 +123,9 @@ fn text(model: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
 
 fn wrong(diagnostics: Diagnostics) -> PyErr {
     let text = diagnostics.to_string();
-    if diagnostics.only_files() { FileError::new_err(text) } else { CompileError::new_err(text) }
+    if diagnostics.only_files() {
+        FileError::new_err(text)
+    } else {
+        CompileError::new_err(text)
+    }
 }

@@ -8,11 +8,31 @@ use zbmd_executor::{EngineError, RunError, StreamError};
 
 create_exception!(zbmd, Error, PyException, "What zbmd refuses or fails at.");
 create_exception!(zbmd, UsageError, Error, "The call makes no sense.");
-create_exception!(zbmd, CompileError, Error, "The model or the machine is wrong.");
+create_exception!(
+    zbmd,
+    CompileError,
+    Error,
+    "The model or the machine is wrong."
+);
 create_exception!(zbmd, FileError, Error, "A file cannot be read or written.");
-create_exception!(zbmd, RefusedError, Error, "The bundle is refused, or its device is not here.");
-create_exception!(zbmd, FaultError, Error, "A kernel or a device failed during the run.");
-create_exception!(zbmd, GaveUpError, Error, "The supervisor gave up in good order.");
+create_exception!(
+    zbmd,
+    RefusedError,
+    Error,
+    "The bundle is refused, or its device is not here."
+);
+create_exception!(
+    zbmd,
+    FaultError,
+    Error,
+    "A kernel or a device failed during the run."
+);
+create_exception!(
+    zbmd,
+    GaveUpError,
+    Error,
+    "The supervisor gave up in good order."
+);
 
 /// An exception of one of the classes of [`exit`].
 pub(crate) fn classed(class: u8, text: impl ToString) -> PyErr {

@@ -36,8 +36,9 @@ impl Options {
                 "supervision" => {
                     let text: Option<String> = value.extract()?;
                     let declared = text.map(|text| Supervised::from_text(&text, engine));
-                    run.supervised =
-                        declared.transpose().map_err(|e| FileError::new_err(e.to_string()))?;
+                    run.supervised = declared
+                        .transpose()
+                        .map_err(|e| FileError::new_err(e.to_string()))?;
                 }
                 "standby" => run.standby = value.extract()?,
                 "checksums" => run.checksums = value.extract()?,
@@ -53,7 +54,9 @@ impl Options {
         };
         let program = worker.or_else(|| launcher.as_ref().map(|l| l.program().to_owned()));
         run.isolation = Isolation::named(&isolation, program).ok_or_else(|| {
-            usage(format!("isolation is `{isolation}`: threads, processes or gpus"))
+            usage(format!(
+                "isolation is `{isolation}`: threads, processes or gpus"
+            ))
         })?;
         Ok(Self { run, launcher })
     }

@@ -30,16 +30,21 @@ pub(crate) fn run<'py>(
     let mut outputs = Vec::with_capacity(sinks.len());
     for info in &sinks {
         let tokens = iterations.checked_mul(info.tokens_per_iteration);
-        let tokens = tokens.and_then(|n| usize::try_from(n).ok()).ok_or_else(|| {
-            usage(format!(
-                "{iterations} iterations are more than an array of `{}` holds",
-                info.name
-            ))
-        })?;
+        let tokens = tokens
+            .and_then(|n| usize::try_from(n).ok())
+            .ok_or_else(|| {
+                usage(format!(
+                    "{iterations} iterations are more than an array of `{}` holds",
+                    info.name
+                ))
+            })?;
         outputs.push(Filled::new(py, info, tokens)?);
     }
-    let slices: Vec<(&str, &[u8])> =
-        sources.iter().zip(&inputs).map(|(info, i)| (info.name.as_str(), i.bytes())).collect();
+    let slices: Vec<(&str, &[u8])> = sources
+        .iter()
+        .zip(&inputs)
+        .map(|(info, i)| (info.name.as_str(), i.bytes()))
+        .collect();
     let places: Vec<(&str, &mut [u8])> = sinks
         .iter()
         .zip(&mut outputs)
@@ -58,15 +63,29 @@ fn borrow(
     sources: &[&StreamInfo],
     inputs: &BTreeMap<String, Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Borrowed>> {
-    let names = || sources.iter().map(|s| format!("`{}`", s.name)).collect::<Vec<_>>().join(", ");
-    if let Some(unknown) = inputs.keys().find(|name| sources.iter().all(|s| s.name != **name)) {
-        return Err(usage(format!("there is no source `{unknown}`, only {}", names())));
+    let names = || {
+        sources
+            .iter()
+            .map(|s| format!("`{}`", s.name))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    if let Some(unknown) = inputs
+        .keys()
+        .find(|name| sources.iter().all(|s| s.name != **name))
+    {
+        return Err(usage(format!(
+            "there is no source `{unknown}`, only {}",
+            names()
+        )));
     }
     let borrow = |source: &&StreamInfo| match inputs.get(&source.name) {
         Some(value) => array::tokens(value, source),
-        None => {
-            Err(usage(format!("source `{}` has no input: give one for {}", source.name, names())))
-        }
+        None => Err(usage(format!(
+            "source `{}` has no input: give one for {}",
+            source.name,
+            names()
+        ))),
     };
     sources.iter().map(borrow).collect()
 }
@@ -78,7 +97,9 @@ fn iterations(sources: &[&StreamInfo], inputs: &[Borrowed], options: &Options) -
     });
     let whole = whole.min().map(|n| n + u64::from(options.run.pad));
     match (whole, options.run.iterations) {
-        (None, None) => Err(usage("a model without sources never ends: say how many `iterations`")),
+        (None, None) => Err(usage(
+            "a model without sources never ends: say how many `iterations`",
+        )),
         (whole, asked) => Ok(whole.unwrap_or(u64::MAX).min(asked.unwrap_or(u64::MAX))),
     }
 }
@@ -93,9 +114,13 @@ fn drive(
     let Options { run, launcher } = options;
     let mut session = engine.start(run).map_err(errors::engine)?;
     let stopper = session.stopper();
-    let pushes = inputs.into_iter().map(|(name, bytes)| Ok((session.source(name)?, bytes)));
+    let pushes = inputs
+        .into_iter()
+        .map(|(name, bytes)| Ok((session.source(name)?, bytes)));
     let pushes: Vec<_> = pushes.collect::<Result<_, _>>().map_err(errors::stream)?;
-    let pulls = outputs.into_iter().map(|(name, bytes)| Ok((session.sink(name)?, bytes)));
+    let pulls = outputs
+        .into_iter()
+        .map(|(name, bytes)| Ok((session.sink(name)?, bytes)));
     let pulls: Vec<_> = pulls.collect::<Result<_, _>>().map_err(errors::stream)?;
     let mut signal = Ok(());
     let (outcome, pulled) = std::thread::scope(|scope| {
@@ -103,8 +128,10 @@ fn drive(
         for (source, bytes) in pushes {
             scope.spawn(move || push(source, bytes));
         }
-        let pulls: Vec<_> =
-            pulls.into_iter().map(|(sink, bytes)| scope.spawn(move || pull(sink, bytes))).collect();
+        let pulls: Vec<_> = pulls
+            .into_iter()
+            .map(|(sink, bytes)| scope.spawn(move || pull(sink, bytes)))
+            .collect();
         let join = scope.spawn(move || {
             let outcome = session.join();
             drop(tell);
@@ -124,12 +151,17 @@ fn drive(
     drop(launcher);
     signal?;
     outcome.map_err(errors::run)?;
-    pulled.into_iter().map(|tokens| tokens.map_err(errors::stream)).collect()
+    pulled
+        .into_iter()
+        .map(|tokens| tokens.map_err(errors::stream))
+        .collect()
 }
 
 /// What a thread gave; its panic goes on here.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What keeps a source from taking it all is no error of the call: the run has reached its number of iterations, or its

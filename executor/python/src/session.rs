@@ -54,7 +54,9 @@ impl<H> Handles<H> {
 
 /// A panic elsewhere is told there.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Session {
@@ -76,11 +78,13 @@ impl Session {
     fn info(&self, name: &str, is_source: bool) -> PyResult<&StreamInfo> {
         let kind = if is_source { "source" } else { "sink" };
         let mut all = self.streams.iter().filter(|s| s.is_source == is_source);
-        all.find(|s| s.name == name).ok_or_else(|| usage(format!("there is no {kind} `{name}`")))
+        all.find(|s| s.name == name)
+            .ok_or_else(|| usage(format!("there is no {kind} `{name}`")))
     }
 
     fn source(&self, name: &str) -> PyResult<Arc<Mutex<Option<SourceHandle>>>> {
-        self.sources.get(name, || self.with_run(|run| run.source(name)))
+        self.sources
+            .get(name, || self.with_run(|run| run.source(name)))
     }
 
     fn sink(&self, name: &str) -> PyResult<Arc<Mutex<Option<SinkHandle>>>> {
@@ -92,7 +96,9 @@ impl Session {
         take: impl FnOnce(&mut Run) -> Result<H, zbmd_executor::StreamError>,
     ) -> PyResult<H> {
         let mut run = lock(&self.run);
-        let run = run.as_mut().ok_or_else(|| usage("the session was joined or closed"))?;
+        let run = run
+            .as_mut()
+            .ok_or_else(|| usage("the session was joined or closed"))?;
         take(run).map_err(errors::stream)
     }
 }
@@ -104,7 +110,9 @@ fn in_parts(
     mut work: impl FnMut(Duration) -> PyResult<bool> + Send,
 ) -> PyResult<()> {
     let limit = timeout.map(|s| Duration::try_from_secs_f64(if s < 0.0 { 0.0 } else { s }));
-    let limit = limit.transpose().map_err(|e| usage(format!("the timeout: {e}")))?;
+    let limit = limit
+        .transpose()
+        .map_err(|e| usage(format!("the timeout: {e}")))?;
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let left = end.map_or(SIGNALS, |end| end.saturating_duration_since(Instant::now()));
@@ -139,7 +147,9 @@ impl Session {
             let mut source = lock(&source);
             let source = source.as_mut().ok_or_else(|| closed(name))?;
             let rest = &bytes[(done * token_bytes) as usize..];
-            done += source.push_bytes_within(rest, limit).map_err(errors::stream)?;
+            done += source
+                .push_bytes_within(rest, limit)
+                .map_err(errors::stream)?;
             Ok(done * token_bytes == bytes.len() as u64)
         })?;
         Ok(done)
@@ -163,7 +173,9 @@ impl Session {
             let mut sink = lock(&sink);
             let sink = sink.as_mut().ok_or_else(|| closed(name))?;
             let rest = &mut to[done * token_bytes..];
-            done += sink.pull_bytes_within(rest, limit).map_err(errors::stream)? as usize;
+            done += sink
+                .pull_bytes_within(rest, limit)
+                .map_err(errors::stream)? as usize;
             Ok(done == tokens || sink.is_finished())
         })?;
         filled.finish(py, done)
@@ -218,16 +230,23 @@ impl Session {
                 if signal.is_err() {
                     self.stopper.stop();
                     // Or a sink that nobody pulls from would keep the run from its end.
-                    py.detach(|| lock(&self.sinks.0).values().for_each(|s| drop(lock(s).take())));
+                    py.detach(|| {
+                        lock(&self.sinks.0)
+                            .values()
+                            .for_each(|s| drop(lock(s).take()))
+                    });
                 }
             }
         }
-        let outcome = ended.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let outcome = ended
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         signal?;
         let report = outcome.map_err(errors::run)?.report;
         let text =
             serde_json::to_string(&report).map_err(|e| errors::Error::new_err(e.to_string()))?;
-        py.import(intern!(py, "json"))?.call_method1(intern!(py, "loads"), (text,))
+        py.import(intern!(py, "json"))?
+            .call_method1(intern!(py, "loads"), (text,))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

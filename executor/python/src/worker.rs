@@ -25,7 +25,9 @@ impl Launcher {
             format!("import sys; sys.path[:] = {path}; import zbmd; zbmd._serve_if_worker()");
         let text = format!("#!/bin/sh\nexec {} -c {}\n", quoted(&python), quoted(&code));
         let failed = |error: std::io::Error| {
-            FileError::new_err(format!("cannot write a script that starts workers: {error}"))
+            FileError::new_err(format!(
+                "cannot write a script that starts workers: {error}"
+            ))
         };
         let script = write(&text).map_err(failed)?;
         Ok(Self { script })

@@ -49,7 +49,10 @@ fn module() -> TempDir {
 fn run(args: &[&str]) -> bool {
     let place = module();
     let mut command = Command::new(python());
-    command.args(args).current_dir(folder().join("../..")).env("PYTHONPATH", place.path());
+    command
+        .args(args)
+        .current_dir(folder().join("../.."))
+        .env("PYTHONPATH", place.path());
     // Nothing is left in the source.
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command.status().expect("Python starts").success()
@@ -72,7 +75,10 @@ fn the_package_passes_its_tests() {
     if is_here() {
         let tests = folder().join("tests");
         let tests = tests.to_str().expect("UTF-8");
-        assert!(run(&["-m", "pytest", "-q", "-p", "no:cacheprovider", tests]), "pytest failed");
+        assert!(
+            run(&["-m", "pytest", "-q", "-p", "no:cacheprovider", tests]),
+            "pytest failed"
+        );
     }
 }
 
@@ -80,6 +86,9 @@ fn the_package_passes_its_tests() {
 fn the_example_runs() {
     if is_here() {
         let example = folder().join("examples/agc.py");
-        assert!(run(&[example.to_str().expect("UTF-8")]), "the example failed");
+        assert!(
+            run(&[example.to_str().expect("UTF-8")]),
+            "the example failed"
+        );
     }
 }

@@ -150,7 +150,9 @@ fn binding(text: &str) -> Result<(String, PathBuf), String> {
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let units = [("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let found = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
+    let found = units
+        .iter()
+        .find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
     let seconds = found.and_then(|(number, s)| Some(number.trim().parse::<f64>().ok()? * s));
     seconds
         .and_then(|s| Duration::try_from_secs_f64(s).ok())

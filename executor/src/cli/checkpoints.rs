@@ -26,13 +26,18 @@ pub(super) struct Safe {
 }
 
 pub(super) fn of(args: &Args, files: &Files, program: &Program) -> Result<Option<Safe>, CliError> {
-    let Some(path) = &args.checkpoint else { return Ok(None) };
+    let Some(path) = &args.checkpoint else {
+        return Ok(None);
+    };
     if let Some((name, _)) = files.outputs.iter().find(|(_, path)| is_standard(path)) {
         return Err(CliError::Usage(format!(
             "sink `{name}` goes to standard output, which cannot be taken back to a checkpoint: give it a file"
         )));
     }
-    let failed = |source| FileError::Io { path: path.clone(), source };
+    let failed = |source| FileError::Io {
+        path: path.clone(),
+        source,
+    };
     let folder = Folder::open(path, args.checkpoint_keep).map_err(failed)?;
     let mut resumed = None;
     if args.resume {
@@ -41,7 +46,9 @@ pub(super) fn of(args: &Args, files: &Files, program: &Program) -> Result<Option
             say(format_args!("zbmd-run: note: passed over: {text}"));
         }
         if newest.is_none() && !args.quiet {
-            say(format_args!("zbmd-run: note: no checkpoint to resume: from the beginning"));
+            say(format_args!(
+                "zbmd-run: note: no checkpoint to resume: from the beginning"
+            ));
         }
         resumed = newest;
     }
@@ -62,10 +69,15 @@ impl Safe {
         // While one is being written, younger ones are passed over: the next will come.
         let (give, take) = sync_channel::<State>(1);
         let graph = &engine.program().graph;
-        let rates: Vec<u64> =
-            graph.sinks().map(|(id, _)| engine.inner.tokens_per_iteration(id)).collect();
-        let files: Vec<(SharedFile, u64)> =
-            sinks.iter().map(|(_, _, file)| file.clone()).zip(rates).collect();
+        let rates: Vec<u64> = graph
+            .sinks()
+            .map(|(id, _)| engine.inner.tokens_per_iteration(id))
+            .collect();
+        let files: Vec<(SharedFile, u64)> = sinks
+            .iter()
+            .map(|(_, _, file)| file.clone())
+            .zip(rates)
+            .collect();
         let engine = engine.clone();
         let write = move || keep(&take, &self.folder, &engine, &files, &origin, &full);
         let listener = Arc::new(move |state: State| drop(give.try_send(state)));
@@ -96,7 +108,10 @@ fn keep(
 ) {
     while let Ok(state) = states.recv() {
         let done = state.iterations - origin.iterations;
-        let checkpoint = Checkpoint { origin: origin.clone(), state };
+        let checkpoint = Checkpoint {
+            origin: origin.clone(),
+            state,
+        };
         let written = files.iter().try_for_each(|(file, rate)| {
             // The tokens are on their way; a file that cannot be written ends the run.
             for _ in 0..400 {

@@ -42,10 +42,17 @@ impl Files {
         for (at, (_, actor)) in program.graph.sources().enumerate() {
             let path = &self.inputs[&actor.name];
             let token = &actor.outputs[0].token;
-            let port = Port { stream: &actor.name, token, params: &actor.params };
+            let port = Port {
+                stream: &actor.name,
+                token,
+                params: &actor.params,
+            };
             let mut file = open_source(path, port)?;
             if let Some(checkpoint) = resumed {
-                let failed = |source| FileError::Io { path: path.clone(), source };
+                let failed = |source| FileError::Io {
+                    path: path.clone(),
+                    source,
+                };
                 let taken = checkpoint.state.consumed[at].1 - origin.consumed[at];
                 crate::io::skip(&mut *file, token, taken).map_err(failed)?;
             }
@@ -63,8 +70,11 @@ impl Files {
         let mut created = Vec::new();
         for (id, actor) in engine.program().graph.sinks() {
             let path = &self.outputs[&actor.name];
-            let port =
-                Port { stream: &actor.name, token: &actor.inputs[0].token, params: &actor.params };
+            let port = Port {
+                stream: &actor.name,
+                token: &actor.inputs[0].token,
+                params: &actor.params,
+            };
             let file = match resumed {
                 None => SharedFile::new(create_sink(path, port)?, 0),
                 Some(checkpoint) => {
@@ -113,8 +123,11 @@ fn bind(
             )));
         }
     }
-    let standard: Vec<&String> =
-        files.iter().filter(|(_, p)| is_standard(p)).map(|(n, _)| n).collect();
+    let standard: Vec<&String> = files
+        .iter()
+        .filter(|(_, p)| is_standard(p))
+        .map(|(n, _)| n)
+        .collect();
     if let [first, second, ..] = standard[..] {
         return Err(CliError::Usage(format!(
             "{kind}s `{first}` and `{second}` both have the file `-`; one can"
@@ -133,16 +146,24 @@ pub(super) fn start_pumps(
     let count = sinks.len();
     let no_thread = |e| CliError::Engine(EngineError::Thread(e));
     for (name, path, file) in sinks {
-        let Ok(sink) = session.sink(&name) else { continue };
+        let Ok(sink) = session.sink(&name) else {
+            continue;
+        };
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || pump::drain(&stream, &path, sink, &file))
-            .map_err(no_thread)?;
+        pump::spawn(&name, ends.clone(), move || {
+            pump::drain(&stream, &path, sink, &file)
+        })
+        .map_err(no_thread)?;
     }
     for (name, path, file) in sources {
-        let Ok(source) = session.source(&name) else { continue };
+        let Ok(source) = session.source(&name) else {
+            continue;
+        };
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || pump::fill(&stream, &path, file, source))
-            .map_err(no_thread)?;
+        pump::spawn(&name, ends.clone(), move || {
+            pump::fill(&stream, &path, file, source)
+        })
+        .map_err(no_thread)?;
     }
     Ok(count)
 }

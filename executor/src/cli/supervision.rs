@@ -32,7 +32,9 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
         Some(path) => Supervision::parse(&read(path)?).map_err(|e| failed(e.to_string()))?,
         None => Supervision::default(),
     };
-    let resolved = declaration.resolve(names.iter().copied()).map_err(|e| failed(e.to_string()))?;
+    let resolved = declaration
+        .resolve(names.iter().copied())
+        .map_err(|e| failed(e.to_string()))?;
     for warning in resolved.warnings.iter().filter(|_| !args.quiet) {
         say(format_args!("zbmd-run: note: {warning}"));
     }
@@ -47,12 +49,18 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
 }
 
 fn read(path: &Path) -> Result<String, CliError> {
-    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    let failed = |source| FileError::Io {
+        path: path.to_owned(),
+        source,
+    };
     Ok(std::fs::read_to_string(path).map_err(failed)?)
 }
 
 fn listener(path: &Path) -> Result<Listener, CliError> {
-    let failed = |source| FileError::Io { path: path.to_owned(), source };
+    let failed = |source| FileError::Io {
+        path: path.to_owned(),
+        source,
+    };
     let out: Box<dyn Write + Send> = if is_standard(path) {
         Box::new(io::stderr())
     } else {

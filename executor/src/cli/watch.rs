@@ -46,7 +46,9 @@ impl Watch {
             let mut run_is_over = false;
             while !(run_is_over && open_sinks == 0) {
                 if looks.is_multiple_of(LOOKS)
-                    && page.as_mut().is_some_and(|page| page.write(stopper.progress()).is_err())
+                    && page
+                        .as_mut()
+                        .is_some_and(|page| page.write(stopper.progress()).is_err())
                 {
                     page = None;
                 }
@@ -87,7 +89,10 @@ impl Watch {
 impl Watched {
     fn see(&mut self, end: PumpEnd, open_sinks: &mut usize, stopper: &Stopper) {
         match end {
-            PumpEnd::SourceEnded { stream, partial_bytes } if partial_bytes > 0 => {
+            PumpEnd::SourceEnded {
+                stream,
+                partial_bytes,
+            } if partial_bytes > 0 => {
                 self.notes.push(format!(
                     "the file of `{stream}` ends with {partial_bytes} bytes that are no whole token"
                 ));
@@ -96,7 +101,8 @@ impl Watched {
             PumpEnd::SinkEnded { .. } => *open_sinks -= 1,
             PumpEnd::PipeClosed { stream } => {
                 *open_sinks -= 1;
-                self.notes.push(format!("the reader of `{stream}` went away"));
+                self.notes
+                    .push(format!("the reader of `{stream}` went away"));
                 stopper.stop();
             }
             PumpEnd::SourceFailed(error) => {

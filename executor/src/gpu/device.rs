@@ -65,7 +65,10 @@ impl Gpus {
         let device = shelf.open(which)?;
         let warmed = device.warm(&engine.registry, &engine.program);
         shelf.idle.insert(name.clone(), (Kept::default(), device));
-        warmed.map_err(|fault| DeviceFault { device: name.clone(), fault })
+        warmed.map_err(|fault| DeviceFault {
+            device: name.clone(),
+            fault,
+        })
     }
 
     /// The device of that name, for one worker.
@@ -75,7 +78,9 @@ impl Gpus {
     pub(crate) fn lend(self: &Arc<Self>, which: &zbmd_ir::Device) -> Result<Lent, DeviceFault> {
         let name = &which.name;
         let is_lent = |shelf: &mut Shelf| shelf.lent.contains(name);
-        let waited = self.returned.wait_timeout_while(self.shelf(), RETURN_TIME, is_lent);
+        let waited = self
+            .returned
+            .wait_timeout_while(self.shelf(), RETURN_TIME, is_lent);
         let (mut shelf, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let (kept, device) = match shelf.idle.remove(name) {
             Some(idle) => idle,
@@ -83,7 +88,13 @@ impl Gpus {
         };
         let is_first = shelf.known.insert(name.to_owned());
         shelf.lent.insert(name.to_owned());
-        Ok(Lent { kept, device, is_first, name: name.to_owned(), gpus: Arc::clone(self) })
+        Ok(Lent {
+            kept,
+            device,
+            is_first,
+            name: name.to_owned(),
+            gpus: Arc::clone(self),
+        })
     }
 }
 
@@ -91,9 +102,16 @@ impl Shelf {
     fn open(&mut self, which: &zbmd_ir::Device) -> Result<Device, DeviceFault> {
         let validate = std::env::var_os(VALIDATE).is_some_and(|v| v != "0");
         let (cache, programmatic) = (cache_folder(), which.programmatic);
-        let options = Options { validate, cache, programmatic };
+        let options = Options {
+            validate,
+            cache,
+            programmatic,
+        };
         let opened = self.drivers.open(&which.backend, &which.name, &options);
-        let device = opened.map_err(|fault| DeviceFault { device: which.name.clone(), fault })?;
+        let device = opened.map_err(|fault| DeviceFault {
+            device: which.name.clone(),
+            fault,
+        })?;
         #[cfg(feature = "testing")]
         crate::testing::opened(&device);
         Ok(device)
@@ -139,7 +157,10 @@ impl Lent {
     pub(crate) fn complaints(&self) -> Option<String> {
         let messages = self.device.complaints();
         let first = messages.first()?;
-        Some(format!("the validation layers have {} messages, the first: {first}", messages.len()))
+        Some(format!(
+            "the validation layers have {} messages, the first: {first}",
+            messages.len()
+        ))
     }
 }
 
@@ -148,7 +169,9 @@ impl Drop for Lent {
         let mut shelf = self.gpus.shelf();
         if self.device.is_alive() {
             let kept = std::mem::take(&mut self.kept);
-            shelf.idle.insert(self.name.clone(), (kept, self.device.clone()));
+            shelf
+                .idle
+                .insert(self.name.clone(), (kept, self.device.clone()));
         } else {
             shelf.drivers.abandon(&self.device);
         }

@@ -5,7 +5,10 @@
 //! done when they have ended and all that they give was given; and before the worker waits for anybody (tokens, space,
 //! admission, a border), it ends what is in flight, because others may need that to go on. A device that waits for others
 //! and tells them by itself (see `zbmd_backends::replay`) is followed step by step, and let go once the epoch is stopped.
-#![expect(unsafe_code, reason = "lends exchange regions to a replay, and copies tokens at borders")]
+#![expect(
+    unsafe_code,
+    reason = "lends exchange regions to a replay, and copies tokens at borders"
+)]
 
 mod device;
 mod others;
@@ -59,13 +62,22 @@ fn exchange(plan: &Plan, epoch: &EpochMemory) -> Exchange {
     // keeps to the protocol of rings.
     let region = |(first, bytes)| unsafe { HostRegion::new(first, bytes) };
     let regions = plan.calendars.iter();
-    let regions = regions.map(|c| (c.device, region((epoch.exchange(c.device), c.exchange_bytes))));
+    let regions = regions.map(|c| {
+        (
+            c.device,
+            region((epoch.exchange(c.device), c.exchange_bytes)),
+        )
+    });
     let exchange = Exchange::new(regions.collect()).within(region(epoch.exchange_pages()));
     if !epoch.sums.is_empty() {
         return exchange;
     }
     let counters = epoch.rings.iter().map(|ring| ring.counters());
-    exchange.by_device(counters.map(|c| c.map(|counter| region((counter.cast(), 8)))).collect())
+    exchange.by_device(
+        counters
+            .map(|c| c.map(|counter| region((counter.cast(), 8))))
+            .collect(),
+    )
 }
 
 /// Planned time of all slots of a period.
@@ -77,7 +89,11 @@ fn busy_ns(calendar: &Calendar) -> u64 {
         };
         entries.iter().map(one).fold(0, u64::saturating_add)
     }
-    calendar.lanes.iter().map(|lane| of(&lane.entries)).fold(0, u64::saturating_add)
+    calendar
+        .lanes
+        .iter()
+        .map(|lane| of(&lane.entries))
+        .fold(0, u64::saturating_add)
 }
 
 /// A GPU with its calendar of an epoch, ready to run.
@@ -121,21 +137,35 @@ impl Gpu {
         let mut lent = gpus.lend(which)?;
         let exchange = exchange(plan, epoch);
         let registry = &engine.registry;
-        let wrong = |fault| DeviceFault { device: which.name.clone(), fault };
+        let wrong = |fault| DeviceFault {
+            device: which.name.clone(),
+            fault,
+        };
         let device = lent.device().clone();
         let made = device.replay(registry, program, plan, own, &exchange, &mut lent.kept);
         let mut replay = made.map_err(wrong)?;
         let graph = &program.graph;
         let channels = border::read_area(epoch, graph, Area::Start);
-        let state = State { channels, ..State::initial(graph) };
+        let state = State {
+            channels,
+            ..State::initial(graph)
+        };
         replay.load_state(&state).map_err(wrong)?;
         if let Some(borders) = epoch.borders() {
             let keepers = border::keepers(graph, plan);
-            replay.save_borders(borders.every(), &keepers).map_err(wrong)?;
+            replay
+                .save_borders(borders.every(), &keepers)
+                .map_err(wrong)?;
         }
         lent.keep_kernels();
         let others = Others::new(graph, plan, calendar, epoch);
-        Ok(Box::new(Self { replay, lent, others, state, sample: Sample::default() }))
+        Ok(Box::new(Self {
+            replay,
+            lent,
+            others,
+            state,
+            sample: Sample::default(),
+        }))
     }
 
     /// Runs all periods; the number of blocks.
@@ -146,7 +176,12 @@ impl Gpu {
         periods: &mut Periods,
         period: &mut u64,
     ) -> Result<u64, Halt> {
-        let Drive { epoch, gate, spin, recorder } = drive;
+        let Drive {
+            epoch,
+            gate,
+            spin,
+            recorder,
+        } = drive;
         self.others.begin(spin, sample_every, recorder);
         let done = self.periods(epoch, gate, spin, periods, period);
         let by_device = self.replay.summary().transport == Transport::Device;
@@ -158,11 +193,21 @@ impl Gpu {
         let blocks = done?;
         self.sample = self.others.sample();
         let name = self.lent.name().to_owned();
-        let wrong = |fault| Halt::Device(DeviceFault { device: name.clone(), fault });
-        self.replay.save_state(blocks, &mut self.state).map_err(wrong)?;
+        let wrong = |fault| {
+            Halt::Device(DeviceFault {
+                device: name.clone(),
+                fault,
+            })
+        };
+        self.replay
+            .save_state(blocks, &mut self.state)
+            .map_err(wrong)?;
         self.others.export(&self.state);
         if let Some(text) = self.lent.complaints() {
-            return Err(wrong(Fault { kind: FaultKind::Failed, text }));
+            return Err(wrong(Fault {
+                kind: FaultKind::Failed,
+                text,
+            }));
         }
         Ok(blocks)
     }

@@ -1,5 +1,8 @@
 //! The other workers, as a GPU's replay sees them: rings, borders, progress words of the epoch's shared memory.
-#![expect(unsafe_code, reason = "reads exchange regions and writes saved borders")]
+#![expect(
+    unsafe_code,
+    reason = "reads exchange regions and writes saved borders"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +122,9 @@ impl Others {
             }
             end
         };
-        let keepers = border::keepers(graph, plan).into_iter().map(|id| &plan.buffers[id]);
+        let keepers = border::keepers(graph, plan)
+            .into_iter()
+            .map(|id| &plan.buffers[id]);
         let keeps = keepers.filter(|b| b.device == own).map(|b| b.channel);
         Self {
             epoch: Arc::clone(epoch),
@@ -174,7 +179,9 @@ impl Others {
     /// The rings at which this worker has waited, and how often.
     pub(super) fn waits_of_rings(&self) -> impl Iterator<Item = (RingId, u64)> {
         let waits = self.ends.iter().enumerate();
-        waits.map(|(i, end)| (RingId(i as u32), end.peer.waits)).filter(|(_, waits)| *waits > 0)
+        waits
+            .map(|(i, end)| (RingId(i as u32), end.peer.waits))
+            .filter(|(_, waits)| *waits > 0)
     }
 
     /// With what else it takes to be a replay's peers.
@@ -189,10 +196,15 @@ impl Others {
         result: Result<T, gpu::Halt>,
     ) -> Result<T, Halt> {
         result.map_err(|halt| match (halt, self.corrupt.take()) {
-            (gpu::Halt::Fault(fault), _) => {
-                Halt::Device(DeviceFault { device: name.to_owned(), fault })
-            }
-            (_, Some((ring, sent, found))) => Halt::Corrupt { ring: ring.0, sent, found },
+            (gpu::Halt::Fault(fault), _) => Halt::Device(DeviceFault {
+                device: name.to_owned(),
+                fault,
+            }),
+            (_, Some((ring, sent, found))) => Halt::Corrupt {
+                ring: ring.0,
+                sent,
+                found,
+            },
             (gpu::Halt::Stopped, None) => Halt::Stopped,
         })
     }
@@ -232,7 +244,12 @@ pub(super) struct With<'a> {
 impl With<'_> {
     /// Checks the transfers that arrived before token `tokens`.
     fn check(&mut self, ring: RingId, tokens: u64) -> Result<(), Stopped> {
-        let Others { epoch, ends, corrupt, .. } = &mut *self.others;
+        let Others {
+            epoch,
+            ends,
+            corrupt,
+            ..
+        } = &mut *self.others;
         while let Some((sum, from, bytes)) = ends[ring.0 as usize].next(tokens) {
             // SAFETY: the transfer lies in a place of the ring, and is published: nobody writes it before its release.
             let found = checksum::of(unsafe { std::slice::from_raw_parts(from, bytes) });
@@ -281,7 +298,9 @@ impl Peers for With<'_> {
         }
         if !there {
             self.wait(|others| {
-                let Others { epoch, ends, spin, .. } = others;
+                let Others {
+                    epoch, ends, spin, ..
+                } = others;
                 let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
                 epoch.rings[index].wait_published(tokens, peer, *spin, stop)
             })
@@ -294,7 +313,9 @@ impl Peers for With<'_> {
     fn wait_released(&mut self, ring: RingId, blocks: u64) -> Result<(), Stopped> {
         let index = ring.0 as usize;
         self.wait(|others| {
-            let Others { epoch, ends, spin, .. } = others;
+            let Others {
+                epoch, ends, spin, ..
+            } = others;
             let (peer, stop) = (&mut ends[index].peer, &epoch.common.stop);
             epoch.rings[index].wait_released(blocks, peer, *spin, stop)
         })
@@ -336,11 +357,16 @@ impl Peers for With<'_> {
         let others = &mut *self.others;
         if others.is_sampled(periods - 1) {
             let submitted_ns = others.submitted_ns[((periods - 1) % (DEPTH + 1)) as usize];
-            others.sample.record(0, Clock.now_ns().saturating_sub(submitted_ns));
+            others
+                .sample
+                .record(0, Clock.now_ns().saturating_sub(submitted_ns));
         }
         if let Some(recorder) = &mut others.recorder {
             let period = periods - 1;
-            recorder.overlapping(period, others.submitted_ticks[(period % (DEPTH + 1)) as usize]);
+            recorder.overlapping(
+                period,
+                others.submitted_ticks[(period % (DEPTH + 1)) as usize],
+            );
         }
         others.post().periods.store(periods, Ordering::Release);
         let passed = others.epoch.borders().map_or(0, |b| b.passed(periods));

@@ -124,14 +124,25 @@ fn format(path: &Path, port: Port<'_>) -> Result<Format, FileError> {
         _ => {}
     }
     let Some((_, elements)) = ELEMENTS.iter().find(|(known, _)| *known == extension) else {
-        return Err(FileError::Extension { path: path.to_owned(), extension });
+        return Err(FileError::Extension {
+            path: path.to_owned(),
+            extension,
+        });
     };
     if elements.contains(&port.token.dtype) {
         return Ok(Format::Raw);
     }
-    let found = elements.iter().map(|d| d.name()).collect::<Vec<_>>().join(" or ");
-    let fitting = ELEMENTS.iter().filter(|(_, elements)| elements.contains(&port.token.dtype));
-    let fitting: String = fitting.map(|(extension, _)| format!(".{extension}, ")).collect();
+    let found = elements
+        .iter()
+        .map(|d| d.name())
+        .collect::<Vec<_>>()
+        .join(" or ");
+    let fitting = ELEMENTS
+        .iter()
+        .filter(|(_, elements)| elements.contains(&port.token.dtype));
+    let fitting: String = fitting
+        .map(|(extension, _)| format!(".{extension}, "))
+        .collect();
     let help =
         format!("name the file {fitting}.npy or .bin, as what it holds, or convert in the model");
     Err(mismatch(path, port, found, &help))
@@ -215,7 +226,10 @@ pub fn resume_sink(
         ),
     };
     if format(path, port)? == Format::Raw {
-        let mut file = File::options().write(true).open(path).map_err(io_error(path))?;
+        let mut file = File::options()
+            .write(true)
+            .open(path)
+            .map_err(io_error(path))?;
         let found = file.metadata().map_err(io_error(path))?.len();
         if found < bytes {
             return Err(too_short(found));
@@ -352,7 +366,11 @@ mod tests {
             ),
         ] {
             let token = TokenType::scalar(dtype);
-            let port = Port { stream: "iq", token: &token, params: &params };
+            let port = Port {
+                stream: "iq",
+                token: &token,
+                params: &params,
+            };
             let found = match format(Path::new(name), port) {
                 Ok(Format::Raw) => "raw".to_owned(),
                 Ok(Format::Npy) => "npy".to_owned(),

@@ -46,12 +46,19 @@ pub(super) fn open(
     mut file: File,
     port: Port<'_>,
 ) -> Result<Box<dyn Read + Send>, FileError> {
-    let content = |message: String| FileError::Content { path: path.to_owned(), message };
-    let text = read_header(&mut file).map_err(io_error(path))?.map_err(content)?;
+    let content = |message: String| FileError::Content {
+        path: path.to_owned(),
+        message,
+    };
+    let text = read_header(&mut file)
+        .map_err(io_error(path))?
+        .map_err(content)?;
     let header = parse(&text).map_err(content)?;
     check(path, &header, port)?;
-    let bytes =
-        header.shape.iter().try_fold(port.token.dtype.size_bytes(), |n, d| n.checked_mul(*d));
+    let bytes = header
+        .shape
+        .iter()
+        .try_fold(port.token.dtype.size_bytes(), |n, d| n.checked_mul(*d));
     let bytes =
         bytes.ok_or_else(|| content(format!("its shape {:?} is too large", header.shape)))?;
     let there = file.metadata().map_err(io_error(path))?;
@@ -75,7 +82,9 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
         };
     }
     if &start[..6] != MAGIC {
-        return Ok(Err("is no NumPy array: it does not begin with \\x93NUMPY".to_owned()));
+        return Ok(Err(
+            "is no NumPy array: it does not begin with \\x93NUMPY".to_owned()
+        ));
     }
     let length = match start[6] {
         1 => {
@@ -88,10 +97,16 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
             file.read_exact(&mut length)?;
             u32::from_le_bytes(length) as usize
         }
-        version => return Ok(Err(format!("NumPy format version {version}, known are 1 to 3"))),
+        version => {
+            return Ok(Err(format!(
+                "NumPy format version {version}, known are 1 to 3"
+            )));
+        }
     };
     if length > MAX_HEADER_BYTES {
-        return Ok(Err(format!("a header of {length} bytes; at most {MAX_HEADER_BYTES} are read")));
+        return Ok(Err(format!(
+            "a header of {length} bytes; at most {MAX_HEADER_BYTES} are read"
+        )));
     }
     let mut header = vec![0; length];
     file.read_exact(&mut header)?;
@@ -102,27 +117,51 @@ fn read_header(file: &mut File) -> io::Result<Result<String, String>> {
 fn parse(text: &str) -> Result<Header, String> {
     let value = |key: &str| {
         let quoted = [format!("'{key}'"), format!("\"{key}\"")];
-        let at = quoted.iter().find_map(|q| text.find(q.as_str()).map(|i| i + q.len()));
-        let rest = at.map(|at| text[at..].trim_start()).and_then(|r| r.strip_prefix(':'));
-        rest.map(str::trim_start).ok_or_else(|| format!("its header has no `{key}`"))
+        let at = quoted
+            .iter()
+            .find_map(|q| text.find(q.as_str()).map(|i| i + q.len()));
+        let rest = at
+            .map(|at| text[at..].trim_start())
+            .and_then(|r| r.strip_prefix(':'));
+        rest.map(str::trim_start)
+            .ok_or_else(|| format!("its header has no `{key}`"))
     };
     let descr = value("descr")?;
     let quote = descr.chars().next().filter(|c| "'\"".contains(*c));
     let quote = quote.ok_or("its elements are records; only plain numbers can be streamed")?;
-    let descr = descr[1..].split(quote).next().unwrap_or_default().to_owned();
+    let descr = descr[1..]
+        .split(quote)
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     let fortran = value("fortran_order")?.starts_with("True");
     let shape = value("shape")?;
-    let inside = shape.strip_prefix('(').and_then(|s| s.split_once(')')).map(|(inside, _)| inside);
+    let inside = shape
+        .strip_prefix('(')
+        .and_then(|s| s.split_once(')'))
+        .map(|(inside, _)| inside);
     let inside = inside.ok_or("its shape is no tuple")?;
     let sizes = inside.split(',').map(str::trim).filter(|s| !s.is_empty());
-    let shape = sizes
-        .map(|s| s.trim_end_matches('L').parse().map_err(|_| format!("size `{s}` in its shape")));
-    Ok(Header { descr, fortran, shape: shape.collect::<Result<_, String>>()? })
+    let shape = sizes.map(|s| {
+        s.trim_end_matches('L')
+            .parse()
+            .map_err(|_| format!("size `{s}` in its shape"))
+    });
+    Ok(Header {
+        descr,
+        fortran,
+        shape: shape.collect::<Result<_, String>>()?,
+    })
 }
 
 fn check(path: &Path, header: &Header, port: Port<'_>) -> Result<(), FileError> {
     let expected = descr(port.token.dtype);
-    let found = || format!("an array of `{}` with shape {:?}", header.descr, header.shape);
+    let found = || {
+        format!(
+            "an array of `{}` with shape {:?}",
+            header.descr, header.shape
+        )
+    };
     let mismatch = |help: String| super::mismatch(path, port, found(), &help);
     let same = |found: &str| {
         // `=` and, for single bytes and opaque ones, `|` mean little-endian here too.
@@ -159,7 +198,11 @@ struct Writer {
 
 pub(super) fn create(mut file: File, port: Port<'_>) -> io::Result<Box<dyn TokenWrite>> {
     file.write_all(&header(port.token, 0))?;
-    Ok(Box::new(Writer { file, token: port.token.clone(), bytes: 0 }))
+    Ok(Box::new(Writer {
+        file,
+        token: port.token.clone(),
+        bytes: 0,
+    }))
 }
 
 /// A header of the same length for every number of tokens, a multiple of 64 bytes.
@@ -187,7 +230,8 @@ fn header(token: &TokenType, tokens: u64) -> Vec<u8> {
 impl Writer {
     fn write_header(&mut self) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(0))?;
-        self.file.write_all(&header(&self.token, self.bytes / self.token.bytes()))
+        self.file
+            .write_all(&header(&self.token, self.bytes / self.token.bytes()))
     }
 }
 
@@ -217,7 +261,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.npy");
         let params = Params::new();
-        let port = Port { stream: "x", token, params: &params };
+        let port = Port {
+            stream: "x",
+            token,
+            params: &params,
+        };
         let mut writer = create(File::create(&path).expect("created"), port).expect("written");
         for piece in bytes.chunks(token.bytes() as usize) {
             writer.write_tokens(piece).expect("written");
@@ -225,7 +273,10 @@ mod tests {
         writer.finish().expect("finished");
         let mut back = Vec::new();
         let file = File::open(&path).expect("there");
-        open(&path, file, port).expect("ours").read_to_end(&mut back).expect("read");
+        open(&path, file, port)
+            .expect("ours")
+            .read_to_end(&mut back)
+            .expect("read");
         back
     }
 
@@ -265,13 +316,22 @@ mod tests {
             assert_eq!(parse(text), Ok(expect), "{text}");
         }
         for (text, reason) in [
-            ("{'fortran_order': False, 'shape': (3,)}", "its header has no `descr`"),
+            (
+                "{'fortran_order': False, 'shape': (3,)}",
+                "its header has no `descr`",
+            ),
             (
                 "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (3,)}",
                 "its elements are records; only plain numbers can be streamed",
             ),
-            ("{'descr': '<f4', 'fortran_order': False, 'shape': (x,)}", "size `x` in its shape"),
-            ("{'descr': '<f4', 'fortran_order': False, 'shape': 3}", "its shape is no tuple"),
+            (
+                "{'descr': '<f4', 'fortran_order': False, 'shape': (x,)}",
+                "size `x` in its shape",
+            ),
+            (
+                "{'descr': '<f4', 'fortran_order': False, 'shape': 3}",
+                "its shape is no tuple",
+            ),
         ] {
             assert_eq!(parse(text), Err(reason.to_owned()), "{text}");
         }
@@ -283,10 +343,34 @@ mod tests {
         for (token, descr, shape, fortran, expect) in [
             (TokenType::scalar(DType::F32), "<f4", vec![9], false, ""),
             (TokenType::new(DType::F32, [3]), "<f4", vec![9], false, ""),
-            (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], false, ""),
-            (TokenType::new(DType::F32, [2, 3]), "<f4", vec![2, 3], false, ""),
-            (TokenType::new(DType::F32, [2, 3]), "<f4", vec![2, 3], true, "save it in C order"),
-            (TokenType::new(DType::F32, [3]), "<f4", vec![9, 3], true, "save it in C order"),
+            (
+                TokenType::new(DType::F32, [3]),
+                "<f4",
+                vec![9, 3],
+                false,
+                "",
+            ),
+            (
+                TokenType::new(DType::F32, [2, 3]),
+                "<f4",
+                vec![2, 3],
+                false,
+                "",
+            ),
+            (
+                TokenType::new(DType::F32, [2, 3]),
+                "<f4",
+                vec![2, 3],
+                true,
+                "save it in C order",
+            ),
+            (
+                TokenType::new(DType::F32, [3]),
+                "<f4",
+                vec![9, 3],
+                true,
+                "save it in C order",
+            ),
             (
                 TokenType::new(DType::F32, [3]),
                 "<f4",
@@ -294,14 +378,37 @@ mod tests {
                 false,
                 "save it with shape [tokens, 3], with [3] for a single token, or flat",
             ),
-            (TokenType::scalar(DType::F32), "<f8", vec![9], false, "save it with dtype `<f4`"),
-            (TokenType::scalar(DType::F32), ">f4", vec![9], false, "save it with dtype `<f4`"),
+            (
+                TokenType::scalar(DType::F32),
+                "<f8",
+                vec![9],
+                false,
+                "save it with dtype `<f4`",
+            ),
+            (
+                TokenType::scalar(DType::F32),
+                ">f4",
+                vec![9],
+                false,
+                "save it with dtype `<f4`",
+            ),
         ] {
-            let header = Header { descr: descr.into(), fortran, shape };
-            let port = Port { stream: "x", token: &token, params: &params };
+            let header = Header {
+                descr: descr.into(),
+                fortran,
+                shape,
+            };
+            let port = Port {
+                stream: "x",
+                token: &token,
+                params: &params,
+            };
             let found = check(Path::new("a.npy"), &header, port)
                 .map_or_else(|e| e.to_string(), |()| String::new());
-            assert!(found.ends_with(expect) && found.is_empty() == expect.is_empty(), "{found}");
+            assert!(
+                found.ends_with(expect) && found.is_empty() == expect.is_empty(),
+                "{found}"
+            );
         }
     }
 
@@ -311,19 +418,30 @@ mod tests {
         let path = folder.path().join("x.npy");
         let token = TokenType::scalar(DType::F32);
         let params = Params::new();
-        let port = Port { stream: "x", token: &token, params: &params };
+        let port = Port {
+            stream: "x",
+            token: &token,
+            params: &params,
+        };
         for (bytes, expect) in [
             (
                 header(&token, 5),
                 "its header promises 20 bytes of data, there are 0: it is cut short",
             ),
             (b"\x93NUM".to_vec(), "is shorter than a NumPy header"),
-            (b"RIFF12345678".to_vec(), "is no NumPy array: it does not begin with \\x93NUMPY"),
-            (b"\x93NUMPY\x09\0\0\0".to_vec(), "NumPy format version 9, known are 1 to 3"),
+            (
+                b"RIFF12345678".to_vec(),
+                "is no NumPy array: it does not begin with \\x93NUMPY",
+            ),
+            (
+                b"\x93NUMPY\x09\0\0\0".to_vec(),
+                "NumPy format version 9, known are 1 to 3",
+            ),
         ] {
             std::fs::write(&path, bytes).expect("written");
-            let error =
-                open(&path, File::open(&path).expect("there"), port).err().expect("refused");
+            let error = open(&path, File::open(&path).expect("there"), port)
+                .err()
+                .expect("refused");
             assert!(error.to_string().ends_with(expect), "{error}");
         }
     }

@@ -60,11 +60,19 @@ pub fn fill(
     let stream = stream.to_owned();
     loop {
         match from.read(&mut buffer[there..]) {
-            Ok(0) => return PumpEnd::SourceEnded { stream, partial_bytes: there as u64 },
+            Ok(0) => {
+                return PumpEnd::SourceEnded {
+                    stream,
+                    partial_bytes: there as u64,
+                };
+            }
             Ok(bytes) => there += bytes,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(source) => {
-                return PumpEnd::SourceFailed(FileError::Io { path: path.to_owned(), source });
+                return PumpEnd::SourceFailed(FileError::Io {
+                    path: path.to_owned(),
+                    source,
+                });
             }
         }
         let whole = there - there % token_bytes;
@@ -92,17 +100,22 @@ type Written = (Option<Box<dyn TokenWrite>>, u64);
 impl SharedFile {
     /// A file that holds `tokens` tokens.
     pub fn new(file: Box<dyn TokenWrite>, tokens: u64) -> Self {
-        Self { inner: Arc::new(Mutex::new((Some(file), tokens))) }
+        Self {
+            inner: Arc::new(Mutex::new((Some(file), tokens))),
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Written> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.inner
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn write(&self, bytes: &[u8], tokens: u64) -> io::Result<()> {
         let (file, there) = &mut *self.locked();
         *there += tokens;
-        file.as_mut().map_or(Ok(()), |file| file.write_tokens(bytes))
+        file.as_mut()
+            .map_or(Ok(()), |file| file.write_tokens(bytes))
     }
 
     fn finish(&self) -> io::Result<()> {
@@ -162,5 +175,8 @@ pub fn spawn(
         // Nobody listens any more when the program is ending: then the end is of no interest.
         drop(ends.send(pump()));
     };
-    std::thread::Builder::new().name(format!("zbmd file {name}")).spawn(run).map(drop)
+    std::thread::Builder::new()
+        .name(format!("zbmd file {name}"))
+        .spawn(run)
+        .map(drop)
 }

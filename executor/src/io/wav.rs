@@ -40,17 +40,37 @@ pub(super) fn open(
     port: Port<'_>,
 ) -> Result<Box<dyn Read + Send>, FileError> {
     let content = |e: hound::Error| match e {
-        hound::Error::IoError(source) => FileError::Io { path: path.to_owned(), source },
-        other => FileError::Content { path: path.to_owned(), message: other.to_string() },
+        hound::Error::IoError(source) => FileError::Io {
+            path: path.to_owned(),
+            source,
+        },
+        other => FileError::Content {
+            path: path.to_owned(),
+            message: other.to_string(),
+        },
     };
     let reader = WavReader::new(BufReader::new(file)).map_err(content)?;
-    let WavSpec { channels, bits_per_sample, sample_format, .. } = reader.spec();
+    let WavSpec {
+        channels,
+        bits_per_sample,
+        sample_format,
+        ..
+    } = reader.spec();
     let found = || {
-        let kind = if sample_format == SampleFormat::Float { "float" } else { "integer" };
+        let kind = if sample_format == SampleFormat::Float {
+            "float"
+        } else {
+            "integer"
+        };
         format!("{channels} channels of {bits_per_sample}-bit {kind} samples")
     };
     let Some((per_token, float)) = samples(port) else {
-        return Err(mismatch(path, port, found(), "sound needs tokens of f32, c32 or i16"));
+        return Err(mismatch(
+            path,
+            port,
+            found(),
+            "sound needs tokens of f32, c32 or i16",
+        ));
     };
     if per_token % u64::from(channels.max(1)) != 0 {
         return Err(mismatch(
@@ -118,7 +138,11 @@ struct Writer {
 
 /// A parameter that counts something, if it is there and fits.
 fn number(params: &Params, name: &str) -> Option<u32> {
-    params.get(name).and_then(Value::as_int).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0)
+    params
+        .get(name)
+        .and_then(Value::as_int)
+        .and_then(|n| u32::try_from(n).ok())
+        .filter(|n| *n > 0)
 }
 
 /// The sink's `sample_rate` (48000 without one), `channels` (2 for c32, else 1) and `format` (`s16`, or `f32`).
@@ -129,11 +153,20 @@ pub(super) fn create(
 ) -> Result<Box<dyn TokenWrite>, FileError> {
     let Some((per_token, floats)) = samples(port) else {
         let found = "sound".to_owned();
-        return Err(mismatch(path, port, found, "sound needs tokens of f32, c32 or i16"));
+        return Err(mismatch(
+            path,
+            port,
+            found,
+            "sound needs tokens of f32, c32 or i16",
+        ));
     };
     let default_channels = if port.token.dtype == DType::C32 { 2 } else { 1 };
     let channels = number(port.params, "channels").unwrap_or(default_channels);
-    let format = port.params.get("format").and_then(Value::as_str).unwrap_or("s16");
+    let format = port
+        .params
+        .get("format")
+        .and_then(Value::as_str)
+        .unwrap_or("s16");
     let as_floats = match format {
         "s16" => false,
         "f32" if floats => true,
@@ -149,18 +182,31 @@ pub(super) fn create(
     };
     if per_token % u64::from(channels) != 0 || channels > u32::from(u16::MAX) {
         let found = format!("{channels} channels");
-        return Err(mismatch(path, port, found, "make a token hold whole frames of all channels"));
+        return Err(mismatch(
+            path,
+            port,
+            found,
+            "make a token hold whole frames of all channels",
+        ));
     }
     let spec = WavSpec {
         channels: channels as u16,
         sample_rate: number(port.params, "sample_rate").unwrap_or(48_000),
         bits_per_sample: if as_floats { 32 } else { 16 },
-        sample_format: if as_floats { SampleFormat::Float } else { SampleFormat::Int },
+        sample_format: if as_floats {
+            SampleFormat::Float
+        } else {
+            SampleFormat::Int
+        },
     };
     let same = file.try_clone().map_err(io_error(path))?;
     let writer =
         WavWriter::new(BufWriter::new(file), spec).map_err(|e| io_error(path)(into_io(e)))?;
-    Ok(Box::new(Writer { writer, file: same, tokens_are_floats: floats }))
+    Ok(Box::new(Writer {
+        writer,
+        file: same,
+        tokens_are_floats: floats,
+    }))
 }
 
 fn into_io(error: hound::Error) -> io::Error {
@@ -181,7 +227,9 @@ impl TokenWrite for Writer {
         let as_floats = self.writer.spec().sample_format == SampleFormat::Float;
         if !self.tokens_are_floats {
             for piece in bytes.as_chunks::<2>().0 {
-                self.writer.write_sample(i16::from_ne_bytes(*piece)).map_err(into_io)?;
+                self.writer
+                    .write_sample(i16::from_ne_bytes(*piece))
+                    .map_err(into_io)?;
             }
             return Ok(());
         }
@@ -215,7 +263,11 @@ mod tests {
     fn round_trip(token: &TokenType, params: &Params, bytes: &[u8]) -> (WavSpec, Vec<u8>) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.wav");
-        let port = Port { stream: "x", token, params };
+        let port = Port {
+            stream: "x",
+            token,
+            params,
+        };
         let mut writer = create(&path, File::create(&path).expect("created"), port).expect("sound");
         writer.write_tokens(bytes).expect("written");
         writer.finish().expect("finished");
@@ -237,13 +289,20 @@ mod tests {
             .iter()
             .flat_map(|x| x.to_ne_bytes())
             .collect();
-        let i16s: Vec<u8> =
-            [0i16, 1, -1, i16::MAX, i16::MIN, 7].iter().flat_map(|x| x.to_ne_bytes()).collect();
+        let i16s: Vec<u8> = [0i16, 1, -1, i16::MAX, i16::MIN, 7]
+            .iter()
+            .flat_map(|x| x.to_ne_bytes())
+            .collect();
         let with = |pairs: &[(&str, Value)]| -> Params {
-            pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), v.clone()))
+                .collect()
         };
-        let float =
-            with(&[("format", Value::Str("f32".into())), ("sample_rate", Value::Int(16_000))]);
+        let float = with(&[
+            ("format", Value::Str("f32".into())),
+            ("sample_rate", Value::Int(16_000)),
+        ]);
         for (token, params, bytes, channels, rate) in [
             (TokenType::scalar(DType::F32), with(&[]), &f32s, 1, 48_000),
             (TokenType::new(DType::F32, [3]), float, &f32s, 1, 16_000),
@@ -265,7 +324,11 @@ mod tests {
         ] {
             let (spec, back) = round_trip(&token, &params, bytes);
             assert_eq!(&back, bytes, "{token}");
-            assert_eq!((spec.channels, spec.sample_rate), (channels, rate), "{token}");
+            assert_eq!(
+                (spec.channels, spec.sample_rate),
+                (channels, rate),
+                "{token}"
+            );
         }
     }
 
@@ -287,11 +350,16 @@ mod tests {
     fn tokens_that_are_no_sound_are_refused() {
         let params = Params::new();
         let token = TokenType::scalar(DType::I64);
-        let port = Port { stream: "x", token: &token, params: &params };
+        let port = Port {
+            stream: "x",
+            token: &token,
+            params: &params,
+        };
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.wav");
-        let error =
-            create(&path, File::create(&path).expect("created"), port).err().expect("refused");
+        let error = create(&path, File::create(&path).expect("created"), port)
+            .err()
+            .expect("refused");
         assert!(
             error
                 .to_string()

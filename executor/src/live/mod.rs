@@ -96,7 +96,14 @@ pub struct Fill {
 
 impl Progress {
     pub(crate) fn of(current: &Current, iterations: u64) -> Progress {
-        let Current { engine, spec, memory, lost, recoveries, .. } = current;
+        let Current {
+            engine,
+            spec,
+            memory,
+            lost,
+            recoveries,
+            ..
+        } = current;
         let program = &engine.program;
         let plan = &program.plans[spec.plan];
         Progress {
@@ -121,11 +128,20 @@ impl Progress {
 }
 
 fn devices(current: &Current, lost: &[zbmd_ir::DeviceId]) -> Vec<DeviceProgress> {
-    let Current { engine, spec, memory, .. } = current;
+    let Current {
+        engine,
+        spec,
+        memory,
+        ..
+    } = current;
     let mut all = engine.devices();
     all.extend(&spec.devices);
     let one = |device: zbmd_ir::DeviceId| {
-        let post = spec.devices.iter().position(|d| *d == device).map(|at| &memory.posts[at]);
+        let post = spec
+            .devices
+            .iter()
+            .position(|d| *d == device)
+            .map(|at| &memory.posts[at]);
         let state = match post {
             None if lost.contains(&device) => DeviceState::Lost,
             None => DeviceState::Idle,
@@ -143,7 +159,12 @@ fn devices(current: &Current, lost: &[zbmd_ir::DeviceId]) -> Vec<DeviceProgress>
 }
 
 fn rings(current: &Current) -> Vec<Fill> {
-    let Current { engine, spec, memory, .. } = current;
+    let Current {
+        engine,
+        spec,
+        memory,
+        ..
+    } = current;
     let program = &engine.program;
     let plan = &program.plans[spec.plan];
     let device = |id: zbmd_ir::DeviceId| program.machine.devices[id].name.as_str();
@@ -151,7 +172,12 @@ fn rings(current: &Current) -> Vec<Fill> {
         let buffer = &plan.buffers[ring.buffer];
         let (tokens, blocks) = sync.counts();
         Fill {
-            name: format!("{} {} -> {}", ring.channel, device(ring.from), device(ring.to)),
+            name: format!(
+                "{} {} -> {}",
+                ring.channel,
+                device(ring.from),
+                device(ring.to)
+            ),
             tokens,
             // The two were not read at the same time.
             filled: tokens.saturating_sub(blocks.saturating_mul(buffer.block_tokens)),
@@ -162,19 +188,26 @@ fn rings(current: &Current) -> Vec<Fill> {
 }
 
 fn queues(current: &Current) -> Vec<Fill> {
-    let Current { engine, memory, session, .. } = current;
+    let Current {
+        engine,
+        memory,
+        session,
+        ..
+    } = current;
     let graph = &engine.program.graph;
     let sources = graph.sources().zip(&session.sources);
     let sinks = graph.sinks().zip(&memory.sinks);
-    let one =
-        |((_, actor), queue): ((_, &zbmd_ir::Actor), &std::sync::Arc<crate::conduit::Conduit>)| {
-            let (taken, (tokens, _)) = (queue.taken(), queue.written());
-            Fill {
-                name: actor.name.clone(),
-                tokens,
-                filled: tokens.saturating_sub(taken),
-                capacity: queue.capacity(),
-            }
-        };
+    let one = |((_, actor), queue): (
+        (_, &zbmd_ir::Actor),
+        &std::sync::Arc<crate::conduit::Conduit>,
+    )| {
+        let (taken, (tokens, _)) = (queue.taken(), queue.written());
+        Fill {
+            name: actor.name.clone(),
+            tokens,
+            filled: tokens.saturating_sub(taken),
+            capacity: queue.capacity(),
+        }
+    };
     sources.chain(sinks).map(one).collect()
 }

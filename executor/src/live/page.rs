@@ -70,7 +70,9 @@ pub enum PageError {
 /// Where pages lie.
 fn folder() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    runtime.filter(|path| path.is_absolute()).unwrap_or_else(std::env::temp_dir)
+    runtime
+        .filter(|path| path.is_absolute())
+        .unwrap_or_else(std::env::temp_dir)
 }
 
 fn path_of(pid: u32) -> PathBuf {
@@ -104,9 +106,20 @@ impl Page {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&path)?;
-        let live = Live { pid, started: started(pid).unwrap_or(0), ..Live::default() };
+        let live = Live {
+            pid,
+            started: started(pid).unwrap_or(0),
+            ..Live::default()
+        };
         let began_ns = Clock.now_ns();
-        Ok(Self { file, path, live, began_ns, past: VecDeque::new(), bytes: Vec::new() })
+        Ok(Self {
+            file,
+            path,
+            live,
+            began_ns,
+            past: VecDeque::new(),
+            bytes: Vec::new(),
+        })
     }
 
     /// Writes what the run is at.
@@ -140,8 +153,17 @@ impl Page {
 
     /// Means over the last second of this epoch.
     fn rates(&mut self, now_ns: u64, progress: &Progress) {
-        let Progress { iterations, epoch, periods, .. } = *progress;
-        if self.past.back().is_some_and(|(_, _, _, before)| *before != epoch) {
+        let Progress {
+            iterations,
+            epoch,
+            periods,
+            ..
+        } = *progress;
+        if self
+            .past
+            .back()
+            .is_some_and(|(_, _, _, before)| *before != epoch)
+        {
             self.past.clear();
         }
         self.past.push_back((now_ns, iterations, periods, epoch));
@@ -150,16 +172,26 @@ impl Page {
         while self.past.get(1).is_some_and(|past| is_old(past.0)) {
             self.past.pop_front();
         }
-        let Some(&(at, then, before, _)) = self.past.front() else { return };
+        let Some(&(at, then, before, _)) = self.past.front() else {
+            return;
+        };
         let took_ns = now_ns.saturating_sub(at) as f64;
         let done = periods.saturating_sub(before) as f64;
         let live = &mut self.live;
         let since = iterations.saturating_sub(then) as f64;
-        live.iterations_per_s = if took_ns > 0.0 { since * 1e9 / took_ns } else { 0.0 };
+        live.iterations_per_s = if took_ns > 0.0 {
+            since * 1e9 / took_ns
+        } else {
+            0.0
+        };
         live.period_measured_ns = if done > 0.0 { took_ns / done } else { 0.0 };
         let planned = progress.period_planned_ns as f64;
         let is_known = planned > 0.0 && live.period_measured_ns > 0.0;
-        live.lateness = if is_known { live.period_measured_ns / planned - 1.0 } else { 0.0 };
+        live.lateness = if is_known {
+            live.period_measured_ns / planned - 1.0
+        } else {
+            0.0
+        };
     }
 }
 
@@ -239,8 +271,15 @@ fn body(bytes: &[u8]) -> Option<&[u8]> {
 /// The runs that are on, by process.
 pub fn running() -> Vec<Live> {
     let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();
-    let pid = |name: &str| name.strip_prefix("zbmd-")?.strip_suffix(".live")?.parse().ok();
-    let mut pids: Vec<u32> = files.filter_map(|file| pid(file.file_name().to_str()?)).collect();
+    let pid = |name: &str| {
+        name.strip_prefix("zbmd-")?
+            .strip_suffix(".live")?
+            .parse()
+            .ok()
+    };
+    let mut pids: Vec<u32> = files
+        .filter_map(|file| pid(file.file_name().to_str()?))
+        .collect();
     pids.sort_unstable();
     pids.into_iter().filter_map(|pid| read(pid).ok()).collect()
 }
@@ -253,14 +292,24 @@ mod tests {
     fn a_page_says_what_was_written_and_goes_with_its_writer() {
         let pid = std::process::id();
         let mut page = Page::create().expect("a file");
-        let progress = Progress { model: "m".into(), iterations: 7, ..Progress::default() };
+        let progress = Progress {
+            model: "m".into(),
+            iterations: 7,
+            ..Progress::default()
+        };
         page.write(progress.clone()).expect("written");
         let live = read(pid).expect("there");
         assert_eq!((live.pid, live.progress), (pid, progress.clone()));
         assert!(running().iter().any(|live| live.pid == pid));
         // A long one, then a short one, whose end is not that of the file.
-        let fill = super::super::Fill { name: "x".repeat(1000), ..Default::default() };
-        let many = Progress { rings: vec![fill; 500], ..progress.clone() };
+        let fill = super::super::Fill {
+            name: "x".repeat(1000),
+            ..Default::default()
+        };
+        let many = Progress {
+            rings: vec![fill; 500],
+            ..progress.clone()
+        };
         page.write(many).expect("written");
         assert_eq!(read(pid).expect("there").progress.rings, [], "too long");
         page.write(progress.clone()).expect("written");
@@ -272,7 +321,13 @@ mod tests {
     #[test]
     fn half_a_page_is_none() {
         let body = br#"{"pid":1}"#;
-        let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes(), &9u32.to_le_bytes(), &[0; 4]].concat();
+        let mut bytes = [
+            &MAGIC[..],
+            &VERSION.to_le_bytes(),
+            &9u32.to_le_bytes(),
+            &[0; 4],
+        ]
+        .concat();
         bytes.extend(xxh3_64(body).to_le_bytes());
         bytes.extend(body);
         assert_eq!(super::body(&bytes), Some(&body[..]));
@@ -281,7 +336,11 @@ mod tests {
             let mut wrong = bytes.clone();
             wrong[cut] ^= 1;
             // The four bytes that mean nothing may be anything.
-            assert_eq!(super::body(&wrong).is_some(), (12..16).contains(&cut), "byte {cut}");
+            assert_eq!(
+                super::body(&wrong).is_some(),
+                (12..16).contains(&cut),
+                "byte {cut}"
+            );
         }
     }
 
@@ -305,9 +364,20 @@ mod tests {
         for step in 0..50u64 {
             page.rates(step * 100_000_000, &at(0, 50 * step));
         }
-        let Live { iterations_per_s, period_measured_ns, lateness, .. } = page.live;
-        assert_eq!((iterations_per_s, period_measured_ns, lateness), (1500.0, 2e6, 1.0));
+        let Live {
+            iterations_per_s,
+            period_measured_ns,
+            lateness,
+            ..
+        } = page.live;
+        assert_eq!(
+            (iterations_per_s, period_measured_ns, lateness),
+            (1500.0, 2e6, 1.0)
+        );
         page.rates(5_000_000_000, &at(1, 0));
-        assert_eq!(page.live.period_measured_ns, 0.0, "nothing of this epoch yet");
+        assert_eq!(
+            page.live.period_measured_ns, 0.0,
+            "nothing of this epoch yet"
+        );
     }
 }

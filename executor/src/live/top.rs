@@ -79,7 +79,9 @@ fn say(text: &str, is_screen: bool) -> bool {
         true => format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")),
         false => text.to_owned(),
     };
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_ok()
 }
 
 fn the_only_run() -> Result<u32, (u8, String)> {
@@ -88,7 +90,9 @@ fn the_only_run() -> Result<u32, (u8, String)> {
         [] => Err((exit::NO_RUN, "no run is on".to_owned())),
         [run] => Ok(run.pid),
         runs => {
-            let names = runs.iter().map(|r| format!("{} ({})", r.pid, r.progress.model));
+            let names = runs
+                .iter()
+                .map(|r| format!("{} ({})", r.pid, r.progress.model));
             let names = names.collect::<Vec<_>>().join(", ");
             let text = format!("{} runs are on; say which process: {names}", runs.len());
             Err((exit::USAGE, text))
@@ -162,8 +166,11 @@ mod tests {
 
     #[test]
     fn the_screen() {
-        let device =
-            |device: &str, state, periods| DeviceProgress { device: device.into(), state, periods };
+        let device = |device: &str, state, periods| DeviceProgress {
+            device: device.into(),
+            state,
+            periods,
+        };
         let live = Live {
             pid: 12,
             elapsed_ns: 1_500_000_000,

@@ -42,7 +42,11 @@ pub struct Backoff {
 impl Backoff {
     /// A worker that was never restarted. Different seeds give different jitter.
     pub fn new(policy: BackoffPolicy, seed: u64) -> Self {
-        Self { policy, restarts: 0, random: seed }
+        Self {
+            policy,
+            restarts: 0,
+            random: seed,
+        }
     }
 
     /// The wait before the next restart, of a worker that was ready for `lived_ns`.
@@ -55,7 +59,13 @@ impl Backoff {
         if restarts == 0 {
             return 0;
         }
-        let BackoffPolicy { base_ns, factor, longest_ns, jitter, .. } = self.policy;
+        let BackoffPolicy {
+            base_ns,
+            factor,
+            longest_ns,
+            jitter,
+            ..
+        } = self.policy;
         let grown = base_ns as f64 * factor.powi(i32::try_from(restarts - 1).unwrap_or(i32::MAX));
         let moved = 1.0 + jitter * (2.0 * self.uniform() - 1.0);
         (grown.min(longest_ns as f64) * moved) as u64
@@ -92,13 +102,19 @@ mod tests {
     fn waits_grow_up_to_the_bound_and_begin_anew_after_a_long_life() {
         let mut backoff = Backoff::new(POLICY, 1);
         let lives = [0, 0, 9_999, 0, 0, 10_000, 0];
-        assert_eq!(lives.map(|l| backoff.wait_ns(l)), [0, 100, 300, 900, 1000, 0, 100]);
+        assert_eq!(
+            lives.map(|l| backoff.wait_ns(l)),
+            [0, 100, 300, 900, 1000, 0, 100]
+        );
         assert_eq!(backoff.restarts(), 2);
     }
 
     #[test]
     fn jitter_stays_within_its_bounds_and_follows_from_the_seed() {
-        let policy = BackoffPolicy { jitter: 0.5, ..POLICY };
+        let policy = BackoffPolicy {
+            jitter: 0.5,
+            ..POLICY
+        };
         let waits = |seed| {
             let mut backoff = Backoff::new(policy, seed);
             (0..200).map(|_| backoff.wait_ns(0)).collect::<Vec<u64>>()
@@ -107,7 +123,10 @@ mod tests {
         assert_ne!(waits(7), waits(8));
         let late = &waits(7)[5..];
         assert!(late.iter().all(|w| (500..=1500).contains(w)), "{late:?}");
-        assert!(late.iter().any(|w| *w < 700) && late.iter().any(|w| *w > 1300), "{late:?}");
+        assert!(
+            late.iter().any(|w| *w < 700) && late.iter().any(|w| *w > 1300),
+            "{late:?}"
+        );
     }
 
     #[test]

@@ -74,7 +74,12 @@ pub struct Breaker {
 impl Breaker {
     /// A closed one.
     pub fn new(policy: BreakerPolicy) -> Self {
-        Self { policy, state: BreakerState::Closed, failures: VecDeque::new(), opened: 0 }
+        Self {
+            policy,
+            state: BreakerState::Closed,
+            failures: VecDeque::new(),
+            opened: 0,
+        }
     }
 
     /// Where it stands.
@@ -94,7 +99,10 @@ impl Breaker {
 
     /// Whether one more failure now would open it.
     pub fn is_last_straw(&self, now_ns: u64) -> bool {
-        let recent = self.failures.iter().filter(|at| now_ns - **at < self.policy.window_ns);
+        let recent = self
+            .failures
+            .iter()
+            .filter(|at| now_ns - **at < self.policy.window_ns);
         recent.count() as u32 + 1 >= self.policy.failures
     }
 
@@ -124,7 +132,9 @@ impl Breaker {
         let open_ns = self.policy.open_ns.saturating_mul(1 << self.opened.min(30));
         self.opened += 1;
         let open_ns = open_ns.min(self.policy.longest_ns);
-        self.state = BreakerState::Open { until_ns: now_ns.saturating_add(open_ns) };
+        self.state = BreakerState::Open {
+            until_ns: now_ns.saturating_add(open_ns),
+        };
     }
 
     /// Lets probes begin: the time is up, or the device is needed.
@@ -136,7 +146,9 @@ impl Breaker {
 
     /// A probe passed; whether that closes it.
     pub fn pass(&mut self) -> bool {
-        let BreakerState::HalfOpen { passed } = self.state else { return false };
+        let BreakerState::HalfOpen { passed } = self.state else {
+            return false;
+        };
         let passed = passed + 1;
         if passed >= self.policy.probes {
             self.close();
@@ -189,19 +201,27 @@ mod tests {
     #[test]
     fn it_stays_open_longer_each_time_until_probes_pass() {
         let mut breaker = Breaker::new(POLICY);
-        assert_eq!([0, 1, 2].map(|at| breaker.fail(at, true)), [false, false, true]);
+        assert_eq!(
+            [0, 1, 2].map(|at| breaker.fail(at, true)),
+            [false, false, true]
+        );
         let mut waits = Vec::new();
         for now in [1000, 2000, 3000] {
             breaker.half_open();
             assert!(!breaker.pass());
             assert!(breaker.fail(now, true), "a failed probe opens it at once");
-            let BreakerState::Open { until_ns } = breaker.state() else { panic!("it opened") };
+            let BreakerState::Open { until_ns } = breaker.state() else {
+                panic!("it opened")
+            };
             waits.push(until_ns - now);
         }
         assert_eq!(waits, [100, 150, 150]);
         breaker.half_open();
         assert!(!breaker.pass() && breaker.pass());
         assert!(breaker.is_closed());
-        assert!(!breaker.fail(4000, true), "failures from before count no more");
+        assert!(
+            !breaker.fail(4000, true),
+            "failures from before count no more"
+        );
     }
 }

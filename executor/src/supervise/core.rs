@@ -190,7 +190,9 @@ impl<P: Plans> Supervisor<P> {
 
     /// Whether a look at a worker needs what the system says of its thread: [`super::Detector::wants_os`].
     pub fn wants_os(&self, now_ns: u64, device: DeviceId, step: u64, waiting: bool) -> bool {
-        self.members[device].detector.wants_os(now_ns, step, waiting)
+        self.members[device]
+            .detector
+            .wants_os(now_ns, step, waiting)
     }
 
     /// The bound of a slot of this device that is planned to take so long: [`super::Detector::bound_ns`].
@@ -202,7 +204,14 @@ impl<P: Plans> Supervisor<P> {
     pub fn start(&mut self, now_ns: u64, out: &mut Vec<Action>) {
         let devices = self.tree.devices().iter().map(|d| d.name.clone()).collect();
         let first_epoch = self.settings.first_epoch;
-        self.tell(now_ns, What::Opened { devices, first_epoch }, out);
+        self.tell(
+            now_ns,
+            What::Opened {
+                devices,
+                first_epoch,
+            },
+            out,
+        );
         self.pass_time(now_ns, out);
         self.settle(now_ns, out);
     }
@@ -212,9 +221,15 @@ impl<P: Plans> Supervisor<P> {
         if self.is_over() || self.stopping.is_some() {
             return None;
         }
-        let members = self.members.iter().filter_map(|m| m.deadline_ns(&self.settings));
+        let members = self
+            .members
+            .iter()
+            .filter_map(|m| m.deadline_ns(&self.settings));
         let hold = matches!(self.reign, Reign::Between).then_some(self.hold_ns);
-        members.chain(self.join_deadline()).chain(hold.filter(|ns| *ns > 0)).min()
+        members
+            .chain(self.join_deadline())
+            .chain(hold.filter(|ns| *ns > 0))
+            .min()
     }
 
     /// Takes one input into account; what follows is added to `out`. O(devices), O(1) for a look that finds nothing.
@@ -223,19 +238,39 @@ impl<P: Plans> Supervisor<P> {
             return;
         }
         match input {
-            Input::Seen { epoch, device, incarnation, sample } => {
+            Input::Seen {
+                epoch,
+                device,
+                incarnation,
+                sample,
+            } => {
                 if !self.seen(now_ns, epoch, device, incarnation, sample, out) {
                     return;
                 }
             }
-            Input::Ready { device, incarnation } => self.ready(now_ns, device, incarnation, out),
-            Input::Gone { device, incarnation, cause } => {
+            Input::Ready {
+                device,
+                incarnation,
+            } => self.ready(now_ns, device, incarnation, out),
+            Input::Gone {
+                device,
+                incarnation,
+                cause,
+            } => {
                 self.gone(now_ns, device, incarnation, cause, out);
             }
-            Input::Ended { epoch, device, incarnation, end } => {
+            Input::Ended {
+                epoch,
+                device,
+                incarnation,
+                end,
+            } => {
                 self.ended(now_ns, epoch, device, incarnation, end, out);
             }
-            Input::Fenced { epoch, committed_blocks } => {
+            Input::Fenced {
+                epoch,
+                committed_blocks,
+            } => {
                 self.fenced(now_ns, epoch, committed_blocks, out);
             }
             Input::Completed { epoch, more } => self.completed(now_ns, epoch, more, out),
@@ -260,7 +295,15 @@ impl<P: Plans> Supervisor<P> {
         out: &mut Vec<Action>,
     ) {
         let message = format!("{message:?}");
-        self.tell(now_ns, What::Stale { device, incarnation, message }, out);
+        self.tell(
+            now_ns,
+            What::Stale {
+                device,
+                incarnation,
+                message,
+            },
+            out,
+        );
     }
 }
 
@@ -276,12 +319,18 @@ impl<P: Plans> Supervisor<P> {
         sample: Sample,
         out: &mut Vec<Action>,
     ) -> bool {
-        let Reign::Running(running) = &mut self.reign else { return false };
+        let Reign::Running(running) = &mut self.reign else {
+            return false;
+        };
         let member = &mut self.members[device];
         if running.epoch != epoch || member.incarnation != of || !member.is_ready() {
             return false;
         }
-        let Some(seat) = running.seats.get_mut(&device).filter(|s| s.finished.is_none()) else {
+        let Some(seat) = running
+            .seats
+            .get_mut(&device)
+            .filter(|s| s.finished.is_none())
+        else {
             return false;
         };
         if !std::mem::replace(&mut seat.joined, true) {
@@ -289,20 +338,56 @@ impl<P: Plans> Supervisor<P> {
         }
         match member.detector.look(now_ns, sample) {
             Finding::Fine => return false,
-            Finding::Overdue { why, after_ns, bound_ns } => {
+            Finding::Overdue {
+                why,
+                after_ns,
+                bound_ns,
+            } => {
                 let why = why.to_owned();
-                let what = What::Overdue { device, epoch, why: why.clone(), after_ns, bound_ns };
+                let what = What::Overdue {
+                    device,
+                    epoch,
+                    why: why.clone(),
+                    after_ns,
+                    bound_ns,
+                };
                 self.tell(now_ns, what, out);
                 self.lose(now_ns, device, Cause::Hung { why }, false, out);
             }
-            Finding::Slow { times, phi, again: false } => {
+            Finding::Slow {
+                times,
+                phi,
+                again: false,
+            } => {
                 member.detector.retime(times);
                 let advice = Advice::Retime;
-                self.tell(now_ns, What::Slow { device, times, phi, advice }, out);
+                self.tell(
+                    now_ns,
+                    What::Slow {
+                        device,
+                        times,
+                        phi,
+                        advice,
+                    },
+                    out,
+                );
             }
-            Finding::Slow { times, phi, again: true } => {
+            Finding::Slow {
+                times,
+                phi,
+                again: true,
+            } => {
                 let advice = Advice::Replace;
-                self.tell(now_ns, What::Slow { device, times, phi, advice }, out);
+                self.tell(
+                    now_ns,
+                    What::Slow {
+                        device,
+                        times,
+                        phi,
+                        advice,
+                    },
+                    out,
+                );
                 self.set_aside(now_ns, device, times, out);
             }
             Finding::Pace => self.tell(now_ns, What::Pace { device }, out),
@@ -336,10 +421,15 @@ impl<P: Plans> Supervisor<P> {
     }
 
     fn finished(&mut self, now_ns: u64, device: DeviceId, blocks: u64, out: &mut Vec<Action>) {
-        let Reign::Running(running) = &mut self.reign else { return };
+        let Reign::Running(running) = &mut self.reign else {
+            return;
+        };
         self.members[device].failed_starts = 0;
         if let Some(seat) = running.seats.get_mut(&device) {
-            *seat = Seat { joined: true, finished: Some(blocks) };
+            *seat = Seat {
+                joined: true,
+                finished: Some(blocks),
+            };
         }
         let mut seats = running.seats.values();
         if seats.any(|s| s.finished.is_none()) {
@@ -353,7 +443,11 @@ impl<P: Plans> Supervisor<P> {
         }
         let swap = self.wishes.swap;
         self.tell(now_ns, What::Complete { epoch, blocks }, out);
-        out.push(Action::Complete { epoch, blocks, swap });
+        out.push(Action::Complete {
+            epoch,
+            blocks,
+            swap,
+        });
         self.reign = Reign::Completing { epoch, blocks };
     }
 
@@ -366,12 +460,23 @@ impl<P: Plans> Supervisor<P> {
             let cause = match end {
                 End::Corrupt { text, .. } => Cause::Corrupt { text },
                 End::Fault { text } => Cause::Fault { text },
-                _ => Cause::Fault { text: "stopped without being told to".to_owned() },
+                _ => Cause::Fault {
+                    text: "stopped without being told to".to_owned(),
+                },
             };
             self.lose(now_ns, device, cause, false, out);
         } else {
             self.last_cause = format!("{} {end:?}", self.tree.device(device).name);
-            self.tell(now_ns, What::Retry { device, end, attempt, of }, out);
+            self.tell(
+                now_ns,
+                What::Retry {
+                    device,
+                    end,
+                    attempt,
+                    of,
+                },
+                out,
+            );
         }
         self.fence(now_ns, out);
     }
@@ -380,26 +485,42 @@ impl<P: Plans> Supervisor<P> {
 /// Epochs: how they begin and end.
 impl<P: Plans> Supervisor<P> {
     fn fence(&mut self, now_ns: u64, out: &mut Vec<Action>) {
-        let Reign::Running(running) = &self.reign else { return };
+        let Reign::Running(running) = &self.reign else {
+            return;
+        };
         let epoch = running.epoch;
         out.push(Action::Fence { epoch });
         self.tell(now_ns, What::Fence { epoch }, out);
-        self.reign = Reign::Fencing { epoch, since_ns: now_ns };
+        self.reign = Reign::Fencing {
+            epoch,
+            since_ns: now_ns,
+        };
     }
 
     fn fenced(&mut self, now_ns: u64, of: Epoch, committed_blocks: u64, out: &mut Vec<Action>) {
-        let Reign::Fencing { epoch, since_ns } = self.reign else { return };
+        let Reign::Fencing { epoch, since_ns } = self.reign else {
+            return;
+        };
         if epoch != of {
             return;
         }
         let took_ns = now_ns - since_ns;
-        self.tell(now_ns, What::Fenced { epoch, committed_blocks, took_ns }, out);
+        self.tell(
+            now_ns,
+            What::Fenced {
+                epoch,
+                committed_blocks,
+                took_ns,
+            },
+            out,
+        );
         self.refused = 0;
         self.progress(committed_blocks > 0);
         self.reign = Reign::Between;
         if self.futile >= self.settings.futile {
             let (epochs, cause) = (self.futile, self.last_cause.clone());
-            self.stopping.get_or_insert(Verdict::NoProgress { epochs, cause });
+            self.stopping
+                .get_or_insert(Verdict::NoProgress { epochs, cause });
         }
         self.stop_when_quiet(now_ns, out);
     }
@@ -414,7 +535,9 @@ impl<P: Plans> Supervisor<P> {
     }
 
     fn completed(&mut self, now_ns: u64, of: Epoch, more: bool, out: &mut Vec<Action>) {
-        let Reign::Completing { epoch, blocks } = self.reign else { return };
+        let Reign::Completing { epoch, blocks } = self.reign else {
+            return;
+        };
         if epoch != of {
             return;
         }
@@ -451,11 +574,26 @@ impl<P: Plans> Supervisor<P> {
             return self.stop_when_quiet(now_ns, out);
         }
         if self.refused > self.settings.retries {
-            return self.stop(now_ns, Verdict::Refused { attempts: self.refused, why }, out);
+            return self.stop(
+                now_ns,
+                Verdict::Refused {
+                    attempts: self.refused,
+                    why,
+                },
+                out,
+            );
         }
         let wait_ns = self.settings.backoff.base_ns << self.refused.min(16);
         self.hold_ns = now_ns + wait_ns;
-        self.tell(now_ns, What::Refused { epoch: of, why, wait_ns }, out);
+        self.tell(
+            now_ns,
+            What::Refused {
+                epoch: of,
+                why,
+                wait_ns,
+            },
+            out,
+        );
     }
 
     fn request(&mut self, now_ns: u64, request: Request, out: &mut Vec<Action>) {
@@ -502,13 +640,24 @@ impl<P: Plans> Supervisor<P> {
     fn stop(&mut self, now_ns: u64, verdict: Verdict, out: &mut Vec<Action>) {
         self.reign = Reign::Over;
         let last_word = verdict.to_string();
-        self.tell(now_ns, What::Stopped { verdict: verdict.clone(), last_word }, out);
+        self.tell(
+            now_ns,
+            What::Stopped {
+                verdict: verdict.clone(),
+                last_word,
+            },
+            out,
+        );
         out.push(Action::Stop(verdict));
     }
 
     /// The devices without a worker that `is` fit.
     fn lost(&self, is: impl Fn(&Member) -> bool) -> Vec<DeviceId> {
-        self.members.iter_enumerated().filter(|(_, m)| !is(m)).map(|(d, _)| d).collect()
+        self.members
+            .iter_enumerated()
+            .filter(|(_, m)| !is(m))
+            .map(|(d, _)| d)
+            .collect()
     }
 
     /// Begins or ends an epoch if what happened makes that possible.
@@ -558,7 +707,10 @@ impl<P: Plans> Supervisor<P> {
             let until = |u: Option<u64>| u.is_some();
             match m.phase {
                 Phase::Out { until_ns } => until(until_ns),
-                Phase::Dying { next: Next::Out { until_ns }, .. } => until(until_ns),
+                Phase::Dying {
+                    next: Next::Out { until_ns },
+                    ..
+                } => until(until_ns),
                 _ => false,
             }
         };
@@ -571,13 +723,22 @@ impl<P: Plans> Supervisor<P> {
         }
         for device in devices {
             let member = &mut self.members[device];
-            let next = Next::Wait { until_ns: now_ns + member.backoff.wait_ns(0) };
+            let next = Next::Wait {
+                until_ns: now_ns + member.backoff.wait_ns(0),
+            };
             member.breaker.half_open();
             member.phase = match member.phase {
                 Phase::Dying { since_ns, .. } => Phase::Dying { since_ns, next },
                 _ => next.into(),
             };
-            self.tell(now_ns, What::BreakerHalfOpen { device, needed: true }, out);
+            self.tell(
+                now_ns,
+                What::BreakerHalfOpen {
+                    device,
+                    needed: true,
+                },
+                out,
+            );
         }
         self.pass_time(now_ns, out);
     }
@@ -590,26 +751,49 @@ impl<P: Plans> Supervisor<P> {
         let uses = self.plans.uses(&lost);
         let mut seats = BTreeMap::new();
         for device in uses {
-            assert!(self.members[device].is_ready(), "{device} has a role and no worker");
+            assert!(
+                self.members[device].is_ready(),
+                "{device} has a role and no worker"
+            );
             self.members[device].detector.begin(&lost);
             seats.insert(device, Seat::default());
         }
-        out.push(Action::Begin { epoch, lost: lost.clone() });
-        self.tell(now_ns, What::Begin { epoch, lost: lost.clone() }, out);
-        self.reign = Reign::Running(Running { epoch, begun_ns: now_ns, lost, seats, quiet: false });
+        out.push(Action::Begin {
+            epoch,
+            lost: lost.clone(),
+        });
+        self.tell(
+            now_ns,
+            What::Begin {
+                epoch,
+                lost: lost.clone(),
+            },
+            out,
+        );
+        self.reign = Reign::Running(Running {
+            epoch,
+            begun_ns: now_ns,
+            lost,
+            seats,
+            quiet: false,
+        });
         self.try_quiesce(now_ns, out);
     }
 
     /// Ends the epoch at its next border if somebody wishes so or a device is back.
     fn try_quiesce(&mut self, now_ns: u64, out: &mut Vec<Action>) {
-        let Reign::Running(running) = &self.reign else { return };
+        let Reign::Running(running) = &self.reign else {
+            return;
+        };
         let epoch = running.epoch;
         let why = if self.wishes.stop {
             Quiet::Stop
         } else if self.wishes.swap {
             Quiet::Swap
         } else if !self.wishes.restart.is_empty() {
-            Quiet::Restart { devices: self.wishes.restart.iter().copied().collect() }
+            Quiet::Restart {
+                devices: self.wishes.restart.iter().copied().collect(),
+            }
         } else if let Some(devices) = self.returned(&running.lost) {
             Quiet::Return { devices }
         } else if let Some(devices) = self.to_replace(running) {
@@ -634,7 +818,11 @@ impl<P: Plans> Supervisor<P> {
 
     /// Devices that are back and would get a role in a better plan.
     fn returned(&self, from: &[DeviceId]) -> Option<Vec<DeviceId>> {
-        let mut back = from.iter().copied().filter(|d| self.members[*d].is_available()).peekable();
+        let mut back = from
+            .iter()
+            .copied()
+            .filter(|d| self.members[*d].is_available())
+            .peekable();
         back.peek()?;
         let to = self.lost(Member::is_available);
         if !self.plans.can_run(&to) {

@@ -96,8 +96,13 @@ pub enum DeclareError {
 #[serde(try_from = "String", into = "String")]
 pub struct Time(pub u64);
 
-const UNITS: [(&str, u64); 5] =
-    [("min", 60_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", 1_000_000_000)];
+const UNITS: [(&str, u64); 5] = [
+    ("min", 60_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+    ("s", 1_000_000_000),
+];
 
 impl TryFrom<String> for Time {
     type Error = String;
@@ -105,7 +110,9 @@ impl TryFrom<String> for Time {
     fn try_from(text: String) -> Result<Self, String> {
         let wrong = || format!("`{text}` is no time: write a number and ns, us, ms, s or min");
         let trimmed = text.trim();
-        let unit = UNITS.iter().find_map(|(unit, ns)| Some((trimmed.strip_suffix(unit)?, ns)));
+        let unit = UNITS
+            .iter()
+            .find_map(|(unit, ns)| Some((trimmed.strip_suffix(unit)?, ns)));
         let (number, ns) = unit.ok_or_else(wrong)?;
         let number: f64 = number.trim().parse().map_err(|_| wrong())?;
         let total = number * *ns as f64;
@@ -126,7 +133,9 @@ impl From<Time> for String {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |ns: &u64| self.0 >= *ns && self.0.is_multiple_of(*ns);
-        let unit = [UNITS[0], UNITS[4], UNITS[1], UNITS[2]].into_iter().find(|(_, ns)| fits(ns));
+        let unit = [UNITS[0], UNITS[4], UNITS[1], UNITS[2]]
+            .into_iter()
+            .find(|(_, ns)| fits(ns));
         let (unit, ns) = unit.unwrap_or(UNITS[3]);
         write!(f, "{}{unit}", self.0 / ns)
     }
@@ -289,9 +298,18 @@ impl Supervision {
             find(&names, "`devices`", name)?;
         }
         let groups = self.groups(&names, system)?;
-        let tree = TreeSpec { strategy: self.strategy, intensity: system, groups, devices };
+        let tree = TreeSpec {
+            strategy: self.strategy,
+            intensity: system,
+            groups,
+            devices,
+        };
         let warnings = warnings(&settings, system);
-        Ok(Resolved { settings, tree, warnings })
+        Ok(Resolved {
+            settings,
+            tree,
+            warnings,
+        })
     }
 
     fn groups(&self, names: &[&str], system: Intensity) -> Result<Vec<GroupSpec>, DeclareError> {
@@ -304,7 +322,11 @@ impl Supervision {
                 let id = find(names, &place, device)?;
                 if let Some(first) = member.insert(id, place.clone()) {
                     let (device, second) = (device.clone(), place);
-                    return Err(DeclareError::Twice { device, first, second });
+                    return Err(DeclareError::Twice {
+                        device,
+                        first,
+                        second,
+                    });
                 }
                 devices.push(id);
             }
@@ -319,7 +341,12 @@ impl Supervision {
     }
 
     fn settings(&self) -> Result<Settings, DeclareError> {
-        let Settings { backoff: o, breaker: r, detect: t, .. } = Settings::default();
+        let Settings {
+            backoff: o,
+            breaker: r,
+            detect: t,
+            ..
+        } = Settings::default();
         let ns = |said: Option<Time>, default: u64| said.map_or(default, |time| time.0);
         let (backoff, breaker, detect) = (&self.backoff, &self.breaker, &self.detect);
         let defaults = Settings::default();
@@ -366,7 +393,12 @@ impl Supervision {
 }
 
 fn check(settings: &Settings) -> Result<(), DeclareError> {
-    let Settings { backoff, breaker, detect, .. } = settings;
+    let Settings {
+        backoff,
+        breaker,
+        detect,
+        ..
+    } = settings;
     for (place, value) in [
         ("`start`", settings.start_ns),
         ("`kill`", settings.kill_ns),
@@ -388,8 +420,20 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
         }
     }
     for (place, value, low, high, mend) in [
-        ("`backoff.factor`", backoff.factor, 1.0, 1e6, "waits must not shrink: say 1.0 or more"),
-        ("`backoff.jitter`", backoff.jitter, 0.0, 1.0, "say a part of the wait, from 0.0 to 1.0"),
+        (
+            "`backoff.factor`",
+            backoff.factor,
+            1.0,
+            1e6,
+            "waits must not shrink: say 1.0 or more",
+        ),
+        (
+            "`backoff.jitter`",
+            backoff.jitter,
+            0.0,
+            1.0,
+            "say a part of the wait, from 0.0 to 1.0",
+        ),
         (
             "`detect.margin`",
             detect.margin,
@@ -397,7 +441,13 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
             1e6,
             "a slot needs its planned time: say 1.0 or more",
         ),
-        ("`detect.slow_times`", detect.slow_times, 1.0, 1e6, "slow is longer: say 1.0 or more"),
+        (
+            "`detect.slow_times`",
+            detect.slow_times,
+            1.0,
+            1e6,
+            "slow is longer: say 1.0 or more",
+        ),
         (
             "`detect.slow_phi`",
             detect.slow_phi,
@@ -415,7 +465,9 @@ fn check(settings: &Settings) -> Result<(), DeclareError> {
 
 /// A storm must end a run: with waits so long that the intensity is never reached, it would go on for ever.
 fn warnings(settings: &Settings, system: Intensity) -> Vec<String> {
-    let BackoffPolicy { longest_ns, jitter, .. } = settings.backoff;
+    let BackoffPolicy {
+        longest_ns, jitter, ..
+    } = settings.backoff;
     let storm_ns = longest_ns as f64 * (1.0 + jitter) * f64::from(system.losses);
     if storm_ns < system.period_ns as f64 {
         return Vec::new();
@@ -429,12 +481,20 @@ fn warnings(settings: &Settings, system: Intensity) -> Vec<String> {
 }
 
 fn range(place: &str, value: impl ToString, mend: &'static str) -> DeclareError {
-    DeclareError::Range { place: place.to_owned(), value: value.to_string(), mend }
+    DeclareError::Range {
+        place: place.to_owned(),
+        value: value.to_string(),
+        mend,
+    }
 }
 
 fn positive(place: &str, time: Time) -> Result<(), DeclareError> {
     let zero = time.0 == 0;
-    if zero { Err(range(place, time, "it must be longer than nothing")) } else { Ok(()) }
+    if zero {
+        Err(range(place, time, "it must be longer than nothing"))
+    } else {
+        Ok(())
+    }
 }
 
 fn find(names: &[&str], place: &str, name: &str) -> Result<DeviceId, DeclareError> {
@@ -442,7 +502,11 @@ fn find(names: &[&str], place: &str, name: &str) -> Result<DeviceId, DeclareErro
     at.map(DeviceId::from).ok_or_else(|| DeclareError::Unknown {
         place: place.to_owned(),
         name: name.to_owned(),
-        known: names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "),
+        known: names
+            .iter()
+            .map(|n| format!("`{n}`"))
+            .collect::<Vec<_>>()
+            .join(", "),
     })
 }
 
@@ -454,9 +518,10 @@ fn intensity(
 ) -> Result<Option<Intensity>, DeclareError> {
     match (losses, period) {
         (None, None) => Ok(None),
-        (None, Some(period)) => {
-            Err(DeclareError::PeriodAlone { place: place.to_owned(), period: period.to_string() })
-        }
+        (None, Some(period)) => Err(DeclareError::PeriodAlone {
+            place: place.to_owned(),
+            period: period.to_string(),
+        }),
         (Some(losses), period) => {
             let period_ns = period.map_or(system.period_ns, |time| time.0);
             positive(&format!("the period of {place}"), Time(period_ns))?;
@@ -504,9 +569,21 @@ mod tests {
     fn nothing_declared_is_the_default() {
         let found = read("Supervision()").expect("empty is fine");
         assert_eq!(found.settings, Settings::default());
-        assert_eq!(found.tree.intensity, Intensity { losses: 10, period_ns: 10_000_000_000 });
+        assert_eq!(
+            found.tree.intensity,
+            Intensity {
+                losses: 10,
+                period_ns: 10_000_000_000
+            }
+        );
         assert!(found.tree.groups.is_empty() && found.warnings.is_empty());
-        assert!(found.tree.devices.iter().all(|d| d.restart == Restart::Permanent));
+        assert!(
+            found
+                .tree
+                .devices
+                .iter()
+                .all(|d| d.restart == Restart::Permanent)
+        );
     }
 
     #[test]
@@ -527,16 +604,35 @@ mod tests {
         )
         .expect("all fields");
         let Resolved { settings, tree, .. } = found;
-        assert_eq!((settings.on_loss, settings.retries, settings.futile), (OnLoss::Restart, 0, 7));
-        assert_eq!((settings.backoff.base_ns, settings.breaker.probe_ns), (1_000_000, 5_000_000));
-        assert_eq!((settings.detect.margin, settings.detect.gap_ns), (8.0, 4_000_000));
+        assert_eq!(
+            (settings.on_loss, settings.retries, settings.futile),
+            (OnLoss::Restart, 0, 7)
+        );
+        assert_eq!(
+            (settings.backoff.base_ns, settings.breaker.probe_ns),
+            (1_000_000, 5_000_000)
+        );
+        assert_eq!(
+            (settings.detect.margin, settings.detect.gap_ns),
+            (8.0, 4_000_000)
+        );
         assert_eq!(settings.join_ns, Some(50_000_000));
         let names: Vec<&str> = tree.groups.iter().map(|g| g.name.as_str()).collect();
         assert_eq!(names, ["z", "a"], "in the order of the text");
-        let minute = Intensity { losses: 1, period_ns: 60_000_000_000 };
-        assert_eq!(tree.groups[1].intensity, Some(minute), "with the run's period");
+        let minute = Intensity {
+            losses: 1,
+            period_ns: 60_000_000_000,
+        };
+        assert_eq!(
+            tree.groups[1].intensity,
+            Some(minute),
+            "with the run's period"
+        );
         assert_eq!(tree.devices[DeviceId(1)].restart, Restart::Temporary);
-        assert_eq!(tree.devices[DeviceId(0)].intensity.map(|i| i.losses), Some(2));
+        assert_eq!(
+            tree.devices[DeviceId(0)].intensity.map(|i| i.losses),
+            Some(2)
+        );
     }
 
     #[test]
@@ -546,9 +642,18 @@ mod tests {
                 "Supervision(intensty: 3)",
                 "line 1, column 13: Unexpected field named `intensty` in `Supervision`",
             ),
-            ("Supervision(\n  period: \"10\")", "line 2, column 12: `10` is no time"),
-            ("Supervision(period: \"-1s\")", "`-1s` is not from 0 to a year"),
-            ("Supervision(period: \"0s\")", "`period` is 0ns; it must be longer than nothing"),
+            (
+                "Supervision(\n  period: \"10\")",
+                "line 2, column 12: `10` is no time",
+            ),
+            (
+                "Supervision(period: \"-1s\")",
+                "`-1s` is not from 0 to a year",
+            ),
+            (
+                "Supervision(period: \"0s\")",
+                "`period` is 0ns; it must be longer than nothing",
+            ),
             (
                 "Supervision(devices: {\"gpu\": ()})",
                 "`devices` names device `gpu`; the machine has `cpu:0`, `cpu:1`, `cuda:0`",
@@ -557,14 +662,26 @@ mod tests {
                 "Supervision(groups: {\"a\": (devices: [\"cpu:0\"]), \"b\": (devices: [\"cpu:0\"])})",
                 "device `cpu:0` is in group `a` and in group `b`; leave it in one of them",
             ),
-            ("Supervision(groups: {\"a\": (), \"a\": ()})", "group `a` is declared twice"),
+            (
+                "Supervision(groups: {\"a\": (), \"a\": ()})",
+                "group `a` is declared twice",
+            ),
             (
                 "Supervision(groups: {\"a\": (period: \"5s\")})",
                 "group `a` has a period and no intensity; say how many losses it bears in 5s",
             ),
-            ("Supervision(backoff: (jitter: 1.5))", "`backoff.jitter` is 1.5; say a part"),
-            ("Supervision(detect: (margin: 0.5))", "`detect.margin` is 0.5; a slot needs"),
-            ("Supervision(breaker: (probes: 0))", "`breaker.probes` is 0; 1 is the least"),
+            (
+                "Supervision(backoff: (jitter: 1.5))",
+                "`backoff.jitter` is 1.5; say a part",
+            ),
+            (
+                "Supervision(detect: (margin: 0.5))",
+                "`detect.margin` is 0.5; a slot needs",
+            ),
+            (
+                "Supervision(breaker: (probes: 0))",
+                "`breaker.probes` is 0; 1 is the least",
+            ),
         ] {
             let found = read(text).expect_err(text).to_string();
             assert!(found.contains(expected), "{text}\n  {found}\n  {expected}");

@@ -164,7 +164,17 @@ impl Detector {
     pub fn new(policy: DetectPolicy) -> Self {
         let (margin, floor_ns) = (policy.margin, policy.floor_ns);
         let (pace, plan, paces) = (Pace::default(), Vec::new(), BTreeMap::new());
-        Self { policy, margin, floor_ns, doubt: 1, steps: 0, last: None, pace, plan, paces }
+        Self {
+            policy,
+            margin,
+            floor_ns,
+            doubt: 1,
+            steps: 0,
+            last: None,
+            pace,
+            plan,
+            paces,
+        }
     }
 
     /// An epoch begins, with the plan for a loss (ascending): under another plan, periods take another time.
@@ -177,8 +187,13 @@ impl Detector {
 
     /// Whether the system must be asked about the thread for a look at `now_ns` that finds this step.
     pub fn wants_os(&self, now_ns: u64, step: u64, waiting: bool) -> bool {
-        let Some(last) = self.last.filter(|last| last.sample.step == step) else { return false };
-        let calm = last.sample.thread.is_some_and(|thread| thread.os != Os::Stopped);
+        let Some(last) = self.last.filter(|last| last.sample.step == step) else {
+            return false;
+        };
+        let calm = last
+            .sample
+            .thread
+            .is_some_and(|thread| thread.os != Os::Stopped);
         let idle = waiting && last.sample.waiting && calm;
         !idle || now_ns >= last.at_ns + self.policy.idle_ns
     }
@@ -186,30 +201,45 @@ impl Detector {
     /// The bound of a slot that is planned to take so long, in nanoseconds.
     pub fn bound_ns(&self, planned_ns: u64) -> u64 {
         let planned = planned_ns as f64 * self.margin;
-        (planned as u64).max(self.floor_ns).saturating_mul(self.doubt)
+        (planned as u64)
+            .max(self.floor_ns)
+            .saturating_mul(self.doubt)
     }
 
     /// Takes a look into account. O(window) at the end of a measured stretch, else O(1).
     pub fn look(&mut self, now_ns: u64, sample: Sample) -> Finding {
-        let fresh = Last { at_ns: now_ns, sample, used_ns: 0, stopped_ns: 0 };
+        let fresh = Last {
+            at_ns: now_ns,
+            sample,
+            used_ns: 0,
+            stopped_ns: 0,
+        };
         let Some(last) = self.last.replace(fresh) else {
             self.pace.start(sample.periods);
             return Finding::Fine;
         };
         let gap_ns = now_ns.saturating_sub(last.at_ns);
-        let paced = self.pace.look(&self.policy, gap_ns, last.sample.waiting, sample.periods);
+        let paced = self
+            .pace
+            .look(&self.policy, gap_ns, last.sample.waiting, sample.periods);
         let gap_ns = gap_ns.min(self.policy.gap_ns);
         if sample.step != last.sample.step {
             self.learn(last.used_ns, last.sample.planned_ns);
             return paced;
         }
         let overdue = self.stay(now_ns, gap_ns, last, sample);
-        if overdue == Finding::Fine { paced } else { overdue }
+        if overdue == Finding::Fine {
+            paced
+        } else {
+            overdue
+        }
     }
 
     /// The worker is so many times slower than it was: its slots may take so much longer too.
     pub fn retime(&mut self, times: f64) {
-        self.margin = self.margin.max((self.policy.margin * times).min(self.policy.margin_most));
+        self.margin = self
+            .margin
+            .max((self.policy.margin * times).min(self.policy.margin_most));
     }
 
     /// A look that finds the worker where it was.
@@ -231,21 +261,37 @@ impl Detector {
             at_ns: now_ns,
             sample,
             used_ns: if waits { 0 } else { last.used_ns + spent_ns },
-            stopped_ns: if was(Os::Stopped) { last.stopped_ns + gap_ns } else { 0 },
+            stopped_ns: if was(Os::Stopped) {
+                last.stopped_ns + gap_ns
+            } else {
+                0
+            },
         };
         self.last = Some(next);
         let bound_ns = self.bound_ns(sample.planned_ns);
         let confirm_ns = self.policy.confirm_ns;
         if next.stopped_ns >= confirm_ns {
             let after_ns = next.stopped_ns;
-            return Finding::Overdue { why: "stopped by a signal", after_ns, bound_ns: confirm_ns };
+            return Finding::Overdue {
+                why: "stopped by a signal",
+                after_ns,
+                bound_ns: confirm_ns,
+            };
         }
         if next.used_ns >= bound_ns + confirm_ns {
             self.doubt = (self.doubt * 2).min(MOST_DOUBT);
             self.steps = 0;
             let blocked = thread.os == Os::Blocked;
-            let why = if blocked { "sleeps in a slot" } else { "computes in a slot" };
-            return Finding::Overdue { why, after_ns: next.used_ns, bound_ns };
+            let why = if blocked {
+                "sleeps in a slot"
+            } else {
+                "computes in a slot"
+            };
+            return Finding::Overdue {
+                why,
+                after_ns: next.used_ns,
+                bound_ns,
+            };
         }
         Finding::Fine
     }
@@ -291,7 +337,13 @@ impl Pace {
     }
 
     fn again(&self) -> Self {
-        Self { own_ns: 0, looks: 0, periods: 0, slow: 0, ..self.clone() }
+        Self {
+            own_ns: 0,
+            looks: 0,
+            periods: 0,
+            slow: 0,
+            ..self.clone()
+        }
     }
 
     fn look(&mut self, policy: &DetectPolicy, gap_ns: u64, waited: bool, periods: u64) -> Finding {
@@ -321,12 +373,20 @@ impl Pace {
             if self.healthy.len() > policy.window {
                 self.healthy.pop_front();
             }
-            return if std::mem::take(&mut self.slow) >= 2 { Finding::Pace } else { Finding::Fine };
+            return if std::mem::take(&mut self.slow) >= 2 {
+                Finding::Pace
+            } else {
+                Finding::Fine
+            };
         }
         self.slow = self.slow.saturating_add(1);
         let again = self.slow as usize == 2 + LEARNED;
         if self.slow == 2 || again {
-            return Finding::Slow { times: took / mean.max(1.0), phi, again };
+            return Finding::Slow {
+                times: took / mean.max(1.0),
+                phi,
+                again,
+            };
         }
         Finding::Fine
     }
@@ -358,15 +418,28 @@ mod tests {
 
     impl Looker {
         fn new() -> Self {
-            Self { detector: Detector::new(DetectPolicy::default()), now_ns: 0, cpu_ns: 0 }
+            Self {
+                detector: Detector::new(DetectPolicy::default()),
+                now_ns: 0,
+                cpu_ns: 0,
+            }
         }
 
         fn look(&mut self, step: u64, periods: u64, waiting: bool, os: Os) -> Finding {
             self.now_ns += MS;
             self.cpu_ns += if os == Os::Running { MS } else { 0 };
             let asked = self.detector.wants_os(self.now_ns, step, waiting);
-            let thread = asked.then_some(Thread { os, cpu_ns: self.cpu_ns });
-            let sample = Sample { step, periods, planned_ns: 3 * MS, waiting, thread };
+            let thread = asked.then_some(Thread {
+                os,
+                cpu_ns: self.cpu_ns,
+            });
+            let sample = Sample {
+                step,
+                periods,
+                planned_ns: 3 * MS,
+                waiting,
+                thread,
+            };
             self.detector.look(self.now_ns, sample)
         }
 
@@ -426,9 +499,17 @@ mod tests {
             looker.look(1, 0, false, Os::Running);
         }
         looker.look(2, 0, false, Os::Running);
-        assert_eq!(looker.detector.bound_ns(3 * MS), 16 * MS, "twice the 8 ms that were seen");
+        assert_eq!(
+            looker.detector.bound_ns(3 * MS),
+            16 * MS,
+            "twice the 8 ms that were seen"
+        );
         assert!(looker.overdue_after(false, |_| Os::Running).is_some());
-        assert_eq!(looker.detector.bound_ns(3 * MS), 32 * MS, "it may have been a false alarm");
+        assert_eq!(
+            looker.detector.bound_ns(3 * MS),
+            32 * MS,
+            "it may have been a false alarm"
+        );
         // The worker is replaced; the slot did not end.
         looker.detector.begin(&[]);
         for n in 0..=TRUSTED_STEPS {

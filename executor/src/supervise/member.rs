@@ -26,7 +26,10 @@ pub(crate) enum Phase {
     /// Started, not ready.
     Starting { since_ns: u64 },
     /// It can have a role; a probe is on from `probe_ns`.
-    Ready { since_ns: u64, probe_ns: Option<u64> },
+    Ready {
+        since_ns: u64,
+        probe_ns: Option<u64>,
+    },
     /// It was killed, and is not known to be gone.
     Dying { since_ns: u64, next: Next },
     /// No worker, until then or for good.

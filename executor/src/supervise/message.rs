@@ -265,12 +265,22 @@ pub enum Verdict {
         "{supervisor} gave up: {losses} losses within {} s, it bears {intensity}; the last: {cause}",
         seconds(*period_ns)
     )]
-    GaveUp { supervisor: String, losses: u32, intensity: u32, period_ns: u64, cause: String },
+    GaveUp {
+        supervisor: String,
+        losses: u32,
+        intensity: u32,
+        period_ns: u64,
+        cause: String,
+    },
     /// A device that cannot be missed does not start.
     #[error(
         "{device} cannot be missed and did not start {attempts} times in a row; the last: {cause}"
     )]
-    NeverStarted { device: String, attempts: u32, cause: String },
+    NeverStarted {
+        device: String,
+        attempts: u32,
+        cause: String,
+    },
     /// No plan for the devices that are left, and none that may come back.
     #[error("there is no plan without {}; the last loss: {cause}", lost.join(", "))]
     NothingRuns { lost: Vec<String>, cause: String },

@@ -144,7 +144,9 @@ impl Tree {
                 group_of[device] = Some(at);
             }
         }
-        let TreeSpec { groups, devices, .. } = &mut spec;
+        let TreeSpec {
+            groups, devices, ..
+        } = &mut spec;
         let group_of: TiVec<DeviceId, usize> = group_of
             .into_iter_enumerated()
             .map(|(device, group)| {
@@ -161,7 +163,13 @@ impl Tree {
             .collect();
         let groups = vec![Count::default(); spec.groups.len()];
         let devices = vec![Count::default(); spec.devices.len()].into();
-        Self { spec, group_of, system: Count::default(), groups, devices }
+        Self {
+            spec,
+            group_of,
+            system: Count::default(),
+            groups,
+            devices,
+        }
     }
 
     /// The declaration of a device.
@@ -197,7 +205,9 @@ impl Tree {
         if group.intensity.is_some() {
             let groups: Vec<usize> = (0..self.spec.groups.len()).collect();
             let failed = pick(self.spec.strategy, &groups, &at);
-            let devices = failed.iter().flat_map(|g| self.spec.groups[*g].devices.clone());
+            let devices = failed
+                .iter()
+                .flat_map(|g| self.spec.groups[*g].devices.clone());
             found.restart("system", device, devices.collect());
         }
         found
@@ -213,11 +223,19 @@ impl Consequence {
         count: &mut Count,
         now_ns: u64,
     ) -> bool {
-        let Some(intensity) = intensity else { return false };
-        let Some(losses) = count.add(intensity, now_ns) else { return true };
+        let Some(intensity) = intensity else {
+            return false;
+        };
+        let Some(losses) = count.add(intensity, now_ns) else {
+            return true;
+        };
         // Whoever gave up is restarted by the one above, and a new supervisor has seen nothing.
         count.at.clear();
-        self.gave_up.push(GaveUp { supervisor, losses, intensity });
+        self.gave_up.push(GaveUp {
+            supervisor,
+            losses,
+            intensity,
+        });
         false
     }
 
@@ -231,7 +249,10 @@ impl Consequence {
 
 /// The children that a strategy restarts when one of them fails.
 fn pick<T: Clone + PartialEq>(strategy: Strategy, children: &[T], failed: &T) -> Vec<T> {
-    let at = children.iter().position(|child| child == failed).unwrap_or(0);
+    let at = children
+        .iter()
+        .position(|child| child == failed)
+        .unwrap_or(0);
     match strategy {
         Strategy::OneForOne => vec![failed.clone()],
         Strategy::OneForAll => children.to_vec(),
@@ -243,7 +264,10 @@ fn pick<T: Clone + PartialEq>(strategy: Strategy, children: &[T], failed: &T) ->
 mod tests {
     use super::*;
 
-    const BORNE: Intensity = Intensity { losses: 2, period_ns: 100 };
+    const BORNE: Intensity = Intensity {
+        losses: 2,
+        period_ns: 100,
+    };
 
     fn ids(list: &[u32]) -> Vec<DeviceId> {
         list.iter().map(|&d| DeviceId(d)).collect()
@@ -298,7 +322,10 @@ mod tests {
         let found = tree.lose(2, DeviceId(5));
         assert!(found.stop);
         assert_eq!(found.gave_up[0].supervisor, "system");
-        assert_eq!((found.gave_up[0].losses, found.gave_up[0].intensity), (3, BORNE));
+        assert_eq!(
+            (found.gave_up[0].losses, found.gave_up[0].intensity),
+            (3, BORNE)
+        );
     }
 
     #[test]
@@ -319,7 +346,11 @@ mod tests {
                 spec.strategy = strategy;
             });
             for round in 0..2 {
-                assert_eq!(tree.lose(0, DeviceId(3)), Consequence::default(), "round {round}");
+                assert_eq!(
+                    tree.lose(0, DeviceId(3)),
+                    Consequence::default(),
+                    "round {round}"
+                );
                 assert_eq!(tree.lose(0, DeviceId(4)), Consequence::default());
                 let found = tree.lose(0, DeviceId(3));
                 assert_eq!(found.with, ids(with));
@@ -339,7 +370,10 @@ mod tests {
     #[test]
     fn a_device_that_gives_up_is_its_groups_failure() {
         let mut tree = tree(|spec| {
-            spec.devices[DeviceId(1)].intensity = Some(Intensity { losses: 0, period_ns: 100 });
+            spec.devices[DeviceId(1)].intensity = Some(Intensity {
+                losses: 0,
+                period_ns: 100,
+            });
             spec.groups[0].intensity = Some(BORNE);
         });
         let found = tree.lose(0, DeviceId(1));
@@ -347,7 +381,11 @@ mod tests {
         assert!(!found.stop);
         tree.spec.groups[0].strategy = Strategy::OneForAll;
         tree.spec.devices[DeviceId(1)].intensity = Some(BORNE);
-        assert_eq!(tree.lose(0, DeviceId(1)), Consequence::default(), "it deals with it alone");
+        assert_eq!(
+            tree.lose(0, DeviceId(1)),
+            Consequence::default(),
+            "it deals with it alone"
+        );
     }
 
     #[test]

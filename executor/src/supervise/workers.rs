@@ -16,8 +16,18 @@ impl<P: Plans> Supervisor<P> {
         member.incarnation.0 += 1;
         member.phase = Phase::Starting { since_ns: now_ns };
         let incarnation = member.incarnation;
-        out.push(Action::Spawn { device, incarnation });
-        self.tell(now_ns, What::Spawning { device, incarnation }, out);
+        out.push(Action::Spawn {
+            device,
+            incarnation,
+        });
+        self.tell(
+            now_ns,
+            What::Spawning {
+                device,
+                incarnation,
+            },
+            out,
+        );
     }
 
     pub(super) fn kill(
@@ -29,10 +39,24 @@ impl<P: Plans> Supervisor<P> {
         out: &mut Vec<Action>,
     ) {
         let member = &mut self.members[device];
-        member.phase = Phase::Dying { since_ns: now_ns, next };
+        member.phase = Phase::Dying {
+            since_ns: now_ns,
+            next,
+        };
         let incarnation = member.incarnation;
-        out.push(Action::Kill { device, incarnation });
-        self.tell(now_ns, What::Killing { device, incarnation, why }, out);
+        out.push(Action::Kill {
+            device,
+            incarnation,
+        });
+        self.tell(
+            now_ns,
+            What::Killing {
+                device,
+                incarnation,
+                why,
+            },
+            out,
+        );
     }
 
     pub(super) fn ready(
@@ -51,9 +75,20 @@ impl<P: Plans> Supervisor<P> {
         }
         let probe_ns = (!member.breaker.is_closed()).then_some(now_ns);
         member.aside_until_ns = None;
-        member.phase = Phase::Ready { since_ns: now_ns, probe_ns };
+        member.phase = Phase::Ready {
+            since_ns: now_ns,
+            probe_ns,
+        };
         let after_ns = now_ns - since_ns;
-        self.tell(now_ns, What::Ready { device, incarnation: of, after_ns }, out);
+        self.tell(
+            now_ns,
+            What::Ready {
+                device,
+                incarnation: of,
+                after_ns,
+            },
+            out,
+        );
     }
 
     pub(super) fn gone(
@@ -69,7 +104,14 @@ impl<P: Plans> Supervisor<P> {
             _ if member.incarnation != of => self.stale(now_ns, device, of, &cause, out),
             Phase::Dying { next, .. } => {
                 member.phase = next.into();
-                self.tell(now_ns, What::Gone { device, incarnation: of }, out);
+                self.tell(
+                    now_ns,
+                    What::Gone {
+                        device,
+                        incarnation: of,
+                    },
+                    out,
+                );
             }
             Phase::Starting { .. } | Phase::Ready { .. } => {
                 self.lose(now_ns, device, cause, true, out);
@@ -91,7 +133,12 @@ impl<P: Plans> Supervisor<P> {
     ) {
         let epoch = self.epoch_of(device);
         let incarnation = self.members[device].incarnation;
-        let lost = What::Lost { device, incarnation, epoch, cause: cause.clone() };
+        let lost = What::Lost {
+            device,
+            incarnation,
+            epoch,
+            cause: cause.clone(),
+        };
         self.tell(now_ns, lost, out);
         self.last_cause = format!("{} {cause}", self.tree.device(device).name);
         if epoch.is_some() {
@@ -116,7 +163,9 @@ impl<P: Plans> Supervisor<P> {
 
     /// The epoch in which a device has a role that it has not finished.
     pub(super) fn epoch_of(&self, device: DeviceId) -> Option<Epoch> {
-        let Reign::Running(running) = &self.reign else { return None };
+        let Reign::Running(running) = &self.reign else {
+            return None;
+        };
         let seat = running.seats.get(&device)?;
         seat.finished.is_none().then_some(running.epoch)
     }
@@ -125,8 +174,10 @@ impl<P: Plans> Supervisor<P> {
     fn is_needed(&self, device: DeviceId) -> bool {
         let out = |m: &Member| matches!(m.phase, Phase::Out { .. }) || !m.breaker.is_closed();
         let members = self.members.iter_enumerated();
-        let lost: Vec<DeviceId> =
-            members.filter(|(d, m)| *d == device || out(m)).map(|(d, _)| d).collect();
+        let lost: Vec<DeviceId> = members
+            .filter(|(d, m)| *d == device || out(m))
+            .map(|(d, _)| d)
+            .collect();
         !self.plans.can_run(&lost)
     }
 
@@ -145,7 +196,11 @@ impl<P: Plans> Supervisor<P> {
         let lived_ns = member.lived_ns(now_ns);
         let failed_start =
             matches!(member.phase, Phase::Starting { .. }) || *cause == Cause::OutOfMemory;
-        member.failed_starts = if failed_start { member.failed_starts + 1 } else { 0 };
+        member.failed_starts = if failed_start {
+            member.failed_starts + 1
+        } else {
+            0
+        };
         let spec = self.tree.device(device);
         let by_itself = *cause == Cause::Exited { code: 0 };
         let why = match spec.restart {
@@ -158,7 +213,14 @@ impl<P: Plans> Supervisor<P> {
             _ => None,
         };
         if let Some(why) = why {
-            self.tell(now_ns, What::NotRestarted { device, why: why.to_owned() }, out);
+            self.tell(
+                now_ns,
+                What::NotRestarted {
+                    device,
+                    why: why.to_owned(),
+                },
+                out,
+            );
             return Next::Out { until_ns: None };
         }
         let mut opened = member.breaker.fail(now_ns, !needed);
@@ -178,12 +240,24 @@ impl<P: Plans> Supervisor<P> {
         }
         if let (true, BreakerState::Open { until_ns }) = (opened, member.breaker.state()) {
             self.tell(now_ns, What::BreakerOpened { device, until_ns }, out);
-            return Next::Out { until_ns: Some(until_ns) };
+            return Next::Out {
+                until_ns: Some(until_ns),
+            };
         }
         let wait_ns = member.backoff.wait_ns(lived_ns);
         let restarts = member.backoff.restarts();
-        self.tell(now_ns, What::RestartIn { device, wait_ns, restarts }, out);
-        Next::Wait { until_ns: now_ns + wait_ns }
+        self.tell(
+            now_ns,
+            What::RestartIn {
+                device,
+                wait_ns,
+                restarts,
+            },
+            out,
+        );
+        Next::Wait {
+            until_ns: now_ns + wait_ns,
+        }
     }
 
     /// Gives the work of a slow worker to others at the next border, for a while, if that is faster.
@@ -194,7 +268,9 @@ impl<P: Plans> Supervisor<P> {
         times: f64,
         out: &mut Vec<Action>,
     ) {
-        let Reign::Running(running) = &self.reign else { return };
+        let Reign::Running(running) = &self.reign else {
+            return;
+        };
         let mut without = self.lost(Member::is_available);
         if let Err(at) = without.binary_search(&device) {
             without.insert(at, device);
@@ -209,7 +285,15 @@ impl<P: Plans> Supervisor<P> {
         let until_ns = now_ns + open_ns.min(policy.longest_ns);
         member.asides += 1;
         member.aside_until_ns = Some(until_ns);
-        self.tell(now_ns, What::SetAside { device, times, until_ns }, out);
+        self.tell(
+            now_ns,
+            What::SetAside {
+                device,
+                times,
+                until_ns,
+            },
+            out,
+        );
     }
 
     /// Counts a loss in the tree, restarts who is to be restarted with it, and stops if that is the last straw.
@@ -237,14 +321,24 @@ impl<P: Plans> Supervisor<P> {
         }
         let Some(supervisor) = found.by else { return };
         let alive = |d: &DeviceId| {
-            matches!(self.members[*d].phase, Phase::Starting { .. } | Phase::Ready { .. })
+            matches!(
+                self.members[*d].phase,
+                Phase::Starting { .. } | Phase::Ready { .. }
+            )
         };
         let devices: Vec<DeviceId> = found.with.into_iter().filter(alive).collect();
         if devices.is_empty() {
             return;
         }
         let why = format!("{supervisor} restarts its workers together");
-        self.tell(now_ns, What::RestartTogether { supervisor, devices: devices.clone() }, out);
+        self.tell(
+            now_ns,
+            What::RestartTogether {
+                supervisor,
+                devices: devices.clone(),
+            },
+            out,
+        );
         for device in devices {
             if self.epoch_of(device).is_some() {
                 self.fence(now_ns, out);
@@ -261,9 +355,14 @@ impl<P: Plans> Supervisor<P> {
 /// The clock.
 impl<P: Plans> Supervisor<P> {
     pub(super) fn join_deadline(&self) -> Option<u64> {
-        let Reign::Running(running) = &self.reign else { return None };
+        let Reign::Running(running) = &self.reign else {
+            return None;
+        };
         let missing = running.seats.values().any(|seat| !seat.joined);
-        self.settings.join_ns.filter(|_| missing).map(|ns| running.begun_ns + ns)
+        self.settings
+            .join_ns
+            .filter(|_| missing)
+            .map(|ns| running.begun_ns + ns)
     }
 
     pub(super) fn pass_time(&mut self, now_ns: u64, out: &mut Vec<Action>) {
@@ -304,7 +403,10 @@ impl<P: Plans> Supervisor<P> {
                 self.tell(now_ns, What::TakenBack { device }, out);
                 self.member_again(now_ns, device, out);
             }
-            Phase::Ready { since_ns, probe_ns: Some(_) } => {
+            Phase::Ready {
+                since_ns,
+                probe_ns: Some(_),
+            } => {
                 let passed = match member.breaker.state() {
                     BreakerState::HalfOpen { passed } => passed + 1,
                     _ => 0,
@@ -320,12 +422,27 @@ impl<P: Plans> Supervisor<P> {
             Phase::Dying { since_ns, next } => {
                 member.phase = next.into();
                 let after_ns = now_ns - since_ns;
-                self.tell(now_ns, What::Abandoned { device, incarnation, after_ns }, out);
+                self.tell(
+                    now_ns,
+                    What::Abandoned {
+                        device,
+                        incarnation,
+                        after_ns,
+                    },
+                    out,
+                );
                 self.member_again(now_ns, device, out);
             }
             Phase::Out { until_ns: Some(_) } => {
                 member.breaker.half_open();
-                self.tell(now_ns, What::BreakerHalfOpen { device, needed: false }, out);
+                self.tell(
+                    now_ns,
+                    What::BreakerHalfOpen {
+                        device,
+                        needed: false,
+                    },
+                    out,
+                );
                 self.spawn(now_ns, device, out);
             }
             Phase::Ready { probe_ns: None, .. } | Phase::Out { until_ns: None } => {}

@@ -23,7 +23,9 @@ const ROOM: u64 = 4;
 /// Words that a period of each calendar takes at most; `None` where it is recorded as a whole.
 pub(crate) fn words_of(plan: &Plan, calendar: usize) -> Option<u64> {
     let lanes = plan.calendars[calendar].lanes.iter();
-    let slots = lanes.fold(0, |sum: u64, lane| sum.saturating_add(executions(&lane.entries)));
+    let slots = lanes.fold(0, |sum: u64, lane| {
+        sum.saturating_add(executions(&lane.entries))
+    });
     // The mark and its time; and besides its slots a worker saves channels at borders, and winds its watchdog up.
     let words = slots.saturating_mul(2).saturating_add(64);
     (words <= MAX_WORDS).then_some(words)

@@ -18,7 +18,10 @@ impl Calls {
     fn new() -> Self {
         // An error under 1 %, in some tens of kilobytes, over all that a word can count.
         let ticks = Histogram::new_with_bounds(1, MAX_TICKS, 2);
-        Self { ticks: ticks.expect("bounds and precision are constants"), planned_ns: 0 }
+        Self {
+            ticks: ticks.expect("bounds and precision are constants"),
+            planned_ns: 0,
+        }
     }
 }
 
@@ -53,7 +56,11 @@ impl Profile {
             self.number(program, &lane.entries, &mut slots);
         }
         let whole = self.of(&format!("(the calendar of {device})"));
-        Cursor { slots, whole: (whole, busy_ns), time_follows: false }
+        Cursor {
+            slots,
+            whole: (whole, busy_ns),
+            time_follows: false,
+        }
     }
 
     fn number(

@@ -6,7 +6,10 @@
 //! and is stored by the writer alone (release). The worker looks at `tail` (acquire) once a period, when what it saw
 //! last leaves no room for a whole period, and then either has room for all of it or records nothing of it. So no
 //! word is ever written over before it is taken, and nobody waits.
-#![expect(unsafe_code, reason = "reads the time-stamp counter, and finds rings in shared memory")]
+#![expect(
+    unsafe_code,
+    reason = "reads the time-stamp counter, and finds rings in shared memory"
+)]
 
 use std::sync::Arc;
 
@@ -60,7 +63,10 @@ pub(crate) struct Ends {
 impl Ends {
     fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { head: CachePadded::new((zero(), zero())), tail: CachePadded::new(zero()) }
+        Self {
+            head: CachePadded::new((zero(), zero())),
+            tail: CachePadded::new(zero()),
+        }
     }
 }
 
@@ -90,7 +96,10 @@ impl Ring {
         // SAFETY: the caller's promise.
         let ends = unsafe { In::<[Ends]>::find(arena, place.0, 1) }.one(0);
         // SAFETY: as above.
-        Self { ends, words: unsafe { In::find(arena, place.1, words as usize) } }
+        Self {
+            ends,
+            words: unsafe { In::find(arena, place.1, words as usize) },
+        }
     }
 
     /// Hands the words that are there to `each`, in order, and makes their room free; how many they were.
@@ -145,7 +154,15 @@ impl Recorder {
     /// Records periods of so many words at most; of three, if they are recorded as a whole.
     pub(crate) fn new(ring: Ring, ticks: Ticks, words: Option<u64>) -> Self {
         let (most, slots) = (words.unwrap_or(3), words.is_some());
-        Self { ring, ticks, most, slots, head: 0, tail_seen: 0, last: 0 }
+        Self {
+            ring,
+            ticks,
+            most,
+            slots,
+            head: 0,
+            tail_seen: 0,
+            last: 0,
+        }
     }
 
     pub(crate) fn now(&self) -> u64 {

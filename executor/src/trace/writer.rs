@@ -33,8 +33,16 @@ const FULL: f64 = 0.25;
 
 /// What the writer is told.
 enum Order {
-    Begin { engine: Arc<Inner>, spec: Arc<Spec>, memory: Arc<EpochMemory>, at_ns: u64 },
-    End { epoch: u64, at_ns: u64 },
+    Begin {
+        engine: Arc<Inner>,
+        spec: Arc<Spec>,
+        memory: Arc<EpochMemory>,
+        at_ns: u64,
+    },
+    End {
+        epoch: u64,
+        at_ns: u64,
+    },
     Event(TraceEvent),
 }
 
@@ -85,7 +93,11 @@ impl Tracer {
             .name("zbmd trace".to_owned())
             .spawn(move || writer.run())
             .map_err(EngineError::Thread)?;
-        Ok(Self { orders, thread, ticks })
+        Ok(Self {
+            orders,
+            thread,
+            ticks,
+        })
     }
 
     // The thread ends after this end does, so an order is never lost.
@@ -96,19 +108,31 @@ impl Tracer {
     /// The workers of an epoch are about to begin.
     pub(crate) fn begin(&self, engine: &Arc<Inner>, spec: &Arc<Spec>, memory: &Arc<EpochMemory>) {
         let (engine, spec, memory) = (Arc::clone(engine), Arc::clone(spec), Arc::clone(memory));
-        self.tell(Order::Begin { engine, spec, memory, at_ns: Clock.now_ns() });
+        self.tell(Order::Begin {
+            engine,
+            spec,
+            memory,
+            at_ns: Clock.now_ns(),
+        });
     }
 
     /// Nothing more of an epoch counts.
     pub(crate) fn end(&self, epoch: u64) {
-        self.tell(Order::End { epoch, at_ns: Clock.now_ns() });
+        self.tell(Order::End {
+            epoch,
+            at_ns: Clock.now_ns(),
+        });
     }
 
     /// The supervisor decided or saw something.
     pub(crate) fn event(&self, event: &Event) {
         let line = event.line();
         let name = event.what.name();
-        self.tell(Order::Event(TraceEvent { at_ns: event.at_ns, name, line }));
+        self.tell(Order::Event(TraceEvent {
+            at_ns: event.at_ns,
+            name,
+            line,
+        }));
     }
 
     /// The run is over: waits until all is written.
@@ -122,7 +146,10 @@ impl Tracer {
 }
 
 fn clocks(ticks: Ticks) -> Clocks {
-    Clocks { ticks: ticks.now(), ns: Clock.now_ns() }
+    Clocks {
+        ticks: ticks.now(),
+        ns: Clock.now_ns(),
+    }
 }
 
 /// The file, and what is in it.
@@ -140,13 +167,24 @@ impl Out {
         let program = &engine.program;
         let begin = Begin {
             model: program.graph.name.clone(),
-            devices: program.machine.devices.iter().map(|d| d.name.clone()).collect(),
+            devices: program
+                .machine
+                .devices
+                .iter()
+                .map(|d| d.name.clone())
+                .collect(),
             fingerprint: fingerprint(program),
         };
         let begin = [&head()[..], &Chunk::Begin(begin).bytes()].concat();
         file.write_all(&begin)?;
         let bytes = begin.len() as u64;
-        Ok(Self { file, path: path.to_owned(), words: 0, bytes, error: None })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            words: 0,
+            bytes,
+            error: None,
+        })
     }
 
     /// After the first error nothing more is written: what follows could not be read.
@@ -190,7 +228,11 @@ impl Writer {
             match self.told.recv_timeout(pause) {
                 Ok(order) => self.obey(order),
                 Err(RecvTimeoutError::Timeout) => {
-                    let fill = self.sources.iter().map(|s| s.ring.fill()).fold(0.0, f64::max);
+                    let fill = self
+                        .sources
+                        .iter()
+                        .map(|s| s.ring.fill())
+                        .fold(0.0, f64::max);
                     pause = if fill > FULL { pause / 2 } else { pause * 2 };
                     pause = pause.clamp(LEAST_PAUSE, MOST_PAUSE);
                     self.drain(|_| true);
@@ -199,7 +241,8 @@ impl Writer {
             }
         }
         let open: Vec<u64> = self.sources.iter().map(|s| s.epoch).collect();
-        open.into_iter().for_each(|epoch| self.end(epoch, Clock.now_ns()));
+        open.into_iter()
+            .for_each(|epoch| self.end(epoch, Clock.now_ns()));
         let now = clocks(self.ticks);
         self.put(&Chunk::Clocks(now));
         self.put(&Chunk::End);
@@ -213,7 +256,10 @@ impl Writer {
                 dropped_periods: self.dropped,
                 error: out.error.map(|e| e.to_string()),
             }),
-            profile: self.profile.map(|p| p.report(ns_per_tick)).unwrap_or_default(),
+            profile: self
+                .profile
+                .map(|p| p.report(ns_per_tick))
+                .unwrap_or_default(),
         }
     }
 
@@ -225,7 +271,12 @@ impl Writer {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Begin { engine, spec, memory, at_ns } => {
+            Order::Begin {
+                engine,
+                spec,
+                memory,
+                at_ns,
+            } => {
                 self.begin(&engine, &spec, &memory, at_ns);
             }
             Order::End { epoch, at_ns } => self.end(epoch, at_ns),
@@ -247,7 +298,10 @@ impl Writer {
         let calendars = program.plans[spec.plan].calendars.iter().zip(&spec.devices);
         for ((at, (calendar, device)), ring) in calendars.enumerate().zip(memory.rings_of_trace()) {
             let name = &program.machine.devices[*device].name;
-            let cursor = self.profile.as_mut().map(|p| p.cursor(program, calendar, name));
+            let cursor = self
+                .profile
+                .as_mut()
+                .map(|p| p.cursor(program, calendar, name));
             let most = 8 * ring.words() + WORDS_HEAD_BYTES;
             if self.out.is_some() && self.bytes.capacity() < most {
                 self.bytes.reserve(most);
@@ -270,18 +324,38 @@ impl Writer {
         let ended = self.sources.extract_if(.., |s| s.epoch == epoch);
         let dropped: Vec<u64> = ended.map(|s| s.ring.dropped()).collect();
         self.dropped += dropped.iter().sum::<u64>();
-        self.put(&Chunk::EpochEnd(EpochEnd { epoch, at_ns, dropped }));
+        self.put(&Chunk::EpochEnd(EpochEnd {
+            epoch,
+            at_ns,
+            dropped,
+        }));
     }
 
     /// Takes out all that is in the rings of some sources.
     fn drain(&mut self, wanted: impl Fn(&Source) -> bool) {
-        if self.sources.iter().any(|s| wanted(s) && s.ring.fill() > 0.0) {
+        if self
+            .sources
+            .iter()
+            .any(|s| wanted(s) && s.ring.fill() > 0.0)
+        {
             // A run that is killed leaves a file whose words can be told in nanoseconds all the same.
             self.put(&Chunk::Clocks(clocks(self.ticks)));
         }
-        let Self { out, profile, sources, bytes, .. } = self;
+        let Self {
+            out,
+            profile,
+            sources,
+            bytes,
+            ..
+        } = self;
         for source in sources.iter_mut().filter(|s| wanted(s)) {
-            let Source { epoch, calendar, ring, cursor, .. } = source;
+            let Source {
+                epoch,
+                calendar,
+                ring,
+                cursor,
+                ..
+            } = source;
             bytes.clear();
             bytes.extend([0; WORDS_HEAD_BYTES]);
             let there = ring.take(|words| {

@@ -66,20 +66,28 @@ impl Mix {
             let bytes = io.part_bytes(i, 4 * k..4 * (k + 1));
             f32::from_le_bytes(bytes.try_into().expect("four bytes"))
         };
-        tokens.iter().enumerate().map(|(k, token)| token.unwrap_or_else(|| read(k))).collect()
+        tokens
+            .iter()
+            .enumerate()
+            .map(|(k, token)| token.unwrap_or_else(|| read(k)))
+            .collect()
     }
 }
 
 impl Kernel for Mix {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let mut outputs: Vec<&mut [f32]> = (0..self.outputs.len()).map(|o| io.output(o)).collect();
-        let windows: Vec<Vec<f32>> =
-            (0..self.inputs.len()).map(|i| self.window(io, i, &outputs)).collect();
+        let windows: Vec<Vec<f32>> = (0..self.inputs.len())
+            .map(|i| self.window(io, i, &outputs))
+            .collect();
         let mut states: Vec<&mut [f32]> = (0..self.states).map(|s| io.state(s)).collect();
         for firing in 0..io.firings() {
             let mut sum = 0.125;
             for (window, &(rate, size)) in windows.iter().zip(&self.inputs) {
-                for (w, x) in window[firing * rate..firing * rate + size].iter().enumerate() {
+                for (w, x) in window[firing * rate..firing * rate + size]
+                    .iter()
+                    .enumerate()
+                {
                     sum = sum * 0.75 + x * (1.0 + w as f32);
                 }
             }
@@ -88,7 +96,10 @@ impl Kernel for Mix {
                 state[0] = sum;
             }
             for (output, &rate) in outputs.iter_mut().zip(&self.outputs) {
-                for (k, y) in output[firing * rate..(firing + 1) * rate].iter_mut().enumerate() {
+                for (k, y) in output[firing * rate..(firing + 1) * rate]
+                    .iter_mut()
+                    .enumerate()
+                {
                     *y = 0.5 * sum + k as f32;
                 }
             }
@@ -109,12 +120,20 @@ impl Op for TestOp {
     }
 
     fn doc(&self) -> OpDoc {
-        OpDoc { summary: "for tests", params: &[], ports: "any", example: "" }
+        OpDoc {
+            summary: "for tests",
+            params: &[],
+            ports: "any",
+            example: "",
+        }
     }
 
     fn resolve(&self, _: &ResolveCx<'_>) -> Result<Signature, OpError> {
         let message = "tests resolve no models".to_owned();
-        Err(OpError::Other { message, help: String::new() })
+        Err(OpError::Other {
+            message,
+            help: String::new(),
+        })
     }
 
     fn kernel(
@@ -155,10 +174,20 @@ fn planned_with(
     pins: BTreeMap<ActorId, DeviceId>,
 ) -> Plan {
     let devices = program.machine.devices.len();
-    let cost = ActorCost { call_ps: 1000, firing_ps: 1000, scratch_bytes: 0 };
+    let cost = ActorCost {
+        call_ps: 1000,
+        firing_ps: 1000,
+        scratch_bytes: 0,
+    };
     let row: TiVec<DeviceId, _> = vec![Some(cost); devices].into();
-    let costs = Costs { table: program.graph.actors.iter().map(|_| row.clone()).collect() };
-    let options = Options { block: Block::Fixed(block), pins, ..Options::default() };
+    let costs = Costs {
+        table: program.graph.actors.iter().map(|_| row.clone()).collect(),
+    };
+    let options = Options {
+        block: Block::Fixed(block),
+        pins,
+        ..Options::default()
+    };
     let plans = schedule(&program.graph, &program.machine, &costs, &options).expect("schedulable");
     let mut plan = plans.into_iter().next().expect("one plan");
     plan.name = name.to_owned();
@@ -193,11 +222,23 @@ pub(crate) fn on_a_gpu(name: &str) -> Program {
     let backend = name.split(':').next().unwrap_or(name);
     (gpu.name, gpu.backend) = (name.to_owned(), backend.to_owned());
     program.machine.devices = vec![program.machine.devices[DeviceId(0)].clone(), gpu].into();
-    let link = |from, to| Link { from, to, bytes_per_s: 1_000_000_000, latency_ns: 5 };
+    let link = |from, to| Link {
+        from,
+        to,
+        bytes_per_s: 1_000_000_000,
+        latency_ns: 5,
+    };
     let (here, there) = (DeviceId(0), DeviceId(1));
     program.machine.links = vec![link(here, there), link(there, here)].into();
     let on = |(id, actor): (ActorId, &Actor)| {
-        (id, if actor.role == zbmd_ir::Role::Compute { there } else { here })
+        (
+            id,
+            if actor.role == zbmd_ir::Role::Compute {
+                there
+            } else {
+                here
+            },
+        )
     };
     let pins = program.graph.actors.iter_enumerated().map(on).collect();
     program.plans = vec![planned_with(&program, 4, "main", pins)].into();
@@ -209,7 +250,10 @@ pub(crate) fn inputs(program: &Program, firings: u64) -> Streams {
     let source = |(id, actor): (zbmd_ir::ActorId, &Actor)| {
         let value = |i: u64| ((i * 7 + id.0 as u64 * 13) % 31) as f32 - 15.0;
         let tokens = 0..firings * actor.outputs[0].rate;
-        (actor.name.clone(), tokens.flat_map(|i| value(i).to_le_bytes()).collect())
+        (
+            actor.name.clone(),
+            tokens.flat_map(|i| value(i).to_le_bytes()).collect(),
+        )
     };
     program.graph.sources().map(source).collect()
 }
@@ -246,7 +290,10 @@ pub(crate) fn drive(
             pulls.push((name.clone(), scope.spawn(pull)));
         }
         let outcome = session.join();
-        let outputs = pulls.into_iter().map(|(n, p)| (n, p.join().expect("no panic"))).collect();
+        let outputs = pulls
+            .into_iter()
+            .map(|(n, p)| (n, p.join().expect("no panic")))
+            .collect();
         (outputs, outcome)
     })
 }
@@ -271,8 +318,13 @@ pub(crate) fn interpreter(program: &Program) -> Interpreter {
 /// The example `mix_run`, which cargo builds next to the tests.
 pub(crate) fn runner() -> PathBuf {
     let here = std::env::current_exe().expect("a path");
-    let target = here.parent().and_then(Path::parent).expect("target/profile/deps/test");
-    target.join("examples").join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
+    let target = here
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/profile/deps/test");
+    target
+        .join("examples")
+        .join(format!("mix_run{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// What a command wrote.

@@ -39,14 +39,22 @@ pub(super) fn join(
         return Ok((plans, contingencies));
     }
     let Some(main) = plans.first() else {
-        let message =
-            format!("{} plans are differences from plan 0, of 0 plans", differences.len());
-        return Err(BundleError::Content { section: Section::Contingencies, message });
+        let message = format!(
+            "{} plans are differences from plan 0, of 0 plans",
+            differences.len()
+        );
+        return Err(BundleError::Content {
+            section: Section::Contingencies,
+            message,
+        });
     };
     let count = plans.len() + differences.len();
     if count > limits::MAX_PLANS {
         let message = format!("{count} plans, at most {}", limits::MAX_PLANS);
-        return Err(BundleError::Content { section: Section::Contingencies, message });
+        return Err(BundleError::Content {
+            section: Section::Contingencies,
+            message,
+        });
     }
     let base = Base::new(main);
     for difference in &differences {
@@ -64,11 +72,17 @@ pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+    bytes
+        .get(at..at + 4)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u32::from_le_bytes)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    bytes
+        .get(at..at + 8)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_le_bytes)
 }
 
 fn zero(bytes: &[u8], from: u64, to: u64) -> Result<(), BundleError> {
@@ -83,7 +97,11 @@ fn checksum(what: impl Into<String>, found: u64, expected: u64) -> Result<(), Bu
     if found == expected {
         return Ok(());
     }
-    Err(BundleError::Checksum { what: what.into(), found, expected })
+    Err(BundleError::Checksum {
+        what: what.into(),
+        found,
+        expected,
+    })
 }
 
 /// Checks header, table, padding and checksums; the sections in the order of [`Section::ALL`].
@@ -91,11 +109,21 @@ pub(super) fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     let found = file.len() as u64;
     let enough = |what, needed: usize| {
         let needed = needed as u64;
-        if found < needed { Err(BundleError::Truncated { what, needed, found }) } else { Ok(()) }
+        if found < needed {
+            Err(BundleError::Truncated {
+                what,
+                needed,
+                found,
+            })
+        } else {
+            Ok(())
+        }
     };
     enough("the magic and version", 8)?;
     if !file.starts_with(&MAGIC) {
-        return Err(BundleError::Magic { found: [file[0], file[1], file[2], file[3]] });
+        return Err(BundleError::Magic {
+            found: [file[0], file[1], file[2], file[3]],
+        });
     }
     let version = u32_at(file, 4);
     if version != VERSION {
@@ -104,18 +132,28 @@ pub(super) fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
     enough("the header", HEADER_BYTES)?;
     let (count, expected) = (u32_at(file, 8), Section::ALL.len() as u32);
     if count != expected {
-        return Err(BundleError::Sections { found: count, expected });
+        return Err(BundleError::Sections {
+            found: count,
+            expected,
+        });
     }
     let body = HEADER_BYTES + ENTRY_BYTES * Section::ALL.len();
     enough("the section table", body)?;
     let mut hasher = Xxh3Default::new();
     hasher.update(&file[..24]);
     hasher.update(&file[HEADER_BYTES..body]);
-    checksum("header and section table", hasher.digest(), u64_at(file, 24))?;
+    checksum(
+        "header and section table",
+        hasher.digest(),
+        u64_at(file, 24),
+    )?;
     zero(file, 12, 16)?;
     let length = u64_at(file, 16);
     if length != found {
-        return Err(BundleError::Length { expected: length, found });
+        return Err(BundleError::Length {
+            expected: length,
+            found,
+        });
     }
     let mut end = body as u64;
     let mut list = Vec::with_capacity(Section::ALL.len());
@@ -125,7 +163,10 @@ pub(super) fn sections(file: &Bytes) -> Result<Vec<Bytes>, BundleError> {
         end = next;
     }
     if end != found {
-        return Err(BundleError::Length { expected: end, found });
+        return Err(BundleError::Length {
+            expected: end,
+            found,
+        });
     }
     Ok(list)
 }
@@ -141,19 +182,34 @@ fn entry(
     let at = HEADER_BYTES + ENTRY_BYTES * index;
     let kind = u32_at(file, at);
     if kind != section as u32 {
-        return Err(BundleError::Kind { index, found: kind, expected: section as u32 });
+        return Err(BundleError::Kind {
+            index,
+            found: kind,
+            expected: section as u32,
+        });
     }
     zero(file, at as u64 + 4, at as u64 + 8)?;
-    let (offset, length, sum) =
-        (u64_at(file, at + 8), u64_at(file, at + 16), u64_at(file, at + 24));
+    let (offset, length, sum) = (
+        u64_at(file, at + 8),
+        u64_at(file, at + 16),
+        u64_at(file, at + 24),
+    );
     // `end` is at most the file's length, which is a usize and in practice far below 2^63.
     let expected = end.next_multiple_of(ALIGN);
     if offset != expected {
-        return Err(BundleError::Offset { section, found: offset, expected });
+        return Err(BundleError::Offset {
+            section,
+            found: offset,
+            expected,
+        });
     }
     let needed = offset.saturating_add(length);
     if needed > found {
-        return Err(BundleError::Truncated { what: "a section", needed, found });
+        return Err(BundleError::Truncated {
+            what: "a section",
+            needed,
+            found,
+        });
     }
     zero(file, end, offset)?;
     let bytes = file.slice(offset as usize..needed as usize);
@@ -166,8 +222,14 @@ fn entry(
 fn read<T: DeserializeOwned>(section: Section, bytes: &[u8]) -> Result<T, BundleError> {
     match postcard::take_from_bytes::<T>(bytes) {
         Ok((value, [])) => Ok(value),
-        Ok((_, rest)) => Err(BundleError::Trailing { section, extra: rest.len() as u64 }),
-        Err(error) => Err(BundleError::Content { section, message: error.to_string() }),
+        Ok((_, rest)) => Err(BundleError::Trailing {
+            section,
+            extra: rest.len() as u64,
+        }),
+        Err(error) => Err(BundleError::Content {
+            section,
+            message: error.to_string(),
+        }),
     }
 }
 
@@ -178,7 +240,11 @@ fn blobs(lengths: &[u64], section: &Bytes) -> Result<TiVec<BlobId, Bytes>, Bundl
         end = end.next_multiple_of(ALIGN.into()) + u128::from(length);
     }
     if end != u128::from(found) {
-        return Err(BundleError::BlobBytes { blobs: lengths.len(), needed: end, found });
+        return Err(BundleError::BlobBytes {
+            blobs: lengths.len(),
+            needed: end,
+            found,
+        });
     }
     // All sums are at most `found` from here on.
     let mut blobs = TiVec::with_capacity(lengths.len());

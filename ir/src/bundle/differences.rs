@@ -40,15 +40,23 @@ impl Base {
     pub(super) fn pack(&self, plan: &Plan) -> Difference {
         let bytes = relative(plan);
         let packed = lz4_flex::block::compress_with_dict(&bytes, &self.0);
-        Difference { bytes: bytes.len() as u64, packed }
+        Difference {
+            bytes: bytes.len() as u64,
+            packed,
+        }
     }
 
     /// The plan of a difference that may be damaged or hostile: takes at most 255 times its bytes of memory before
     /// anything of it is believed.
     pub(super) fn unpack(&self, difference: &Difference) -> Result<Plan, BundleError> {
-        let refuse = |message| BundleError::Content { section: Section::Contingencies, message };
+        let refuse = |message| BundleError::Content {
+            section: Section::Contingencies,
+            message,
+        };
         let Difference { bytes, packed } = difference;
-        let limit = (packed.len() as u64).saturating_mul(MAX_EXPANSION).saturating_add(MIN_MATCH);
+        let limit = (packed.len() as u64)
+            .saturating_mul(MAX_EXPANSION)
+            .saturating_add(MIN_MATCH);
         if *bytes > limit {
             let found = packed.len();
             return Err(refuse(format!(
@@ -59,7 +67,9 @@ impl Base {
         let length = lz4_flex::block::decompress_into_with_dict(packed, &mut plain, &self.0)
             .map_err(|error| refuse(error.to_string()))?;
         if length as u64 != *bytes {
-            return Err(refuse(format!("a plan has {length} bytes, must have {bytes}")));
+            return Err(refuse(format!(
+                "a plan has {length} bytes, must have {bytes}"
+            )));
         }
         match postcard::take_from_bytes::<Plan>(&plain) {
             Ok((mut plan, [])) => {
@@ -133,11 +143,30 @@ mod tests {
         // Numbers that wrap around.
         let mut plan = programs::feedback().plans[PlanId(0)].clone();
         plan.buffers[BufferId(0)].offset_bytes = u64::MAX;
-        let action = Action::Carry { buffer: BufferId(9) };
-        let slot = Slot { stage: 0, start_ns: u64::MAX, duration_ns: u64::MAX, action };
-        let body = vec![Entry::Slot(slot.clone()), Entry::Slot(Slot { start_ns: 0, ..slot })];
+        let action = Action::Carry {
+            buffer: BufferId(9),
+        };
+        let slot = Slot {
+            stage: 0,
+            start_ns: u64::MAX,
+            duration_ns: u64::MAX,
+            action,
+        };
+        let body = vec![
+            Entry::Slot(slot.clone()),
+            Entry::Slot(Slot {
+                start_ns: 0,
+                ..slot
+            }),
+        ];
         let entries = &mut plan.calendars[0].lanes[0].entries;
-        entries.insert(0, Entry::Loop { count: u64::MAX, body });
+        entries.insert(
+            0,
+            Entry::Loop {
+                count: u64::MAX,
+                body,
+            },
+        );
         let base = Base::new(&plan);
         assert_eq!(base.unpack(&base.pack(&plan)), Ok(plan));
     }
@@ -146,14 +175,19 @@ mod tests {
     fn a_plan_like_plan_0_takes_few_bytes() {
         let plan = &programs::round_trip().plans[PlanId(0)];
         let (base, mut later) = (Base::new(plan), plan.clone());
-        let Entry::Slot(first) = &mut later.calendars[0].lanes[0].entries[0] else { panic!() };
+        let Entry::Slot(first) = &mut later.calendars[0].lanes[0].entries[0] else {
+            panic!()
+        };
         first.start_ns += 1_000_000;
         for entry in &mut later.calendars[0].lanes[0].entries[1..] {
             let Entry::Slot(slot) = entry else { panic!() };
             slot.start_ns += 1_000_000;
         }
         let difference = base.pack(&later);
-        assert!(difference.packed.len() < 32 && difference.bytes > 150, "{difference:?}");
+        assert!(
+            difference.packed.len() < 32 && difference.bytes > 150,
+            "{difference:?}"
+        );
     }
 
     #[test]
@@ -163,13 +197,27 @@ mod tests {
         let good = base.pack(&program.plans[PlanId(1)]);
         let refused = |bytes, packed: &[u8]| {
             let packed = packed.to_vec();
-            base.unpack(&Difference { bytes, packed }).expect_err("refused").to_string()
+            base.unpack(&Difference { bytes, packed })
+                .expect_err("refused")
+                .to_string()
         };
         let cases = [
-            (u64::MAX, good.packed.clone(), "stand for 18446744073709551615 of a plan, at most"),
-            (1 << 40, good.packed.clone(), "stand for 1099511627776 of a plan, at most"),
+            (
+                u64::MAX,
+                good.packed.clone(),
+                "stand for 18446744073709551615 of a plan, at most",
+            ),
+            (
+                1 << 40,
+                good.packed.clone(),
+                "stand for 1099511627776 of a plan, at most",
+            ),
             (good.bytes + 1, good.packed.clone(), "a plan has"),
-            (good.bytes - 1, good.packed.clone(), "section contingencies: "),
+            (
+                good.bytes - 1,
+                good.packed.clone(),
+                "section contingencies: ",
+            ),
             (good.bytes, vec![], "section contingencies: "),
             (0, vec![], "section contingencies: "),
             // A copy from before the dictionary.
@@ -177,7 +225,10 @@ mod tests {
         ];
         for (bytes, packed, expected) in cases {
             let found = refused(bytes, &packed);
-            assert!(found.contains(expected), "expected `{expected}`, found `{found}`");
+            assert!(
+                found.contains(expected),
+                "expected `{expected}`, found `{found}`"
+            );
         }
         // Nothing that is done to the bytes makes it panic, or take more than it may.
         let mut random = Random::new(5);

@@ -19,7 +19,9 @@ pub fn encode(program: &Program) -> Vec<u8> {
 pub fn encode_with(program: &Program, meta: &Meta) -> Vec<u8> {
     let layout = Layout::new(program, meta);
     let mut bytes = Vec::with_capacity(layout.file_bytes as usize);
-    layout.write(&mut bytes).expect("writing to a vector does not fail");
+    layout
+        .write(&mut bytes)
+        .expect("writing to a vector does not fail");
     bytes
 }
 
@@ -92,9 +94,18 @@ impl<'p> Layout<'p> {
             let bytes = chunks.iter().map(|chunk| chunk.len() as u64).sum();
             let offset = at.next_multiple_of(ALIGN);
             at = offset + bytes;
-            parts.push(Part { section, offset, bytes, checksum: hasher.digest(), chunks });
+            parts.push(Part {
+                section,
+                offset,
+                bytes,
+                checksum: hasher.digest(),
+                chunks,
+            });
         }
-        Self { parts, file_bytes: at }
+        Self {
+            parts,
+            file_bytes: at,
+        }
     }
 
     /// Writes the whole file.

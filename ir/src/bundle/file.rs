@@ -1,5 +1,8 @@
 //! Bundles on disk: written whole or not at all, mapped when opened.
-#![expect(unsafe_code, reason = "maps the file, so that gigabytes of weights are not copied")]
+#![expect(
+    unsafe_code,
+    reason = "maps the file, so that gigabytes of weights are not copied"
+)]
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

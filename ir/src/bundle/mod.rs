@@ -105,7 +105,11 @@ pub enum BundleError {
     Version { found: u32 },
     /// Too short for what it says it holds.
     #[error("{what} needs {needed} bytes, the file has {found}")]
-    Truncated { what: &'static str, needed: u64, found: u64 },
+    Truncated {
+        what: &'static str,
+        needed: u64,
+        found: u64,
+    },
     /// Bytes after the end.
     #[error("the file should end at byte {expected}, has {found}")]
     Length { expected: u64, found: u64 },
@@ -114,13 +118,25 @@ pub enum BundleError {
     Sections { found: u32, expected: u32 },
     /// An unknown section, or one out of order.
     #[error("section {index} is of kind {found}, must be {expected} ({})", Section::ALL[*index])]
-    Kind { index: usize, found: u32, expected: u32 },
+    Kind {
+        index: usize,
+        found: u32,
+        expected: u32,
+    },
     /// A section overlaps another or leaves a gap.
     #[error("section {section} starts at byte {found}, must start at {expected}")]
-    Offset { section: Section, found: u64, expected: u64 },
+    Offset {
+        section: Section,
+        found: u64,
+        expected: u64,
+    },
     /// Bytes were changed since the bundle was made.
     #[error("{what}: checksum {found:016x}, the file says {expected:016x}: it is damaged")]
-    Checksum { what: String, found: u64, expected: u64 },
+    Checksum {
+        what: String,
+        found: u64,
+        expected: u64,
+    },
     /// A reserved or padding byte is not 0.
     #[error("byte {offset} must be 0, is {found}")]
     Padding { offset: u64, found: u8 },
@@ -131,8 +147,15 @@ pub enum BundleError {
     #[error("section {section} has {extra} bytes after its data")]
     Trailing { section: Section, extra: u64 },
     /// Lengths of blobs and the bytes that are there differ.
-    #[error("{blobs} blobs need {needed} bytes, section {} has {found}", Section::Blobs)]
-    BlobBytes { blobs: usize, needed: u128, found: u64 },
+    #[error(
+        "{blobs} blobs need {needed} bytes, section {} has {found}",
+        Section::Blobs
+    )]
+    BlobBytes {
+        blobs: usize,
+        needed: u128,
+        found: u64,
+    },
 }
 
 impl std::fmt::Display for Section {

@@ -15,7 +15,11 @@ fn meta() -> Meta {
 fn small() -> (Program, Vec<u8>) {
     let mut program = programs::chain();
     program.blobs.push(Bytes::from_static(b"second"));
-    program.kernels.push(KernelCode { format: "spirv".to_owned(), key: 1 << 100, blob: BlobId(1) });
+    program.kernels.push(KernelCode {
+        format: "spirv".to_owned(),
+        key: 1 << 100,
+        blob: BlobId(1),
+    });
     let bytes = encode_with(&program, &meta());
     (program, bytes)
 }
@@ -39,7 +43,9 @@ fn blobs_are_shared_and_aligned() {
     let start = file.as_ptr() as usize;
     let program = decode(file.clone()).expect("a valid bundle");
     for blob in &program.blobs {
-        let offset = (blob.as_ptr() as usize).checked_sub(start).expect("inside the file");
+        let offset = (blob.as_ptr() as usize)
+            .checked_sub(start)
+            .expect("inside the file");
         assert!(offset < file.len());
         assert_eq!(offset % ALIGN as usize, 0);
     }
@@ -51,12 +57,21 @@ fn every_truncation_is_refused() {
     let (_, bytes) = small();
     let whole = Bytes::from(bytes);
     for length in 0..whole.len() {
-        assert!(decode(whole.slice(..length)).is_err(), "the first {length} bytes were accepted");
+        assert!(
+            decode(whole.slice(..length)).is_err(),
+            "the first {length} bytes were accepted"
+        );
     }
     let mut longer = whole.to_vec();
     longer.push(0);
     let found = longer.len() as u64;
-    assert_eq!(decode(longer.into()), Err(BundleError::Length { expected: found - 1, found }));
+    assert_eq!(
+        decode(longer.into()),
+        Err(BundleError::Length {
+            expected: found - 1,
+            found
+        })
+    );
 }
 
 #[test]
@@ -65,7 +80,10 @@ fn every_flipped_bit_is_refused() {
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(decode(flipped.into()).is_err(), "bit {bit} was flipped and not noticed");
+        assert!(
+            decode(flipped.into()).is_err(),
+            "bit {bit} was flipped and not noticed"
+        );
     }
 }
 
@@ -78,7 +96,10 @@ fn forge(bytes: &mut [u8], at: usize, value: &[u8]) {
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
         let (offset, length) = (word(entry + 8), word(entry + 16));
-        if let Some(range) = offset.checked_add(length).and_then(|end| bytes.get(offset..end)) {
+        if let Some(range) = offset
+            .checked_add(length)
+            .and_then(|end| bytes.get(offset..end))
+        {
             let sum = xxh3_64(range);
             bytes[entry + 24..entry + 32].copy_from_slice(&sum.to_le_bytes());
         }
@@ -100,14 +121,30 @@ fn forged_numbers_are_refused() {
         (8, &[7], "7 sections, must be 8"),
         (12, &[1], "byte 12 must be 0, is 1"),
         (16, &max, "the file should end at byte 18446744073709551615"),
-        (entry(1, 0), &[9], "section 1 is of kind 9, must be 2 (graph)"),
+        (
+            entry(1, 0),
+            &[9],
+            "section 1 is of kind 9, must be 2 (graph)",
+        ),
         (entry(1, 4), &[9], "must be 0, is 9"),
         (entry(2, 8), &[1], "section machine starts at byte"),
         (entry(2, 8), &max, "section machine starts at byte"),
-        (entry(7, 16), &max, "a section needs 18446744073709551615 bytes"),
+        (
+            entry(7, 16),
+            &max,
+            "a section needs 18446744073709551615 bytes",
+        ),
         (entry(7, 16), &[0], "the file should end at byte"),
-        (lengths + 2, &[7], "2 blobs need 71 bytes, section blobs has 70"),
-        (lengths, &[1], "section blob lengths has 1 bytes after its data"),
+        (
+            lengths + 2,
+            &[7],
+            "2 blobs need 71 bytes, section blobs has 70",
+        ),
+        (
+            lengths,
+            &[1],
+            "section blob lengths has 1 bytes after its data",
+        ),
         (lengths, &[3], "section blob lengths: "),
         (padding, &[7], "must be 0, is 7"),
     ];
@@ -116,7 +153,10 @@ fn forged_numbers_are_refused() {
         forge(&mut forged, at, value);
         let message = decode(forged.into()).map(|_| ()).map_err(|e| e.to_string());
         let found = message.expect_err(&format!("byte {at} was forged and not noticed"));
-        assert!(found.contains(expected), "byte {at}: expected `{expected}`, found `{found}`");
+        assert!(
+            found.contains(expected),
+            "byte {at}: expected `{expected}`, found `{found}`"
+        );
     }
 }
 
@@ -133,7 +173,9 @@ fn contingencies_need_a_plan_0_and_few_others() {
     let join = super::decode::join;
     let refused = |plans: &Program, count: usize| {
         let many = vec![differences[0].clone(); count];
-        join(plans.plans.clone(), (contingencies.clone(), many)).expect_err("refused").to_string()
+        join(plans.plans.clone(), (contingencies.clone(), many))
+            .expect_err("refused")
+            .to_string()
     };
     let limit = crate::limits::MAX_PLANS;
     assert!(refused(&spare, limit - 1).ends_with("4097 plans, at most 4096"));
@@ -185,5 +227,8 @@ fn files_are_replaced_whole_and_verified_when_opened() {
     let refused = open(&path).expect_err("a period of 0").to_string();
     assert!(refused.contains("period of 0 ns"), "{refused}");
     std::fs::write(&path, b"").expect("a writable folder");
-    assert!(matches!(open(&path), Err(OpenError::Bundle(BundleError::Truncated { .. }))));
+    assert!(matches!(
+        open(&path),
+        Err(OpenError::Bundle(BundleError::Truncated { .. }))
+    ));
 }

@@ -47,7 +47,11 @@ impl Random {
 
     /// 1 up or down, around zero too.
     fn step(&mut self, value: u64) -> u64 {
-        if self.bits().is_multiple_of(2) { value.wrapping_add(1) } else { value.wrapping_sub(1) }
+        if self.bits().is_multiple_of(2) {
+            value.wrapping_add(1)
+        } else {
+            value.wrapping_sub(1)
+        }
     }
 }
 
@@ -64,7 +68,11 @@ pub fn mutants(program: &Program, seed: u64, count: usize) -> Vec<Mutant> {
         if let Some((what, must_fail)) = change(&mut changed, &mut random)
             && changed != *program
         {
-            mutants.push(Mutant { what, must_fail, program: changed });
+            mutants.push(Mutant {
+                what,
+                must_fail,
+                program: changed,
+            });
         }
     }
     mutants
@@ -118,9 +126,18 @@ fn change_graph(program: &mut Program, random: &mut Random) -> Change {
                 return Some((format!("what {} may write in place", writer.name), false));
             }
             let (input, output) = (random.index(writer.inputs.len())? as u32, channel.from.port);
-            writer.in_place.retain(|pair| (pair.input, pair.output) != (input, output));
-            writer.in_place.push(InPlace { input, output, at_bytes });
-            Some((format!("more that {} may write in place", writer.name), false))
+            writer
+                .in_place
+                .retain(|pair| (pair.input, pair.output) != (input, output));
+            writer.in_place.push(InPlace {
+                input,
+                output,
+                at_bytes,
+            });
+            Some((
+                format!("more that {} may write in place", writer.name),
+                false,
+            ))
         }
         0 => {
             let reader = random.index(channel.readers.len())?;
@@ -191,7 +208,11 @@ fn change_contingencies(program: &mut Program, random: &mut Random) -> Change {
         }
         5 => {
             let tail = &mut list[entry].tail;
-            *tail = if tail.is_none() { Some(PlanId(0)) } else { None };
+            *tail = if tail.is_none() {
+                Some(PlanId(0))
+            } else {
+                None
+            };
             ("tail", true)
         }
         6 => {
@@ -220,7 +241,10 @@ fn change_plan(plan: &mut Plan, devices: usize, random: &mut Random) -> Change {
             plan.calendars.remove(calendar);
         }
     }
-    Some(("block, stages, period, placement or calendars of a plan".to_owned(), true))
+    Some((
+        "block, stages, period, placement or calendars of a plan".to_owned(),
+        true,
+    ))
 }
 
 fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
@@ -242,7 +266,11 @@ fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
         }
         2 => {
             let arena = buffer.region == Region::Arena;
-            buffer.region = if arena { Region::Exchange } else { Region::Arena };
+            buffer.region = if arena {
+                Region::Exchange
+            } else {
+                Region::Arena
+            };
             ("region", true)
         }
         3 => {
@@ -265,7 +293,11 @@ fn change_buffer(plan: &mut Plan, random: &mut Random) -> Change {
             let step = ALIGN_BYTES * (1 + random.below(3) as u64);
             let up = random.bits().is_multiple_of(2);
             let offset = buffer.offset_bytes;
-            buffer.offset_bytes = if up { offset + step } else { offset.saturating_sub(step) };
+            buffer.offset_bytes = if up {
+                offset + step
+            } else {
+                offset.saturating_sub(step)
+            };
             ("offset", false)
         }
     };

@@ -20,11 +20,20 @@ fn f32s() -> TokenType {
 }
 
 fn input(name: &str, rate: u64, window: u64) -> InPort {
-    InPort { name: name.into(), token: f32s(), rate, window }
+    InPort {
+        name: name.into(),
+        token: f32s(),
+        rate,
+        window,
+    }
 }
 
 fn output(name: &str, rate: u64) -> OutPort {
-    OutPort { name: name.into(), token: f32s(), rate }
+    OutPort {
+        name: name.into(),
+        token: f32s(),
+        rate,
+    }
 }
 
 fn actor(name: &str, op: &str, inputs: Vec<InPort>, outputs: Vec<OutPort>) -> Actor {
@@ -47,26 +56,56 @@ fn actor(name: &str, op: &str, inputs: Vec<InPort>, outputs: Vec<OutPort>) -> Ac
 
 /// A channel from `(actor, port)` to readers `(actor, port, delay)`; initial tokens are 1.0, 2.0, ….
 fn channel(from: (u32, u32), readers: &[(u32, u32, u64)]) -> Channel {
-    let end = |actor, port| Endpoint { actor: ActorId(actor), port };
+    let end = |actor, port| Endpoint {
+        actor: ActorId(actor),
+        port,
+    };
     let readers: Vec<Reader> = readers
         .iter()
-        .map(|&(actor, port, delay)| Reader { to: end(actor, port), delay })
+        .map(|&(actor, port, delay)| Reader {
+            to: end(actor, port),
+            delay,
+        })
         .collect();
     let history = readers.iter().map(|r| r.delay).max().unwrap_or(0);
-    let initial = (1..=history).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    Channel { from: end(from.0, from.1), readers, token: f32s(), initial }
+    let initial = (1..=history)
+        .flat_map(|i| (i as f32).to_le_bytes())
+        .collect();
+    Channel {
+        from: end(from.0, from.1),
+        readers,
+        token: f32s(),
+        initial,
+    }
 }
 
 fn fire(stage: u32, actor: u32, count: u64) -> Entry {
-    slot(stage, Action::Fire { actor: ActorId(actor), first: 0, count })
+    slot(
+        stage,
+        Action::Fire {
+            actor: ActorId(actor),
+            first: 0,
+            count,
+        },
+    )
 }
 
 fn slot(stage: u32, action: Action) -> Entry {
-    Entry::Slot(Slot { stage, start_ns: 0, duration_ns: SLOT_NS, action })
+    Entry::Slot(Slot {
+        stage,
+        start_ns: 0,
+        duration_ns: SLOT_NS,
+        action,
+    })
 }
 
 fn carry(stage: u32, buffer: u32) -> Entry {
-    slot(stage, Action::Carry { buffer: BufferId(buffer) })
+    slot(
+        stage,
+        Action::Carry {
+            buffer: BufferId(buffer),
+        },
+    )
 }
 
 /// Sets all starts, one slot right after the other; the end of the last.
@@ -100,10 +139,18 @@ fn machine(devices: u32) -> Machine {
     for from in 0..devices {
         for to in (0..devices).filter(|&to| to != from) {
             let (from, to) = (DeviceId(from), DeviceId(to));
-            links.push(Link { from, to, bytes_per_s: 1_000_000_000, latency_ns: 5 });
+            links.push(Link {
+                from,
+                to,
+                bytes_per_s: 1_000_000_000,
+                latency_ns: 5,
+            });
         }
     }
-    Machine { devices: (0..devices).map(cpu).collect(), links }
+    Machine {
+        devices: (0..devices).map(cpu).collect(),
+        links,
+    }
 }
 
 /// What [`build`] makes a plan of: buffers as (channel, device, places, head, block tokens), laid out one after the
@@ -120,14 +167,22 @@ struct Sketch {
 }
 
 fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch) -> Program {
-    let graph = Graph { name: name.into(), actors: actors.into(), channels: channels.into() };
+    let graph = Graph {
+        name: name.into(),
+        actors: actors.into(),
+        channels: channels.into(),
+    };
     let devices = sketch.lanes.len() as u32;
     let mut sizes = vec![(0u64, 0u64); sketch.lanes.len()];
     let mut buffers = TiVec::new();
     for (channel, device, blocks, head_tokens, block_tokens) in sketch.buffers {
         let writer = graph.channels[ChannelId(channel)].from.actor;
         let local = sketch.placement[writer.index()] == device;
-        let region = if local { Region::Arena } else { Region::Exchange };
+        let region = if local {
+            Region::Arena
+        } else {
+            Region::Exchange
+        };
         let size = &mut sizes[device as usize];
         let used = if local { &mut size.0 } else { &mut size.1 };
         let stride_bytes = ((head_tokens + block_tokens) * 4).next_multiple_of(ALIGN_BYTES);
@@ -155,7 +210,10 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
             exchange_bytes,
             scratch_offset_bytes: arena,
             scratch_bytes: sketch.scratch,
-            lanes: vec![Lane { kind: LaneKind::Compute, entries }],
+            lanes: vec![Lane {
+                kind: LaneKind::Compute,
+                entries,
+            }],
         });
     }
     let plan = Plan {
@@ -173,14 +231,21 @@ fn build(name: &str, actors: Vec<Actor>, channels: Vec<Channel>, sketch: Sketch)
     };
     let blobs = TiVec::from(vec![Bytes::from_static(&[0, 0, 0, 63, 0, 0, 0, 63])]);
     let (machine, plans) = (machine(devices), vec![plan].into());
-    Program { graph, machine, plans, blobs, ..Program::default() }
+    Program {
+        graph,
+        machine,
+        plans,
+        blobs,
+        ..Program::default()
+    }
 }
 
 /// A source, an upsampler by 2 with a weight tensor, a sink on one device; blocks of 4 iterations.
 pub fn chain() -> Program {
     let mut up = actor("up", "Up", vec![input("x", 1, 1)], vec![output("y", 2)]);
     let tensor = Value::Tensor(crate::BlobId(0), TokenType::new(DType::F32, [2]));
-    up.params.insert("taps".into(), Value::List(vec![tensor, Value::Int(2)]));
+    up.params
+        .insert("taps".into(), Value::List(vec![tensor, Value::Int(2)]));
     let actors = vec![
         actor("in", "Source", vec![], vec![output("y", 1)]),
         up,
@@ -202,8 +267,12 @@ pub fn chain() -> Program {
 /// A product of a source's tokens with what another actor makes of them, written over the former, half a block at a
 /// time in a loop with the sink; blocks of 4 iterations.
 pub fn over() -> Program {
-    let mut product =
-        actor("mul", "Mul", vec![input("x", 1, 1), input("y", 1, 1)], vec![output("z", 1)]);
+    let mut product = actor(
+        "mul",
+        "Mul",
+        vec![input("x", 1, 1), input("y", 1, 1)],
+        vec![output("z", 1)],
+    );
     product.in_place = vec![InPlace::whole(0, 0), InPlace::whole(1, 0)];
     let actors = vec![
         actor("in", "Source", vec![], vec![output("y", 1)]),
@@ -216,7 +285,10 @@ pub fn over() -> Program {
         channel((1, 0), &[(2, 1, 0)]),
         channel((2, 0), &[(3, 0, 0)]),
     ];
-    let halves = Entry::Loop { count: 2, body: vec![fire(0, 2, 2), fire(0, 3, 2)] };
+    let halves = Entry::Loop {
+        count: 2,
+        body: vec![fire(0, 2, 2), fire(0, 3, 2)],
+    };
     let sketch = Sketch {
         block: 4,
         stages: 1,
@@ -229,7 +301,10 @@ pub fn over() -> Program {
     let mut program = build("over", actors, channels, sketch);
     let plan = &mut program.plans[PlanId(0)];
     plan.buffers[BufferId(2)].offset_bytes = 0;
-    (plan.calendars[0].arena_bytes, plan.calendars[0].scratch_offset_bytes) = (128, 128);
+    (
+        plan.calendars[0].arena_bytes,
+        plan.calendars[0].scratch_offset_bytes,
+    ) = (128, 128);
     program
 }
 
@@ -237,11 +312,30 @@ pub fn over() -> Program {
 /// the source wrote. Blocks of one iteration.
 pub fn parts() -> Program {
     let (mut split, mut gain, mut join) = (
-        actor("split", "Split", vec![input("x", 48, 48)], vec![output("y", 16), output("z", 32)]),
-        actor("gain", "Gain", vec![input("x", 16, 16)], vec![output("y", 16)]),
-        actor("join", "Join", vec![input("x", 16, 16), input("y", 32, 32)], vec![output("z", 48)]),
+        actor(
+            "split",
+            "Split",
+            vec![input("x", 48, 48)],
+            vec![output("y", 16), output("z", 32)],
+        ),
+        actor(
+            "gain",
+            "Gain",
+            vec![input("x", 16, 16)],
+            vec![output("y", 16)],
+        ),
+        actor(
+            "join",
+            "Join",
+            vec![input("x", 16, 16), input("y", 32, 32)],
+            vec![output("z", 48)],
+        ),
     );
-    let part = |input, output, at_bytes| InPlace { input, output, at_bytes };
+    let part = |input, output, at_bytes| InPlace {
+        input,
+        output,
+        at_bytes,
+    };
     split.in_place = vec![part(0, 0, 0), part(0, 1, 64)];
     gain.in_place = vec![InPlace::whole(0, 0)];
     join.in_place = vec![part(0, 0, 0), part(1, 0, 64)];
@@ -264,7 +358,10 @@ pub fn parts() -> Program {
         block: 1,
         stages: 1,
         placement: vec![0; 5],
-        buffers: (0..).zip(tokens).map(|(ch, tokens)| (ch, 0, 1, 0, tokens)).collect(),
+        buffers: (0..)
+            .zip(tokens)
+            .map(|(ch, tokens)| (ch, 0, 1, 0, tokens))
+            .collect(),
         rings: vec![],
         lanes: vec![(0..5).map(|actor| fire(0, actor, 1)).collect()],
         scratch: 0,
@@ -274,7 +371,10 @@ pub fn parts() -> Program {
     for (buffer, offset) in plan.buffers.iter_mut().zip([0, 0, 64, 0, 0]) {
         buffer.offset_bytes = offset;
     }
-    (plan.calendars[0].arena_bytes, plan.calendars[0].scratch_offset_bytes) = (192, 192);
+    (
+        plan.calendars[0].arena_bytes,
+        plan.calendars[0].scratch_offset_bytes,
+    ) = (192, 192);
     program
 }
 
@@ -292,7 +392,12 @@ pub fn window() -> Program {
         placement: vec![0; 3],
         buffers: vec![(0, 0, 1, 2, 4), (1, 0, 1, 0, 4)],
         rings: vec![],
-        lanes: vec![vec![fire(0, 0, 4), fire(0, 1, 4), carry(0, 0), fire(0, 2, 4)]],
+        lanes: vec![vec![
+            fire(0, 0, 4),
+            fire(0, 1, 4),
+            carry(0, 0),
+            fire(0, 2, 4),
+        ]],
         scratch: 0,
     };
     build("window", actors, channels, sketch)
@@ -308,10 +413,20 @@ pub fn pipeline() -> Program {
         placement: vec![0; 3],
         buffers: vec![(0, 0, 2, 2, 4), (1, 0, 1, 0, 4)],
         rings: vec![],
-        lanes: vec![vec![fire(0, 0, 4), fire(1, 1, 4), carry(0, 0), fire(1, 2, 4)]],
+        lanes: vec![vec![
+            fire(0, 0, 4),
+            fire(1, 1, 4),
+            carry(0, 0),
+            fire(1, 2, 4),
+        ]],
         scratch: 0,
     };
-    program = build("pipeline", graph.actors.into(), graph.channels.into(), sketch);
+    program = build(
+        "pipeline",
+        graph.actors.into(),
+        graph.channels.into(),
+        sketch,
+    );
     program
 }
 
@@ -319,7 +434,12 @@ pub fn pipeline() -> Program {
 pub fn feedback() -> Program {
     let actors = vec![
         actor("in", "Source", vec![], vec![output("y", 1)]),
-        actor("add", "Add", vec![input("a", 1, 1), input("b", 1, 1)], vec![output("y", 1)]),
+        actor(
+            "add",
+            "Add",
+            vec![input("a", 1, 1), input("b", 1, 1)],
+            vec![output("y", 1)],
+        ),
         actor("gain", "Gain", vec![input("x", 1, 1)], vec![output("y", 1)]),
         actor("out", "Sink", vec![input("x", 1, 1)], vec![]),
     ];
@@ -354,7 +474,10 @@ pub fn state() -> Program {
         vec![input("x", 1, 1), input("sum", 1, 1)],
         vec![output("y", 1), output("sum", 1)],
     );
-    acc.state.push(StatePort { input: 1, output: 1 });
+    acc.state.push(StatePort {
+        input: 1,
+        output: 1,
+    });
     let actors = vec![
         actor("in", "Source", vec![], vec![output("y", 1)]),
         acc,
@@ -394,13 +517,36 @@ fn recv(ring: RingId, first: u64, count: u64) -> Action {
 pub fn two_devices() -> Program {
     let graph = window().graph;
     let (low, high) = (transfer(0, 2), transfer(2, 2));
-    let half = |first| slot(0, Action::Fire { actor: ActorId(0), first, count: 2 });
+    let half = |first| {
+        slot(
+            0,
+            Action::Fire {
+                actor: ActorId(0),
+                first,
+                count: 2,
+            },
+        )
+    };
     let sender = vec![half(0), slot(0, low(send)), half(2), slot(0, high(send))];
     let receiver = vec![
         slot(1, low(recv)),
-        slot(1, Action::Fire { actor: ActorId(1), first: 0, count: 2 }),
+        slot(
+            1,
+            Action::Fire {
+                actor: ActorId(1),
+                first: 0,
+                count: 2,
+            },
+        ),
         slot(1, high(recv)),
-        slot(1, Action::Fire { actor: ActorId(1), first: 2, count: 2 }),
+        slot(
+            1,
+            Action::Fire {
+                actor: ActorId(1),
+                first: 2,
+                count: 2,
+            },
+        ),
         carry(1, 1),
         slot(1, Action::Release { ring: RingId(0) }),
         fire(1, 2, 4),
@@ -419,7 +565,12 @@ pub fn two_devices() -> Program {
         lanes: vec![sender, receiver],
         scratch: 64,
     };
-    build("two_devices", graph.actors.into(), graph.channels.into(), sketch)
+    build(
+        "two_devices",
+        graph.actors.into(),
+        graph.channels.into(),
+        sketch,
+    )
 }
 
 /// A loop over two devices in one stage: `add` here, `gain` there, the feedback of 4 initial tokens comes back as a
@@ -431,7 +582,10 @@ pub fn round_trip() -> Program {
     let back = |make: fn(RingId, u64, u64) -> Action| slot(0, make(RingId(1), 0, 4));
     let release = |ring| slot(0, Action::Release { ring: RingId(ring) });
     let wait = |at: Entry, start_ns| match at {
-        Entry::Slot(s) => Entry::Slot(Slot { duration_ns: start_ns, ..s }),
+        Entry::Slot(s) => Entry::Slot(Slot {
+            duration_ns: start_ns,
+            ..s
+        }),
         other => other,
     };
     let here = vec![
@@ -443,7 +597,12 @@ pub fn round_trip() -> Program {
         carry(0, 3),
         release(1),
     ];
-    let there = vec![wait(slot(0, all(recv)), 30), fire(0, 2, 4), release(0), back(send)];
+    let there = vec![
+        wait(slot(0, all(recv)), 30),
+        fire(0, 2, 4),
+        release(0),
+        back(send),
+    ];
     let ring = |channel, from, to, buffer| Ring {
         channel: ChannelId(channel),
         from: DeviceId(from),
@@ -465,7 +624,12 @@ pub fn round_trip() -> Program {
         lanes: vec![here, there],
         scratch: 0,
     };
-    build("round_trip", graph.actors.into(), graph.channels.into(), sketch)
+    build(
+        "round_trip",
+        graph.actors.into(),
+        graph.channels.into(),
+        sketch,
+    )
 }
 
 /// [`two_devices`] with what to do when either is lost: [`window`] on the other.
@@ -477,7 +641,10 @@ pub fn spare() -> Program {
     program.contingencies = Contingencies {
         kinds: vec![vec![DeviceId(0), DeviceId(1)]].into(),
         list: vec![Contingency {
-            lost: vec![Loss { kind: KindId(0), count: 1 }],
+            lost: vec![Loss {
+                kind: KindId(0),
+                count: 1,
+            }],
             main: program.plans.push_and_get_key(alone),
             tail: None,
         }],
@@ -496,8 +663,16 @@ pub fn long(firings: u64) -> Program {
         actor("out", "Sink", vec![input("x", 1, 1)], vec![]),
     ];
     let channels = vec![channel((0, 0), &[(1, 0, 0)]), channel((1, 0), &[(2, 0, 0)])];
-    let one =
-        |stage, actor, first| slot(stage, Action::Fire { actor: ActorId(actor), first, count: 1 });
+    let one = |stage, actor, first| {
+        slot(
+            stage,
+            Action::Fire {
+                actor: ActorId(actor),
+                first,
+                count: 1,
+            },
+        )
+    };
     let mut here = Vec::new();
     let mut there = Vec::new();
     let part = firings / 8;
@@ -515,7 +690,11 @@ pub fn long(firings: u64) -> Program {
         block: firings,
         stages: 2,
         placement: vec![0, 0, 1],
-        buffers: vec![(0, 0, 1, 0, firings), (1, 0, 1, 0, firings), (1, 1, 2, 0, firings)],
+        buffers: vec![
+            (0, 0, 1, 0, firings),
+            (1, 0, 1, 0, firings),
+            (1, 1, 2, 0, firings),
+        ],
         rings: vec![Ring {
             channel: ChannelId(1),
             from: DeviceId(0),
@@ -534,6 +713,17 @@ pub fn long(firings: u64) -> Program {
 
 /// All that are small.
 pub fn all() -> Vec<Program> {
-    let small = [chain(), over(), parts(), window(), pipeline(), feedback(), state()];
-    small.into_iter().chain([two_devices(), round_trip(), spare()]).collect()
+    let small = [
+        chain(),
+        over(),
+        parts(),
+        window(),
+        pipeline(),
+        feedback(),
+        state(),
+    ];
+    small
+        .into_iter()
+        .chain([two_devices(), round_trip(), spare()])
+        .collect()
 }

@@ -18,7 +18,10 @@ pub fn reseal(bundle: &mut [u8]) {
     for i in 0..sections {
         let entry = HEADER + i * ENTRY;
         let (offset, bytes) = (number(bundle, entry + 8, 8), number(bundle, entry + 16, 8));
-        let Some(end) = offset.checked_add(bytes).filter(|&end| end <= bundle.len() as u64) else {
+        let Some(end) = offset
+            .checked_add(bytes)
+            .filter(|&end| end <= bundle.len() as u64)
+        else {
             continue;
         };
         let checksum = xxh3_64(&bundle[offset as usize..end as usize]);

@@ -29,7 +29,11 @@ pub fn calendar(program: &Program, plan: &Plan, options: TextOptions) -> String 
         program,
         plan,
         ports: program.graph.port_channels(),
-        buffers: plan.buffers.iter().map(|b| ((b.channel, b.device), b)).collect(),
+        buffers: plan
+            .buffers
+            .iter()
+            .map(|b| ((b.channel, b.device), b))
+            .collect(),
         unit: column_unit(plan.period_ns),
         options,
     };
@@ -66,8 +70,15 @@ impl Cx<'_> {
             parts.push(format!("period {}", duration(self.plan.period_ns)));
         }
         parts.push(format!("stages {}", self.plan.stages));
-        let memory = machine.devices.get(calendar.device).map_or(0, |d| d.memory_bytes);
-        parts.push(format!("arena {} of {}", bytes(calendar.arena_bytes), bytes(memory)));
+        let memory = machine
+            .devices
+            .get(calendar.device)
+            .map_or(0, |d| d.memory_bytes);
+        parts.push(format!(
+            "arena {} of {}",
+            bytes(calendar.arena_bytes),
+            bytes(memory)
+        ));
         if calendar.exchange_bytes > 0 {
             parts.push(format!("exchange {}", bytes(calendar.exchange_bytes)));
         }
@@ -104,12 +115,19 @@ impl Cx<'_> {
 
     fn slot(&self, slot: &Slot, kind: &str, device: DeviceId) -> Vec<Cell> {
         let (what, memory) = match slot.action {
-            Action::Fire { actor, first, count } => {
+            Action::Fire {
+                actor,
+                first,
+                count,
+            } => {
                 let name = actor_name(&self.program.graph, actor);
                 let end = first.saturating_add(count);
                 let variant = self.plan.variant(actor).map(|v| format!(" by {v}"));
                 let variant = variant.unwrap_or_default();
-                (format!("{name}[{first}..{end}]{variant}"), self.fire(actor, first))
+                (
+                    format!("{name}[{first}..{end}]{variant}"),
+                    self.fire(actor, first),
+                )
             }
             Action::Send { ring, first, count } => self.send(ring, first, count),
             Action::Recv { ring, first, count } => self.recv(ring, first, count),
@@ -119,9 +137,17 @@ impl Cx<'_> {
         // A slot of another device's actor is wrong, and shown so.
         let elsewhere = matches!(slot.action, Action::Fire { actor, .. }
             if device_of(self.plan, actor) != Some(device));
-        let what = if elsewhere { format!("{what} (elsewhere)") } else { what };
-        let mut cells =
-            vec![left(kind), left(format!("s{}", slot.stage)), left(what), left(memory)];
+        let what = if elsewhere {
+            format!("{what} (elsewhere)")
+        } else {
+            what
+        };
+        let mut cells = vec![
+            left(kind),
+            left(format!("s{}", slot.stage)),
+            left(what),
+            left(memory),
+        ];
         if self.options.times {
             cells.push(right(in_unit(slot.start_ns, self.unit)));
             cells.push(right(format!("+{}", in_unit(slot.duration_ns, self.unit))));
@@ -163,8 +189,10 @@ impl Cx<'_> {
                 let delay = graph.channels[channel].readers[reader as usize].delay;
                 i128::from(delay) - i128::from(first) * i128::from(port.rate)
             };
-            inputs
-                .push(self.buffer(channel, device).map_or_else(unknown, |b| self.token(b, -delay)));
+            inputs.push(
+                self.buffer(channel, device)
+                    .map_or_else(unknown, |b| self.token(b, -delay)),
+            );
         }
         let mut outputs = Vec::new();
         for (port, joined) in data.outputs.iter().zip(&self.ports.outputs[actor]) {
@@ -186,36 +214,61 @@ impl Cx<'_> {
     }
 
     fn send(&self, ring: RingId, first: u64, count: u64) -> (String, String) {
-        let Some(data) = self.plan.rings.get(ring) else { return unknown(ring) };
+        let Some(data) = self.plan.rings.get(ring) else {
+            return unknown(ring);
+        };
         let to = device_name(&self.program.machine, data.to);
         let from = self.buffer(data.channel, data.from);
         let from = from.map_or("?".to_owned(), |b| self.token(b, first.into()));
-        (format!("{} -> {to}", data.channel), format!("{count} tokens from {from}"))
+        (
+            format!("{} -> {to}", data.channel),
+            format!("{count} tokens from {from}"),
+        )
     }
 
     fn recv(&self, ring: RingId, first: u64, count: u64) -> (String, String) {
-        let Some(data) = self.plan.rings.get(ring) else { return unknown(ring) };
+        let Some(data) = self.plan.rings.get(ring) else {
+            return unknown(ring);
+        };
         let from = device_name(&self.program.machine, data.from);
         let at = self.plan.buffers.get(data.buffer);
         let at = at.map_or("?".to_owned(), |b| self.token(b, first.into()));
-        (format!("{} <- {from}", data.channel), format!("{count} tokens at {at}"))
+        (
+            format!("{} <- {from}", data.channel),
+            format!("{count} tokens at {at}"),
+        )
     }
 
     fn release(&self, ring: RingId) -> (String, String) {
-        let Some(data) = self.plan.rings.get(ring) else { return unknown(ring) };
+        let Some(data) = self.plan.rings.get(ring) else {
+            return unknown(ring);
+        };
         let from = device_name(&self.program.machine, data.from);
         let places = self.plan.buffers.get(data.buffer).map_or(0, |b| b.blocks);
-        (format!("{} <- {from}", data.channel), format!("1 of {places} places"))
+        (
+            format!("{} <- {from}", data.channel),
+            format!("1 of {places} places"),
+        )
     }
 
     fn carry(&self, id: BufferId) -> (String, String) {
         let Some(buffer) = self.plan.buffers.get(id) else {
             return (format!("{id}?"), String::new());
         };
-        let (head, block) = (i128::from(buffer.head_tokens), i128::from(buffer.block_tokens));
+        let (head, block) = (
+            i128::from(buffer.head_tokens),
+            i128::from(buffer.block_tokens),
+        );
         let (from, to) = (self.token(buffer, block - head), self.token(buffer, -head));
-        let next = if buffer.blocks > 1 { " of the next place" } else { "" };
-        (buffer.channel.to_string(), format!("{head} tokens {from} -> {to}{next}"))
+        let next = if buffer.blocks > 1 {
+            " of the next place"
+        } else {
+            ""
+        };
+        (
+            buffer.channel.to_string(),
+            format!("{head} tokens {from} -> {to}{next}"),
+        )
     }
 }
 

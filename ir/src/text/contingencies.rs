@@ -35,14 +35,20 @@ pub fn contingencies(program: &Program, options: TextOptions) -> String {
         let plan = program.plans.get(entry.main);
         let tail = entry.tail.map(|tail| name(program, tail));
         let mut cells = vec![
-            left(format!("without {}", loss(machine, &table.kinds, &entry.lost))),
+            left(format!(
+                "without {}",
+                loss(machine, &table.kinds, &entry.lost)
+            )),
             left(name(program, entry.main)),
             left(tail.unwrap_or_else(|| "no tail".to_owned())),
         ];
         if let (true, Some(plan)) = (options.times, plan) {
             cells.push(right(format!("period {}", duration(plan.period_ns))));
             cells.push(right(
-                program.plans.first().map_or(String::new(), |main| slower(plan, main)),
+                program
+                    .plans
+                    .first()
+                    .map_or(String::new(), |main| slower(plan, main)),
             ));
         }
         entries.row(1, cells);
@@ -67,5 +73,9 @@ fn slower(plan: &Plan, main: &Plan) -> String {
 }
 
 fn count(losses: usize) -> String {
-    if losses == 1 { "1 loss".to_owned() } else { format!("{losses} losses") }
+    if losses == 1 {
+        "1 loss".to_owned()
+    } else {
+        format!("{losses} losses")
+    }
 }

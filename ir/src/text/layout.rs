@@ -9,7 +9,10 @@ use super::{actor_name, device_name, device_of, out_port, place};
 use crate::{Action, ActorId, BufferId, Calendar, Entry, Plan, Program, Region, TiVec};
 
 fn head(what: &str, plan: &Plan) -> String {
-    format!("{what} {}   block {}   stages {}\n", plan.name, plan.block, plan.stages)
+    format!(
+        "{what} {}   block {}   stages {}\n",
+        plan.name, plan.block, plan.stages
+    )
 }
 
 /// The device of each actor.
@@ -60,7 +63,10 @@ pub fn schedule(program: &Program, plan: &Plan) -> String {
                 left(format!("s{}", f.stage)),
                 right(format!("{} firings", f.firings)),
                 right(format!("in {} calls", f.calls)),
-                right(f.start_ns.map_or("never".to_owned(), |ns| format!("at {}", duration(ns)))),
+                right(
+                    f.start_ns
+                        .map_or("never".to_owned(), |ns| format!("at {}", duration(ns))),
+                ),
                 right(format!("+{}", duration(f.busy_ns))),
             ],
         );
@@ -79,13 +85,19 @@ fn collect(entries: &[Entry], times: u64, depth: usize, fired: &mut TiVec<ActorI
                 collect(body, times.saturating_mul(*count), depth + 1, fired)
             }
             Entry::Slot(slot) => {
-                let Action::Fire { actor, count, .. } = slot.action else { continue };
-                let Some(f) = fired.get_mut(actor) else { continue };
+                let Action::Fire { actor, count, .. } = slot.action else {
+                    continue;
+                };
+                let Some(f) = fired.get_mut(actor) else {
+                    continue;
+                };
                 f.stage = slot.stage;
                 f.start_ns = f.start_ns.min(Some(slot.start_ns)).or(Some(slot.start_ns));
                 f.calls = f.calls.saturating_add(times);
                 f.firings = f.firings.saturating_add(times.saturating_mul(count));
-                f.busy_ns = f.busy_ns.saturating_add(times.saturating_mul(slot.duration_ns));
+                f.busy_ns = f
+                    .busy_ns
+                    .saturating_add(times.saturating_mul(slot.duration_ns));
             }
         }
     }
@@ -93,7 +105,10 @@ fn collect(entries: &[Entry], times: u64, depth: usize, fired: &mut TiVec<ActorI
 
 /// Everything that lies in the regions of each device, by offset.
 pub fn layout(program: &Program, plan: &Plan) -> String {
-    plan.calendars.iter().map(|calendar| device(program, plan, calendar)).collect()
+    plan.calendars
+        .iter()
+        .map(|calendar| device(program, plan, calendar))
+        .collect()
 }
 
 fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
@@ -113,7 +128,11 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
         };
         lies.entry(buffer).or_default().push_str(&text);
     }
-    for (buffer, b) in plan.buffers.iter_enumerated().filter(|(_, b)| b.device == id) {
+    for (buffer, b) in plan
+        .buffers
+        .iter_enumerated()
+        .filter(|(_, b)| b.device == id)
+    {
         let channel = program.graph.channels.get(b.channel);
         let (token, from) = channel.map_or(("?".to_owned(), "?".to_owned()), |c| {
             (c.token.to_string(), out_port(&program.graph, c.from))
@@ -124,7 +143,10 @@ fn device(program: &Program, plan: &Plan, calendar: &Calendar) -> String {
             right(bytes(b.size_bytes())),
             left(format!("{buffer}{over}")),
             left(format!("{} {from}", b.channel)),
-            left(format!("{} x ({} + {}) {token}", b.blocks, b.head_tokens, b.block_tokens)),
+            left(format!(
+                "{} x ({} + {}) {token}",
+                b.blocks, b.head_tokens, b.block_tokens
+            )),
             left(format!("stride {}", bytes(b.stride_bytes))),
         ];
         rows.push(((b.region, b.offset_bytes, buffer.index()), cells));

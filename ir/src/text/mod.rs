@@ -63,13 +63,19 @@ fn device_name(machine: &Machine, id: DeviceId) -> Cow<'_, str> {
 }
 
 fn out_port(graph: &Graph, end: Endpoint) -> String {
-    let port = graph.actors.get(end.actor).and_then(|a| a.outputs.get(end.port as usize));
+    let port = graph
+        .actors
+        .get(end.actor)
+        .and_then(|a| a.outputs.get(end.port as usize));
     let port = port.map_or_else(|| format!("{}?", end.port), |p| p.name.clone());
     format!("{}.{port}", actor_name(graph, end.actor))
 }
 
 fn in_port(graph: &Graph, end: Endpoint) -> String {
-    let port = graph.actors.get(end.actor).and_then(|a| a.inputs.get(end.port as usize));
+    let port = graph
+        .actors
+        .get(end.actor)
+        .and_then(|a| a.inputs.get(end.port as usize));
     let port = port.map_or_else(|| format!("{}?", end.port), |p| p.name.clone());
     format!("{}.{port}", actor_name(graph, end.actor))
 }

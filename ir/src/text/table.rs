@@ -53,7 +53,9 @@ impl Table {
     pub fn write(&self, out: &mut String) {
         let mut widths: Vec<usize> = Vec::new();
         for line in &self.lines {
-            let Line::Cells(indent, cells) = line else { continue };
+            let Line::Cells(indent, cells) = line else {
+                continue;
+            };
             widths.resize(widths.len().max(cells.len()), 0);
             for (i, (width, cell)) in widths.iter_mut().zip(cells).enumerate() {
                 let extra = if i == 0 { 2 * indent } else { 0 };
@@ -69,8 +71,11 @@ impl Table {
                 }
                 Line::Cells(indent, cells) => {
                     for (i, (width, cell)) in widths.iter().zip(cells).enumerate() {
-                        let (before, extra) =
-                            if i == 0 { (2 * indent, 2 * indent) } else { (2, 0) };
+                        let (before, extra) = if i == 0 {
+                            (2 * indent, 2 * indent)
+                        } else {
+                            (2, 0)
+                        };
                         text.extend(std::iter::repeat_n(' ', before));
                         let width = width - extra;
                         match cell {

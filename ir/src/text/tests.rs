@@ -45,7 +45,11 @@ fn variants_are_named_where_they_are_not_the_default() {
     let text = |p: &Program| calendar(p, &p.plans[plan], TextOptions::default());
     assert!(!text(&p).contains(" by 6x64"));
     p.plans[plan].variants.insert(ActorId(1), "6x64".to_owned());
-    assert!(text(&p).contains("s0  up[0..4] by 6x64  a0+0"), "{}", text(&p));
+    assert!(
+        text(&p).contains("s0  up[0..4] by 6x64  a0+0"),
+        "{}",
+        text(&p)
+    );
 }
 
 /// Text is also made of what the verifier refuses.

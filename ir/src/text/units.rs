@@ -22,7 +22,12 @@ pub fn duration(ns: u64) -> String {
 
 /// Bytes in binary units, one decimal unless it is a whole number: `12.5 KiB`, `1 MiB`.
 pub fn bytes(bytes: u64) -> String {
-    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let units = [
+        (1u64 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+    ];
     match units.into_iter().find(|&(size, _)| bytes >= size) {
         None => format!("{bytes} B"),
         Some((size, unit)) if bytes.is_multiple_of(size) => format!("{} {unit}", bytes / size),
@@ -38,7 +43,10 @@ pub fn count(n: impl Into<u128>, one: &str) -> String {
 
 /// The unit of a column of times, chosen by the largest: its nanoseconds.
 pub(super) fn column_unit(largest_ns: u64) -> u64 {
-    [1_000_000_000, 1_000_000, 1_000].into_iter().find(|&size| largest_ns >= size).unwrap_or(1)
+    [1_000_000_000, 1_000_000, 1_000]
+        .into_iter()
+        .find(|&size| largest_ns >= size)
+        .unwrap_or(1)
 }
 
 /// Nanoseconds in a unit of [`column_unit`]; thousandths, or whole nanoseconds.
@@ -78,7 +86,10 @@ mod tests {
         for (size, expected) in sizes {
             assert_eq!(bytes(size), expected);
         }
-        assert_eq!([0_u32, 1, 2].map(|n| count(n, "call")), ["0 calls", "1 call", "2 calls"]);
+        assert_eq!(
+            [0_u32, 1, 2].map(|n| count(n, "call")),
+            ["0 calls", "1 call", "2 calls"]
+        );
         assert_eq!(in_unit(412_499, column_unit(1_310_000)), "0.412");
         assert_eq!(in_unit(999, column_unit(999)), "999");
     }

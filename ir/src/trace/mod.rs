@@ -196,7 +196,11 @@ impl Chunk {
             Chunk::Clocks(clocks) => (kind::CLOCKS, body(clocks)),
             Chunk::EpochEnd(end) => (kind::EPOCH_END, body(end)),
             Chunk::End => (kind::END, Vec::new()),
-            Chunk::Words { epoch, calendar, words } => {
+            Chunk::Words {
+                epoch,
+                calendar,
+                words,
+            } => {
                 let mut bytes = words_head(*epoch, *calendar, words.len()).to_vec();
                 bytes.extend(words.iter().flat_map(|w| w.to_le_bytes()));
                 return bytes;

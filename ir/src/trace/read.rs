@@ -29,7 +29,11 @@ pub enum TraceError {
     #[error(
         "it is of a run of `{model}` with fingerprint {found:016x}; the bundle's is {expected:016x}"
     )]
-    Bundle { model: String, found: u64, expected: u64 },
+    Bundle {
+        model: String,
+        found: u64,
+        expected: u64,
+    },
     /// An epoch of a plan or a calendar that the bundle does not have.
     #[error("epoch {epoch}: {message}")]
     Epoch { epoch: u64, message: String },
@@ -37,7 +41,14 @@ pub enum TraceError {
     #[error(
         "epoch {epoch}, calendar {calendar}, period {period}: record {at} is of slot {found}, must be {expected}"
     )]
-    Order { epoch: u64, calendar: usize, period: u64, at: usize, found: String, expected: String },
+    Order {
+        epoch: u64,
+        calendar: usize,
+        period: u64,
+        at: usize,
+        found: String,
+        expected: String,
+    },
 }
 
 /// One slot that was run, or a whole period where [`Lane::is_whole`].
@@ -74,7 +85,10 @@ pub struct Lane {
 impl Lane {
     /// Whether it was recorded by whole periods.
     pub fn is_whole(&self) -> bool {
-        self.periods.iter().flat_map(|p| &p.records).any(|r| r.slot == WHOLE)
+        self.periods
+            .iter()
+            .flat_map(|p| &p.records)
+            .any(|r| r.slot == WHOLE)
     }
 }
 
@@ -110,7 +124,9 @@ impl Trace {
     pub fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         let Some((magic, rest)) = bytes.split_first_chunk::<4>().filter(|(m, _)| **m == MAGIC)
         else {
-            return Err(TraceError::Magic { found: bytes.iter().take(4).copied().collect() });
+            return Err(TraceError::Magic {
+                found: bytes.iter().take(4).copied().collect(),
+            });
         };
         debug_assert_eq!(*magic, MAGIC);
         let found = rest.first_chunk().map_or(0, |v| u32::from_le_bytes(*v));
@@ -123,16 +139,24 @@ impl Trace {
         let mut trace = Vec::<Raw>::new();
         let (mut events, mut is_complete) = (Vec::new(), false);
         for (at, chunk) in chunks {
-            let wrong = |message: &str| TraceError::Chunk { at, message: message.to_owned() };
+            let wrong = |message: &str| TraceError::Chunk {
+                at,
+                message: message.to_owned(),
+            };
             let of =
                 |trace: &mut Vec<Raw>, epoch| trace.iter().rposition(|e| e.begin.epoch == epoch);
             match chunk {
                 Chunk::Begin(b) => begin = Some(b),
                 Chunk::Epoch(e) => trace.push(Raw::new(e)),
-                Chunk::Words { epoch, calendar, words } => {
+                Chunk::Words {
+                    epoch,
+                    calendar,
+                    words,
+                } => {
                     let found = of(&mut trace, epoch).map(|i| &mut trace[i]);
                     let lane = found.and_then(|e| e.words.get_mut(calendar as usize));
-                    lane.ok_or_else(|| wrong("words of an unknown calendar"))?.extend(words);
+                    lane.ok_or_else(|| wrong("words of an unknown calendar"))?
+                        .extend(words);
                 }
                 Chunk::EpochEnd(end) => {
                     let found = of(&mut trace, end.epoch);
@@ -163,8 +187,14 @@ impl Trace {
         let all = trace.epochs.len();
         trace.epochs.retain(|e| e.begin.fingerprint == expected);
         if trace.epochs.is_empty() && (all > 0 || trace.begin.fingerprint != expected) {
-            let Begin { model, fingerprint, .. } = trace.begin;
-            return Err(TraceError::Bundle { model, found: fingerprint, expected });
+            let Begin {
+                model, fingerprint, ..
+            } = trace.begin;
+            return Err(TraceError::Bundle {
+                model,
+                found: fingerprint,
+                expected,
+            });
         }
         let others = all - trace.epochs.len();
         for epoch in &trace.epochs {
@@ -183,7 +213,9 @@ fn chunks(bytes: &[u8]) -> Result<Vec<(usize, Chunk)>, TraceError> {
         Some(u32::from_le_bytes(*bytes))
     };
     while let (Some(kind), Some(length)) = (number(at), number(at + 4)) {
-        let Some(body) = bytes.get(at + 8..).and_then(|b| b.get(..length as usize)) else { break };
+        let Some(body) = bytes.get(at + 8..).and_then(|b| b.get(..length as usize)) else {
+            break;
+        };
         out.push((at, chunk(at, kind, body)?));
         at += 8 + length as usize;
     }
@@ -192,8 +224,10 @@ fn chunks(bytes: &[u8]) -> Result<Vec<(usize, Chunk)>, TraceError> {
 
 fn chunk(at: usize, kind: u32, body: &[u8]) -> Result<Chunk, TraceError> {
     fn data<T: DeserializeOwned>(at: usize, body: &[u8]) -> Result<T, TraceError> {
-        postcard::from_bytes(body)
-            .map_err(|e| TraceError::Chunk { at, message: format!("{} bytes: {e}", body.len()) })
+        postcard::from_bytes(body).map_err(|e| TraceError::Chunk {
+            at,
+            message: format!("{} bytes: {e}", body.len()),
+        })
     }
     Ok(match kind {
         kind::BEGIN => Chunk::Begin(data(at, body)?),
@@ -237,15 +271,23 @@ impl Clock {
             _ => None,
         });
         let from = all.next().unwrap_or(Clocks { ticks: 0, ns: 0 });
-        let one = Clocks { ticks: from.ticks.saturating_add(1), ns: from.ns.saturating_add(1) };
-        let to =
-            all.next_back().filter(|to| to.ticks > from.ticks && to.ns >= from.ns).unwrap_or(one);
+        let one = Clocks {
+            ticks: from.ticks.saturating_add(1),
+            ns: from.ns.saturating_add(1),
+        };
+        let to = all
+            .next_back()
+            .filter(|to| to.ticks > from.ticks && to.ns >= from.ns)
+            .unwrap_or(one);
         Self { from, to }
     }
 
     fn ns(&self, ticks: u64) -> u64 {
         let Self { from, to } = self;
-        let (run, rise) = (i128::from(to.ticks - from.ticks), i128::from(to.ns - from.ns));
+        let (run, rise) = (
+            i128::from(to.ticks - from.ticks),
+            i128::from(to.ns - from.ns),
+        );
         let ns = i128::from(from.ns) + (i128::from(ticks) - i128::from(from.ticks)) * rise / run;
         u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
     }
@@ -261,7 +303,11 @@ struct Raw {
 impl Raw {
     fn new(begin: EpochBegin) -> Self {
         let words = vec![Vec::new(); begin.devices.len()];
-        Self { begin, words, end: None }
+        Self {
+            begin,
+            words,
+            end: None,
+        }
     }
 
     fn epoch(self, clock: &Clock) -> TraceEpoch {
@@ -271,7 +317,11 @@ impl Raw {
             periods: periods(words, clock),
             dropped: dropped(i).unwrap_or(0),
         });
-        TraceEpoch { lanes: lanes.collect(), end_ns: end.map(|e| e.at_ns), begin }
+        TraceEpoch {
+            lanes: lanes.collect(),
+            end_ns: end.map(|e| e.at_ns),
+            begin,
+        }
     }
 }
 
@@ -285,13 +335,21 @@ fn periods(words: &[u64], clock: &Clock) -> Vec<Period> {
             // A mark is never alone; without its time the trace is cut off here.
             let Some(&at) = words.next() else { break };
             (now, now_ns) = (at, clock.ns(at));
-            out.push(Period { number: ticks, start_ns: now_ns, records: Vec::new() });
+            out.push(Period {
+                number: ticks,
+                start_ns: now_ns,
+                records: Vec::new(),
+            });
             continue;
         }
         now = now.saturating_add(ticks);
         let end_ns = clock.ns(now);
         if let Some(period) = out.last_mut() {
-            period.records.push(Record { slot: what, start_ns: now_ns, end_ns });
+            period.records.push(Record {
+                slot: what,
+                start_ns: now_ns,
+                end_ns,
+            });
         }
         now_ns = end_ns;
     }
@@ -300,17 +358,28 @@ fn periods(words: &[u64], clock: &Clock) -> Vec<Period> {
 
 /// Compares an epoch's records with the calendars of its plan.
 fn check(epoch: &TraceEpoch, program: &Program) -> Result<(), TraceError> {
-    let wrong = |message: String| TraceError::Epoch { epoch: epoch.begin.epoch, message };
+    let wrong = |message: String| TraceError::Epoch {
+        epoch: epoch.begin.epoch,
+        message,
+    };
     let Some(plan) = program.plans.get(epoch.begin.plan) else {
         let (id, count) = (epoch.begin.plan, program.plans.len());
-        return Err(wrong(format!("{id} is none of the {count} plans of the bundle")));
+        return Err(wrong(format!(
+            "{id} is none of the {count} plans of the bundle"
+        )));
     };
     let (found, expected) = (epoch.lanes.len(), plan.calendars.len());
     if found != expected {
-        return Err(wrong(format!("{found} calendars, plan `{}` has {expected}", plan.name)));
+        return Err(wrong(format!(
+            "{found} calendars, plan `{}` has {expected}",
+            plan.name
+        )));
     }
-    if let Some(device) =
-        epoch.begin.devices.iter().find(|d| d.index() >= program.machine.devices.len())
+    if let Some(device) = epoch
+        .begin
+        .devices
+        .iter()
+        .find(|d| d.index() >= program.machine.devices.len())
     {
         return Err(wrong(format!("the machine has no {device}")));
     }
@@ -335,7 +404,13 @@ fn check_lane(
     }
     // What is skipped at the end depends on the number of blocks, which the last period tells.
     for (index, period) in lane.periods.iter().enumerate() {
-        let found = || period.records.iter().filter(|r| r.slot != OTHER).map(|r| r.slot);
+        let found = || {
+            period
+                .records
+                .iter()
+                .filter(|r| r.slot != OTHER)
+                .map(|r| r.slot)
+        };
         let last = u64::from(plan.stages - 1);
         let fits = |skipped: u64| {
             let at_work = |slot: &&u32| {
@@ -346,7 +421,9 @@ fn check_lane(
             first_difference(found(), expected, index + 1 == lane.periods.len())
         };
         // In the epilogue the first stages have no blocks any more.
-        let Some((at, found, expected)) = fits(0) else { continue };
+        let Some((at, found, expected)) = fits(0) else {
+            continue;
+        };
         if (1..=last).all(|skipped| fits(skipped).is_some()) {
             return Err(TraceError::Order {
                 epoch: epoch.begin.epoch,

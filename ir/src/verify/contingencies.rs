@@ -16,7 +16,11 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
     if kinds.is_empty() && list.is_empty() {
         return;
     }
-    if !errors.limit(|| "contingencies".into(), list.len() as u128, MAX_CONTINGENCIES as u128) {
+    if !errors.limit(
+        || "contingencies".into(),
+        list.len() as u128,
+        MAX_CONTINGENCIES as u128,
+    ) {
         return;
     }
     let before = errors.len();
@@ -27,7 +31,10 @@ pub(super) fn check(program: &Program, errors: &mut Errors) {
     let mut losses: BTreeMap<&[Loss], usize> = BTreeMap::new();
     for (entry, contingency) in list.iter().enumerate() {
         if let Some(&first) = losses.get(contingency.lost.as_slice()) {
-            errors.push(VerifyError::LossTwice { first, second: entry });
+            errors.push(VerifyError::LossTwice {
+                first,
+                second: entry,
+            });
         }
         losses.entry(&contingency.lost).or_insert(entry);
         check_lost(program, entry, contingency, errors);
@@ -48,17 +55,29 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
         }
         for (i, &device) in members.iter().enumerate() {
             let Some(role) = roles.get_mut(device) else {
-                errors.push(VerifyError::KindDevice { kind, device, devices });
+                errors.push(VerifyError::KindDevice {
+                    kind,
+                    device,
+                    devices,
+                });
                 continue;
             };
             if let Some((first, _)) = *role {
-                errors.push(VerifyError::KindTwice { device, first, second: kind });
+                errors.push(VerifyError::KindTwice {
+                    device,
+                    first,
+                    second: kind,
+                });
             }
             *role = Some((kind, i));
             if let Some(&above) = i.checked_sub(1).and_then(|i| members.get(i))
                 && above >= device
             {
-                errors.push(VerifyError::KindOrder { kind, above, device });
+                errors.push(VerifyError::KindOrder {
+                    kind,
+                    above,
+                    device,
+                });
             }
         }
     }
@@ -73,7 +92,12 @@ fn check_kinds(program: &Program, errors: &mut Errors) -> Roles {
         let Some(first) = known.next() else { continue };
         for device in known {
             if let Some(difference) = alike.difference(first, device) {
-                errors.push(VerifyError::NotAlike { kind, first, device, difference });
+                errors.push(VerifyError::NotAlike {
+                    kind,
+                    first,
+                    device,
+                    difference,
+                });
             }
         }
     }
@@ -87,9 +111,18 @@ fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors
     }
     for &Loss { kind, count } in &contingency.lost {
         match kinds.get(kind) {
-            None => errors.push(VerifyError::LossKind { entry, kind, kinds: kinds.len() }),
+            None => errors.push(VerifyError::LossKind {
+                entry,
+                kind,
+                kinds: kinds.len(),
+            }),
             Some(members) if count == 0 || count as usize > members.len() => {
-                errors.push(VerifyError::LossCount { entry, kind, count, devices: members.len() });
+                errors.push(VerifyError::LossCount {
+                    entry,
+                    kind,
+                    count,
+                    devices: members.len(),
+                });
             }
             Some(_) => {}
         }
@@ -98,7 +131,11 @@ fn check_lost(program: &Program, entry: usize, contingency: &Contingency, errors
         if let [above, below] = pair
             && above.kind >= below.kind
         {
-            errors.push(VerifyError::LossOrder { entry, above: above.kind, kind: below.kind });
+            errors.push(VerifyError::LossOrder {
+                entry,
+                above: above.kind,
+                kind: below.kind,
+            });
         }
     }
 }
@@ -110,31 +147,65 @@ fn check_plans(
     contingency: &Contingency,
     errors: &mut Errors,
 ) {
-    let expected = program.plan("tail").map(|(id, _)| id).filter(|&id| id != PlanId(0));
+    let expected = program
+        .plan("tail")
+        .map(|(id, _)| id)
+        .filter(|&id| id != PlanId(0));
     if expected.is_some() != contingency.tail.is_some() {
         let found = contingency.tail;
-        errors.push(VerifyError::ContingencyTail { entry, found, expected });
+        errors.push(VerifyError::ContingencyTail {
+            entry,
+            found,
+            expected,
+        });
     }
     let block = program.plans.first().map_or(0, |main| main.block);
-    let parts = [Some((contingency.main, block)), contingency.tail.map(|tail| (tail, 1))];
+    let parts = [
+        Some((contingency.main, block)),
+        contingency.tail.map(|tail| (tail, 1)),
+    ];
     for (id, expected) in parts.into_iter().flatten() {
         let Some(plan) = program.plans.get(id) else {
             let plans = program.plans.len();
-            errors.push(VerifyError::ContingencyPlan { entry, plan: id, plans });
+            errors.push(VerifyError::ContingencyPlan {
+                entry,
+                plan: id,
+                plans,
+            });
             continue;
         };
         if plan.block != expected {
             let found = plan.block;
-            errors.push(VerifyError::ContingencyBlock { entry, plan: id, found, expected });
+            errors.push(VerifyError::ContingencyBlock {
+                entry,
+                plan: id,
+                found,
+                expected,
+            });
         }
         // The calendars of a plan that passes are those of the devices that it places actors on.
         for calendar in &plan.calendars {
             let device = calendar.device;
-            let Some(&Some((kind, role))) = roles.get(device) else { continue };
-            let lost = contingency.lost.iter().find(|l| l.kind == kind).map_or(0, |l| l.count);
-            let left = program.contingencies.kinds[kind].len().saturating_sub(lost as usize);
+            let Some(&Some((kind, role))) = roles.get(device) else {
+                continue;
+            };
+            let lost = contingency
+                .lost
+                .iter()
+                .find(|l| l.kind == kind)
+                .map_or(0, |l| l.count);
+            let left = program.contingencies.kinds[kind]
+                .len()
+                .saturating_sub(lost as usize);
             if role >= left {
-                errors.push(VerifyError::LostRole { entry, plan: id, device, kind, role, left });
+                errors.push(VerifyError::LostRole {
+                    entry,
+                    plan: id,
+                    device,
+                    kind,
+                    role,
+                    left,
+                });
             }
         }
     }

@@ -83,7 +83,11 @@ impl fmt::Display for Wait {
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
-    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+    items
+        .iter()
+        .map(T::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn maybe(id: &Option<PlanId>) -> String {
@@ -277,7 +281,11 @@ impl Errors {
         limit: u128,
     ) -> bool {
         if count > limit {
-            self.push(VerifyError::Limit { what: what(), count, limit });
+            self.push(VerifyError::Limit {
+                what: what(),
+                count,
+                limit,
+            });
         }
         count <= limit
     }
@@ -291,6 +299,10 @@ impl Errors {
     }
 
     pub(super) fn into_result(self) -> Result<(), Vec<VerifyError>> {
-        if self.list.is_empty() { Ok(()) } else { Err(self.list) }
+        if self.list.is_empty() {
+            Ok(())
+        } else {
+            Err(self.list)
+        }
     }
 }

@@ -25,9 +25,16 @@ pub(super) fn check(
     errors: &mut Errors,
 ) -> Option<TiVec<ActorId, u64>> {
     let before = errors.len();
-    let actors = errors.limit(|| "actors".into(), graph.actors.len() as u128, MAX_ACTORS as u128);
-    let channels =
-        errors.limit(|| "channels".into(), graph.channels.len() as u128, MAX_CHANNELS as u128);
+    let actors = errors.limit(
+        || "actors".into(),
+        graph.actors.len() as u128,
+        MAX_ACTORS as u128,
+    );
+    let channels = errors.limit(
+        || "channels".into(),
+        graph.channels.len() as u128,
+        MAX_CHANNELS as u128,
+    );
     if !actors || !channels {
         return None;
     }
@@ -57,9 +64,16 @@ pub(super) fn check(
 
 fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
     let (inputs, outputs, states) = (actor.inputs.len(), actor.outputs.len(), actor.state.len());
-    let inputs_fit = errors.limit(|| format!("inputs of {id}"), inputs as u128, MAX_PORTS as u128);
-    let outputs_fit =
-        errors.limit(|| format!("outputs of {id}"), outputs as u128, MAX_PORTS as u128);
+    let inputs_fit = errors.limit(
+        || format!("inputs of {id}"),
+        inputs as u128,
+        MAX_PORTS as u128,
+    );
+    let outputs_fit = errors.limit(
+        || format!("outputs of {id}"),
+        outputs as u128,
+        MAX_PORTS as u128,
+    );
     if !inputs_fit || !outputs_fit {
         return;
     }
@@ -89,16 +103,28 @@ fn check_actor(id: ActorId, actor: &Actor, errors: &mut Errors) {
                 rate: p.rate,
             });
         }
-        errors.limit(|| format!("window of {port} of {id}"), p.window.into(), MAX_RATE.into());
+        errors.limit(
+            || format!("window of {port} of {id}"),
+            p.window.into(),
+            MAX_RATE.into(),
+        );
         if let Some(first) = names.insert((0, p.name.as_str()), port) {
-            errors.push(VerifyError::DuplicatePort { actor: id, first, second: port });
+            errors.push(VerifyError::DuplicatePort {
+                actor: id,
+                first,
+                second: port,
+            });
         }
     }
     for (i, p) in (0..).zip(&actor.outputs) {
         let port = Port::Out(i);
         check_port(id, port, &p.token, p.rate, errors);
         if let Some(first) = names.insert((1, p.name.as_str()), port) {
-            errors.push(VerifyError::DuplicatePort { actor: id, first, second: port });
+            errors.push(VerifyError::DuplicatePort {
+                actor: id,
+                first,
+                second: port,
+            });
         }
     }
     check_state_ports(id, actor, errors);
@@ -109,7 +135,11 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
     if rate == 0 {
         errors.push(VerifyError::ZeroRate { actor, port });
     }
-    errors.limit(|| format!("rate of {port} of {actor}"), rate.into(), MAX_RATE.into());
+    errors.limit(
+        || format!("rate of {port} of {actor}"),
+        rate.into(),
+        MAX_RATE.into(),
+    );
     errors.limit(
         || format!("rank of {port} of {actor}"),
         token.shape.len() as u128,
@@ -121,7 +151,11 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
         MAX_TOKEN_BYTES.into(),
     );
     if token.shape.len() <= MAX_RANK && token.shape.contains(&0) {
-        errors.push(VerifyError::ZeroDimension { actor, port, token: token.clone() });
+        errors.push(VerifyError::ZeroDimension {
+            actor,
+            port,
+            token: token.clone(),
+        });
     }
 }
 
@@ -135,7 +169,11 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
         for (port, ports) in ends {
             let (Port::In(index) | Port::Out(index)) = port;
             if index as usize >= ports {
-                errors.push(VerifyError::StatePort { actor: id, port, ports });
+                errors.push(VerifyError::StatePort {
+                    actor: id,
+                    port,
+                    ports,
+                });
             } else if !taken.insert(port) {
                 errors.push(VerifyError::StatePortTwice { actor: id, port });
             }
@@ -147,14 +185,24 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
 fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
     for pair in &actor.in_place {
         let (i, o) = (pair.input as usize, pair.output as usize);
-        let input = actor.inputs.get(i).filter(|_| actor.state_of_input(pair.input).is_none());
-        let output = actor.outputs.get(o).filter(|_| actor.state_of_output(pair.output).is_none());
+        let input = actor
+            .inputs
+            .get(i)
+            .filter(|_| actor.state_of_input(pair.input).is_none());
+        let output = actor
+            .outputs
+            .get(o)
+            .filter(|_| actor.state_of_output(pair.output).is_none());
         let (Some(read), Some(written)) = (input, output) else {
             let (port, ports) = match input {
                 None => (Port::In(pair.input), actor.inputs.len()),
                 Some(_) => (Port::Out(pair.output), actor.outputs.len()),
             };
-            errors.push(VerifyError::InPlacePort { actor: id, port, ports });
+            errors.push(VerifyError::InPlacePort {
+                actor: id,
+                port,
+                ports,
+            });
             continue;
         };
         let bytes = |rate: u64, token: &TokenType| u128::from(rate) * u128::from(token.bytes());
@@ -229,8 +277,14 @@ struct Joined {
 impl Joined {
     fn join(&mut self, actor: ActorId, port: Port, channel: ChannelId, errors: &mut Errors) {
         let place = match port {
-            Port::In(i) => self.inputs.get_mut(actor).and_then(|p| p.get_mut(i as usize)),
-            Port::Out(i) => self.outputs.get_mut(actor).and_then(|p| p.get_mut(i as usize)),
+            Port::In(i) => self
+                .inputs
+                .get_mut(actor)
+                .and_then(|p| p.get_mut(i as usize)),
+            Port::Out(i) => self
+                .outputs
+                .get_mut(actor)
+                .and_then(|p| p.get_mut(i as usize)),
         };
         match place {
             Some(Some(first)) => {
@@ -249,12 +303,18 @@ impl Joined {
     fn finish(&self, errors: &mut Errors) {
         for (actor, ports) in self.inputs.iter_enumerated() {
             for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
-                errors.push(VerifyError::PortUnconnected { actor, port: Port::In(i) });
+                errors.push(VerifyError::PortUnconnected {
+                    actor,
+                    port: Port::In(i),
+                });
             }
         }
         for (actor, ports) in self.outputs.iter_enumerated() {
             for (i, _) in (0..).zip(ports).filter(|(_, p)| p.is_none()) {
-                errors.push(VerifyError::PortUnconnected { actor, port: Port::Out(i) });
+                errors.push(VerifyError::PortUnconnected {
+                    actor,
+                    port: Port::Out(i),
+                });
             }
         }
     }
@@ -262,8 +322,16 @@ impl Joined {
 
 fn check_channels(graph: &Graph, errors: &mut Errors) {
     let mut joined = Joined {
-        inputs: graph.actors.iter().map(|a| vec![None; a.inputs.len()]).collect(),
-        outputs: graph.actors.iter().map(|a| vec![None; a.outputs.len()]).collect(),
+        inputs: graph
+            .actors
+            .iter()
+            .map(|a| vec![None; a.inputs.len()])
+            .collect(),
+        outputs: graph
+            .actors
+            .iter()
+            .map(|a| vec![None; a.outputs.len()])
+            .collect(),
     };
     for (id, channel) in graph.channels.iter_enumerated() {
         let from = channel.from;
@@ -273,14 +341,23 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
             let (to, port) = (reader.to, Port::In(reader.to.port));
             check_end(graph, id, to.actor, port, errors);
             joined.join(to.actor, port, id, errors);
-            let Some(p) = graph.actors.get(to.actor).and_then(|a| a.inputs.get(to.port as usize))
+            let Some(p) = graph
+                .actors
+                .get(to.actor)
+                .and_then(|a| a.inputs.get(to.port as usize))
             else {
                 continue;
             };
             let least = p.window.saturating_sub(p.rate);
             if reader.delay < least {
                 let (actor, delay) = (to.actor, reader.delay);
-                errors.push(VerifyError::DelayTooShort { channel: id, actor, port, delay, least });
+                errors.push(VerifyError::DelayTooShort {
+                    channel: id,
+                    actor,
+                    port,
+                    delay,
+                    least,
+                });
             }
         }
         check_initial(id, channel, errors);
@@ -290,19 +367,40 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
 
 fn check_end(graph: &Graph, channel: ChannelId, actor: ActorId, port: Port, errors: &mut Errors) {
     let Some(data) = graph.actors.get(actor) else {
-        errors.push(VerifyError::UnknownActor { channel, actor, actors: graph.actors.len() });
+        errors.push(VerifyError::UnknownActor {
+            channel,
+            actor,
+            actors: graph.actors.len(),
+        });
         return;
     };
     let (token, ports) = match port {
-        Port::In(i) => (data.inputs.get(i as usize).map(|p| &p.token), data.inputs.len()),
-        Port::Out(i) => (data.outputs.get(i as usize).map(|p| &p.token), data.outputs.len()),
+        Port::In(i) => (
+            data.inputs.get(i as usize).map(|p| &p.token),
+            data.inputs.len(),
+        ),
+        Port::Out(i) => (
+            data.outputs.get(i as usize).map(|p| &p.token),
+            data.outputs.len(),
+        ),
     };
     let expected = &graph.channels[channel].token;
     match token {
-        None => errors.push(VerifyError::UnknownPort { channel, actor, port, ports }),
+        None => errors.push(VerifyError::UnknownPort {
+            channel,
+            actor,
+            port,
+            ports,
+        }),
         Some(found) if found != expected => {
             let (found, expected) = (found.clone(), expected.clone());
-            errors.push(VerifyError::PortType { channel, actor, port, found, expected });
+            errors.push(VerifyError::PortType {
+                channel,
+                actor,
+                port,
+                found,
+                expected,
+            });
         }
         Some(_) => {}
     }
@@ -312,9 +410,17 @@ fn check_initial(channel: ChannelId, data: &Channel, errors: &mut Errors) {
     let expected = u128::from(data.history()) * u128::from(data.token.bytes());
     let found = data.initial.len() as u64;
     if expected != u128::from(found) {
-        errors.push(VerifyError::InitialLength { channel, expected, found });
+        errors.push(VerifyError::InitialLength {
+            channel,
+            expected,
+            found,
+        });
     }
-    errors.limit(|| format!("initial bytes of {channel}"), found.into(), MAX_INITIAL_BYTES.into());
+    errors.limit(
+        || format!("initial bytes of {channel}"),
+        found.into(),
+        MAX_INITIAL_BYTES.into(),
+    );
 }
 
 /// State pairs are self-loops with one reader, rate 1, window 1 and delay 1. Ports exist and are joined by now.
@@ -322,9 +428,13 @@ fn check_states(graph: &Graph, errors: &mut Errors) {
     let joins = graph.port_channels();
     for (id, actor) in graph.actors.iter_enumerated() {
         for state in &actor.state {
-            let Some(channel) = joins.outputs[id][state.output as usize] else { continue };
-            let (input, output) =
-                (&actor.inputs[state.input as usize], &actor.outputs[state.output as usize]);
+            let Some(channel) = joins.outputs[id][state.output as usize] else {
+                continue;
+            };
+            let (input, output) = (
+                &actor.inputs[state.input as usize],
+                &actor.outputs[state.output as usize],
+            );
             let ch = &graph.channels[channel];
             let alone = matches!(ch.readers.as_slice(), [r]
                 if r.to == Endpoint { actor: id, port: state.input } && r.delay == 1);

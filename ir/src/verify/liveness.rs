@@ -11,7 +11,10 @@ use crate::{ActorId, TiVec};
 
 /// Checks that `q` firings of each actor can be done in some order. `edges` and `q` belong to a consistent graph.
 pub(super) fn check(edges: &[Edge], q: &TiVec<ActorId, u64>, errors: &mut Errors) {
-    for e in edges.iter().filter(|e| e.from == e.to && e.delay < e.window) {
+    for e in edges
+        .iter()
+        .filter(|e| e.from == e.to && e.delay < e.window)
+    {
         errors.push(VerifyError::GraphDeadlock {
             actor: e.from,
             fired: 0,
@@ -24,13 +27,21 @@ pub(super) fn check(edges: &[Edge], q: &TiVec<ActorId, u64>, errors: &mut Errors
     let mut members: Vec<ActorId> = q.keys().collect();
     members.sort_by_key(|&a| (component[a], a));
     let (fired, queued) = (vec![0; q.len()].into(), vec![false; q.len()].into());
-    let mut run = Run { links: &links, q, fired, queued, steps: 0 };
+    let mut run = Run {
+        links: &links,
+        q,
+        fired,
+        queued,
+        steps: 0,
+    };
     for cycle in members.chunk_by(|&a, &b| component[a] == component[b]) {
         if cycle.len() > 1 {
             run.cycle(cycle, &component, errors);
         }
         if run.steps > MAX_LIVENESS_STEPS {
-            errors.push(VerifyError::LivenessSteps { limit: MAX_LIVENESS_STEPS });
+            errors.push(VerifyError::LivenessSteps {
+                limit: MAX_LIVENESS_STEPS,
+            });
             return;
         }
     }
@@ -52,7 +63,11 @@ impl<'e> Links<'e> {
             incoming[e.to].push(i as u32);
             outgoing[e.from].push(i as u32);
         }
-        Self { edges, incoming, outgoing }
+        Self {
+            edges,
+            incoming,
+            outgoing,
+        }
     }
 }
 
@@ -78,7 +93,9 @@ fn components(links: &Links<'_>) -> TiVec<ActorId, u32> {
                 clock += 1;
                 open.push(actor);
             }
-            let next = links.outgoing[actor].get(top.1).map(|&i| links.edges[i as usize].to);
+            let next = links.outgoing[actor]
+                .get(top.1)
+                .map(|&i| links.edges[i as usize].to);
             top.1 += 1;
             match next {
                 Some(to) if order[to] == NEW => path.push((to, 0)),
@@ -146,7 +163,9 @@ impl Run<'_> {
 
     /// Firings of the actor that its inputs within the component allow.
     fn ready(&self, actor: ActorId, component: &TiVec<ActorId, u32>) -> u64 {
-        let inner = self.links.incoming[actor].iter().map(|&i| self.links.edges[i as usize]);
+        let inner = self.links.incoming[actor]
+            .iter()
+            .map(|&i| self.links.edges[i as usize]);
         let inner = inner.filter(|e| component[e.from] == component[actor]);
         inner.map(|e| self.allowed(e)).fold(self.q[actor], u64::min)
     }
@@ -169,7 +188,9 @@ impl Run<'_> {
         place[stuck] = Some(0);
         let mut at = stuck;
         let blocking = |at: ActorId| {
-            let mut inner = self.links.incoming[at].iter().map(|&i| self.links.edges[i as usize]);
+            let mut inner = self.links.incoming[at]
+                .iter()
+                .map(|&i| self.links.edges[i as usize]);
             inner.find(|e| component[e.from] == component[at] && self.allowed(e) <= self.fired[at])
         };
         while let Some(edge) = blocking(at) {
@@ -183,6 +204,11 @@ impl Run<'_> {
         }
         let actor = chain[0];
         let (fired, needed) = (self.fired[actor], self.q[actor]);
-        VerifyError::GraphDeadlock { actor, fired, needed, cycle: chain }
+        VerifyError::GraphDeadlock {
+            actor,
+            fired,
+            needed,
+            cycle: chain,
+        }
     }
 }

@@ -9,7 +9,11 @@ use crate::limits::MAX_DEVICES;
 /// Checks a machine. O(n log n) in its devices, cores and links.
 pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     let devices = machine.devices.len();
-    if !errors.limit(|| "devices".to_owned(), devices as u128, MAX_DEVICES as u128) {
+    if !errors.limit(
+        || "devices".to_owned(),
+        devices as u128,
+        MAX_DEVICES as u128,
+    ) {
         return;
     }
     let mut names = BTreeMap::new();
@@ -33,11 +37,18 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     for (id, link) in machine.links.iter_enumerated() {
         for device in [link.from, link.to] {
             if device.index() >= devices {
-                errors.push(VerifyError::LinkDevice { link: id, device, devices });
+                errors.push(VerifyError::LinkDevice {
+                    link: id,
+                    device,
+                    devices,
+                });
             }
         }
         if link.from == link.to {
-            errors.push(VerifyError::LinkToSelf { link: id, device: link.from });
+            errors.push(VerifyError::LinkToSelf {
+                link: id,
+                device: link.from,
+            });
         }
         if link.bytes_per_s == 0 {
             errors.push(VerifyError::ZeroBandwidth { link: id });

@@ -138,13 +138,21 @@ fn check_kernels(program: &Program, errors: &mut Errors) {
     let blobs = program.blobs.len();
     for (kernel, code) in program.kernels.iter().enumerate() {
         if program.blobs.get(code.blob).is_none() {
-            errors.push(VerifyError::UnknownCode { kernel, blob: code.blob, blobs });
+            errors.push(VerifyError::UnknownCode {
+                kernel,
+                blob: code.blob,
+                blobs,
+            });
         }
     }
     let name = |i: usize| (&program.kernels[i].format, program.kernels[i].key);
     for kernel in (1..program.kernels.len()).filter(|i| name(i - 1) >= name(*i)) {
         let KernelCode { format, key, .. } = program.kernels[kernel].clone();
-        errors.push(VerifyError::CodeOrder { kernel, format, key });
+        errors.push(VerifyError::CodeOrder {
+            kernel,
+            format,
+            key,
+        });
     }
 }
 
@@ -152,15 +160,26 @@ fn check_plan_names(program: &Program, errors: &mut Errors) {
     if program.plans.is_empty() {
         errors.push(VerifyError::NoPlan {});
     }
-    errors.limit(|| "plans".to_owned(), program.plans.len() as u128, MAX_PLANS as u128);
+    errors.limit(
+        || "plans".to_owned(),
+        program.plans.len() as u128,
+        MAX_PLANS as u128,
+    );
     let mut names = BTreeMap::new();
     for (id, plan) in program.plans.iter_enumerated() {
         if let Some(&first) = names.get(plan.name.as_str()) {
-            errors.push(VerifyError::DuplicatePlan { name: plan.name.clone(), first, second: id });
+            errors.push(VerifyError::DuplicatePlan {
+                name: plan.name.clone(),
+                first,
+                second: id,
+            });
         }
         names.entry(plan.name.as_str()).or_insert(id);
         if plan.name == "tail" && plan.block > 1 {
-            errors.push(VerifyError::TailBlock { plan: id, block: plan.block });
+            errors.push(VerifyError::TailBlock {
+                plan: id,
+                block: plan.block,
+            });
         }
     }
 }

@@ -30,14 +30,23 @@ pub(super) fn edges(graph: &Graph) -> Result<Vec<Edge>, VerifyError> {
     for (channel, ch) in graph.channels.iter_enumerated() {
         let actor = |actor: ActorId| {
             let actors = graph.actors.len();
-            graph.actors.get(actor).ok_or(VerifyError::UnknownActor { channel, actor, actors })
+            graph.actors.get(actor).ok_or(VerifyError::UnknownActor {
+                channel,
+                actor,
+                actors,
+            })
         };
         let from = ch.from.actor;
         let port = Port::Out(ch.from.port);
         let outputs = &actor(from)?.outputs;
         let ports = outputs.len();
         let out = outputs.get(ch.from.port as usize);
-        let out = out.ok_or(VerifyError::UnknownPort { channel, actor: from, port, ports })?;
+        let out = out.ok_or(VerifyError::UnknownPort {
+            channel,
+            actor: from,
+            port,
+            ports,
+        })?;
         if out.rate == 0 {
             return Err(VerifyError::ZeroRate { actor: from, port });
         }
@@ -47,13 +56,25 @@ pub(super) fn edges(graph: &Graph) -> Result<Vec<Edge>, VerifyError> {
             let inputs = &actor(to)?.inputs;
             let ports = inputs.len();
             let input = inputs.get(reader.to.port as usize);
-            let input =
-                input.ok_or(VerifyError::UnknownPort { channel, actor: to, port, ports })?;
+            let input = input.ok_or(VerifyError::UnknownPort {
+                channel,
+                actor: to,
+                port,
+                ports,
+            })?;
             if input.rate == 0 {
                 return Err(VerifyError::ZeroRate { actor: to, port });
             }
             let (produced, consumed, window) = (out.rate, input.rate, input.window);
-            edges.push(Edge { channel, from, to, produced, consumed, window, delay: reader.delay });
+            edges.push(Edge {
+                channel,
+                from,
+                to,
+                produced,
+                consumed,
+                window,
+                delay: reader.delay,
+            });
         }
     }
     Ok(edges)
@@ -79,7 +100,10 @@ impl Ratio {
         // Both factors are below 2^40 and both rates below 2^64, so that the products stay below 2^104.
         let (num, den) = (self.num * u128::from(num), self.den * u128::from(den));
         let common = gcd(num, den);
-        let ratio = Ratio { num: num / common, den: den / common };
+        let ratio = Ratio {
+            num: num / common,
+            den: den / common,
+        };
         let firings = ratio.num.max(ratio.den);
         if firings > u128::from(MAX_FIRINGS) {
             return Err(too_many(actor, firings));
@@ -89,7 +113,11 @@ impl Ratio {
 }
 
 fn too_many(actor: ActorId, firings: u128) -> VerifyError {
-    VerifyError::TooManyFirings { actor, firings, limit: u128::from(MAX_FIRINGS) }
+    VerifyError::TooManyFirings {
+        actor,
+        firings,
+        limit: u128::from(MAX_FIRINGS),
+    }
 }
 
 /// Smallest positive q with `q[writer] * produced == q[reader] * consumed` for every reader of every channel; each
@@ -167,7 +195,10 @@ fn balanced(edge: &Edge, from: Ratio, to: Ratio) -> Result<(), VerifyError> {
     // A rate that fits a repetition vector within the limits can be as large as 2^64 here: compare in lowest terms.
     let (p, c) = (u128::from(edge.produced), u128::from(edge.consumed));
     let common = gcd(p, c);
-    let left = Ratio { num: p / common, den: c / common };
+    let left = Ratio {
+        num: p / common,
+        den: c / common,
+    };
     let (num, den) = (to.num * from.den, to.den * from.num);
     let common = gcd(num, den);
     if (left.num, left.den) == (num / common, den / common) {

@@ -18,7 +18,12 @@ fn hand_built_programs_pass() {
 }
 
 fn codes(program: &Program) -> Vec<&'static str> {
-    check(program).err().unwrap_or_default().iter().map(VerifyError::code).collect()
+    check(program)
+        .err()
+        .unwrap_or_default()
+        .iter()
+        .map(VerifyError::code)
+        .collect()
 }
 
 fn main(p: &mut Program) -> &mut Plan {
@@ -72,53 +77,82 @@ fn run(cases: &[Case]) {
         let mut program = make();
         change(&mut program);
         let found = codes(&program);
-        assert!(found.contains(code), "case {i}: expected {code}, found {found:?}");
+        assert!(
+            found.contains(code),
+            "case {i}: expected {code}, found {found:?}"
+        );
     }
 }
 
 fn code(key: u128, blob: u32) -> KernelCode {
-    KernelCode { format: "spirv".to_owned(), key, blob: BlobId(blob) }
+    KernelCode {
+        format: "spirv".to_owned(),
+        key,
+        blob: BlobId(blob),
+    }
 }
 
 #[test]
 fn graphs() {
     run(&[
         ("V0101", chain, |p| actor(p, 1).inputs[0].rate = 1 << 33),
-        ("V0101", chain, |p| actor(p, 1).inputs[0].token.shape = vec![1; 9]),
+        ("V0101", chain, |p| {
+            actor(p, 1).inputs[0].token.shape = vec![1; 9]
+        }),
         ("V0102", chain, |p| actor(p, 1).name = "in".into()),
-        ("V0103", feedback, |p| actor(p, 1).inputs[1].name = "a".into()),
-        ("V0104", chain, |p| actor(p, 1).inputs[0].token.shape = vec![2, 0]),
+        ("V0103", feedback, |p| {
+            actor(p, 1).inputs[1].name = "a".into()
+        }),
+        ("V0104", chain, |p| {
+            actor(p, 1).inputs[0].token.shape = vec![2, 0]
+        }),
         ("V0105", chain, |p| actor(p, 0).outputs[0].rate = 0),
         ("V0106", chain, |p| actor(p, 1).inputs[0].window = 0),
         ("V0107", chain, |p| channel(p, 0).from.actor = ActorId(3)),
-        ("V0107", chain, |p| channel(p, 0).readers[0].to.actor = ActorId(u32::MAX)),
+        ("V0107", chain, |p| {
+            channel(p, 0).readers[0].to.actor = ActorId(u32::MAX)
+        }),
         ("V0108", chain, |p| channel(p, 0).readers[0].to.port = 1),
-        ("V0109", chain, |p| channel(p, 0).token = TokenType::scalar(DType::I32)),
+        ("V0109", chain, |p| {
+            channel(p, 0).token = TokenType::scalar(DType::I32)
+        }),
         ("V0110", chain, |p| channel(p, 0).readers.clear()),
         ("V0111", feedback, |p| channel(p, 0).readers[0].to.port = 1),
         ("V0112", window, |p| channel(p, 0).readers[0].delay = 1),
         ("V0113", window, |p| channel(p, 0).initial.truncate(4)),
-        ("V0113", window, |p| channel(p, 0).readers[0].delay = u64::MAX),
+        ("V0113", window, |p| {
+            channel(p, 0).readers[0].delay = u64::MAX
+        }),
         ("V0114", window, |p| actor(p, 2).role = crate::Role::Source),
         ("V0115", state, |p| actor(p, 1).state[0].input = 2),
         ("V0116", state, |p| {
             let twice = actor(p, 1).state[0];
             actor(p, 1).state.push(twice);
         }),
-        ("V0117", state, |p| (actor(p, 1).inputs[1].rate, actor(p, 1).inputs[1].window) = (2, 2)),
+        ("V0117", state, |p| {
+            (actor(p, 1).inputs[1].rate, actor(p, 1).inputs[1].window) = (2, 2)
+        }),
         ("V0117", state, |p| actor(p, 1).state[0].input = 0),
         ("V0126", over, |p| actor(p, 2).in_place[1].input = 2),
         ("V0126", over, |p| actor(p, 2).in_place[0].output = u32::MAX),
-        ("V0126", state, |p| actor(p, 1).in_place.push(InPlace::whole(1, 1))),
+        ("V0126", state, |p| {
+            actor(p, 1).in_place.push(InPlace::whole(1, 1))
+        }),
         ("V0127", over, |p| actor(p, 2).inputs[0].window = 2),
         ("V0127", over, |p| actor(p, 2).in_place[0].at_bytes = 64),
         ("V0127", parts, |p| actor(p, 3).in_place[1].at_bytes = 65),
-        ("V0127", parts, |p| actor(p, 1).in_place[1].at_bytes = u64::MAX),
+        ("V0127", parts, |p| {
+            actor(p, 1).in_place[1].at_bytes = u64::MAX
+        }),
         ("V0127", parts, |p| actor(p, 1).inputs[0].window = 49),
         ("V0118", chain, |p| p.blobs.clear()),
         ("V0124", chain, |p| p.kernels.push(code(1, 9))),
-        ("V0125", chain, |p| p.kernels.extend([code(1, 0), code(1, 0)])),
-        ("V0119", chain, |p| p.blobs[BlobId(0)] = Bytes::from_static(b"short")),
+        ("V0125", chain, |p| {
+            p.kernels.extend([code(1, 0), code(1, 0)])
+        }),
+        ("V0119", chain, |p| {
+            p.blobs[BlobId(0)] = Bytes::from_static(b"short")
+        }),
         ("V0101", chain, |p| {
             let deep = (0..40).fold(Value::Int(1), |v, _| Value::List(vec![v]));
             actor(p, 1).params.insert("deep".into(), deep);
@@ -139,15 +173,25 @@ fn graphs() {
 #[test]
 fn machines() {
     run(&[
-        ("V0201", two_devices, |p| p.machine.devices[DeviceId(1)].name = "cpu:0".into()),
-        ("V0202", two_devices, |p| p.machine.links[crate::LinkId(0)].to = DeviceId(9)),
-        ("V0203", two_devices, |p| p.machine.links[crate::LinkId(0)].to = DeviceId(0)),
+        ("V0201", two_devices, |p| {
+            p.machine.devices[DeviceId(1)].name = "cpu:0".into()
+        }),
+        ("V0202", two_devices, |p| {
+            p.machine.links[crate::LinkId(0)].to = DeviceId(9)
+        }),
+        ("V0203", two_devices, |p| {
+            p.machine.links[crate::LinkId(0)].to = DeviceId(0)
+        }),
         ("V0204", two_devices, |p| {
             let link = p.machine.links[crate::LinkId(0)].clone();
             p.machine.links.push(link);
         }),
-        ("V0205", two_devices, |p| p.machine.links[crate::LinkId(0)].bytes_per_s = 0),
-        ("V0206", two_devices, |p| p.machine.devices[DeviceId(0)].cores = vec![3, 3]),
+        ("V0205", two_devices, |p| {
+            p.machine.links[crate::LinkId(0)].bytes_per_s = 0
+        }),
+        ("V0206", two_devices, |p| {
+            p.machine.devices[DeviceId(0)].cores = vec![3, 3]
+        }),
     ]);
 }
 
@@ -155,14 +199,22 @@ fn machines() {
 fn plans_and_calendars() {
     run(&[
         ("V0301", chain, |p| p.plans.clear()),
-        ("V0302", chain, |p| p.plans.push(chain().plans[PlanId(0)].clone())),
+        ("V0302", chain, |p| {
+            p.plans.push(chain().plans[PlanId(0)].clone())
+        }),
         ("V0303", chain, |p| main(p).name = "tail".into()),
         ("V0304", chain, |p| main(p).block = 0),
         ("V0305", chain, |p| main(p).placement.truncate(2)),
-        ("V0306", chain, |p| main(p).placement[ActorId(0)] = DeviceId(1)),
+        ("V0306", chain, |p| {
+            main(p).placement[ActorId(0)] = DeviceId(1)
+        }),
         ("V0307", chain, |p| calendar(p, 0).device = DeviceId(1)),
         ("V0308", two_devices, |p| main(p).calendars.swap(0, 1)),
-        ("V0308", chain, |p| main(p).calendars.push(chain().plans[PlanId(0)].calendars[0].clone())),
+        ("V0308", chain, |p| {
+            main(p)
+                .calendars
+                .push(chain().plans[PlanId(0)].calendars[0].clone())
+        }),
         ("V0309", two_devices, |p| main(p).calendars.truncate(1)),
         ("V0310", chain, |p| {
             p.machine = two_devices().machine;
@@ -171,8 +223,15 @@ fn plans_and_calendars() {
             main(p).calendars.push(idle);
         }),
         ("V0311", chain, |p| calendar(p, 0).lanes.clear()),
-        ("V0311", chain, |p| calendar(p, 0).lanes[0].kind = LaneKind::CopyIn),
-        ("V0312", chain, |p| entries(p, 0).push(Entry::Loop { count: 1, body: vec![] })),
+        ("V0311", chain, |p| {
+            calendar(p, 0).lanes[0].kind = LaneKind::CopyIn
+        }),
+        ("V0312", chain, |p| {
+            entries(p, 0).push(Entry::Loop {
+                count: 1,
+                body: vec![],
+            })
+        }),
         ("V0312", feedback, |p| match &mut entries(p, 0)[1] {
             Entry::Loop { count, .. } => *count = 0,
             Entry::Slot(_) => {}
@@ -183,14 +242,28 @@ fn plans_and_calendars() {
         }),
         ("V0101", chain, |p| {
             let body = std::mem::take(entries(p, 0));
-            *entries(p, 0) =
-                (0..9).fold(body, |body, _| vec![Entry::Loop { count: u64::MAX, body }]);
+            *entries(p, 0) = (0..9).fold(body, |body, _| {
+                vec![Entry::Loop {
+                    count: u64::MAX,
+                    body,
+                }]
+            });
         }),
         ("V0313", chain, |p| {
-            slot(p, 0, 0).action = Action::Fire { actor: ActorId(0), first: 0, count: 0 }
+            slot(p, 0, 0).action = Action::Fire {
+                actor: ActorId(0),
+                first: 0,
+                count: 0,
+            }
         }),
-        ("V0314", chain, |p| slot(p, 0, 0).action = Action::Carry { buffer: BufferId(2) }),
-        ("V0314", chain, |p| slot(p, 0, 0).action = Action::Release { ring: RingId(0) }),
+        ("V0314", chain, |p| {
+            slot(p, 0, 0).action = Action::Carry {
+                buffer: BufferId(2),
+            }
+        }),
+        ("V0314", chain, |p| {
+            slot(p, 0, 0).action = Action::Release { ring: RingId(0) }
+        }),
         ("V0315", two_devices, |p| {
             let moved = entries(p, 1).remove(6);
             entries(p, 0).push(moved);
@@ -200,16 +273,29 @@ fn plans_and_calendars() {
         ("V0318", chain, |p| main(p).stages = 2),
         ("V0317", chain, |p| main(p).stages = 0),
         ("V0319", two_devices, |p| {
-            slot(p, 0, 0).action = Action::Fire { actor: ActorId(0), first: 1, count: 2 }
+            slot(p, 0, 0).action = Action::Fire {
+                actor: ActorId(0),
+                first: 1,
+                count: 2,
+            }
         }),
         ("V0320", chain, |p| drop(entries(p, 0).remove(1))),
         ("V0320", chain, |p| {
-            slot(p, 0, 0).action =
-                Action::Fire { actor: ActorId(0), first: u64::MAX, count: u64::MAX }
+            slot(p, 0, 0).action = Action::Fire {
+                actor: ActorId(0),
+                first: u64::MAX,
+                count: u64::MAX,
+            }
         }),
         ("V0321", feedback, |p| {
             let carry = entries(p, 0).remove(2);
-            entries(p, 0).insert(2, Entry::Loop { count: 1, body: vec![carry] });
+            entries(p, 0).insert(
+                2,
+                Entry::Loop {
+                    count: 1,
+                    body: vec![carry],
+                },
+            );
         }),
         ("V0322", chain, |p| main(p).block = u64::MAX),
     ]);
@@ -222,7 +308,11 @@ fn variants_of_kernels() {
     }
     let mut program = chain();
     choose(&mut program, 1, &"a-9".repeat(10));
-    assert_eq!(codes(&program), Vec::<&str>::new(), "a name that a kernel could have");
+    assert_eq!(
+        codes(&program),
+        Vec::<&str>::new(),
+        "a name that a kernel could have"
+    );
     program.machine.devices[DeviceId(0)].backend = "cuda".into();
     assert!(!codes(&program).contains(&"V0324"), "on a GPU too");
     run(&[
@@ -255,13 +345,21 @@ fn buffers_and_memory() {
         ("V0407", chain, |p| buffer(p, 0).blocks = u32::MAX),
         ("V0408", chain, |p| buffer(p, 0).offset_bytes = 8),
         ("V0408", chain, |p| buffer(p, 0).stride_bytes = 72),
-        ("V0408", chain, |p| calendar(p, 0).scratch_offset_bytes = 130),
+        ("V0408", chain, |p| {
+            calendar(p, 0).scratch_offset_bytes = 130
+        }),
         ("V0409", chain, |p| buffer(p, 0).stride_bytes = 0),
         ("V0410", chain, |p| calendar(p, 0).arena_bytes = 128),
-        ("V0410", chain, |p| buffer(p, 0).offset_bytes = u64::MAX - 63),
-        ("V0411", two_devices, |p| buffer(p, 1).region = Region::Arena),
+        ("V0410", chain, |p| {
+            buffer(p, 0).offset_bytes = u64::MAX - 63
+        }),
+        ("V0411", two_devices, |p| {
+            buffer(p, 1).region = Region::Arena
+        }),
         ("V0411", chain, |p| buffer(p, 1).region = Region::Exchange),
-        ("V0412", chain, |p| calendar(p, 0).arena_bytes = (1 << 20) + 64),
+        ("V0412", chain, |p| {
+            calendar(p, 0).arena_bytes = (1 << 20) + 64
+        }),
         ("V0101", chain, |p| calendar(p, 0).arena_bytes = u64::MAX),
         ("V0601", chain, |p| buffer(p, 1).offset_bytes = 0),
         ("V0601", chain, |p| calendar(p, 0).scratch_offset_bytes = 64),
@@ -275,7 +373,9 @@ fn outputs_over_inputs() {
     run(&[
         // Nobody said that the actor may do it; or the plan does it elsewhere, or with more than it says.
         ("V0601", over, |p| actor(p, 2).in_place.clear()),
-        ("V0601", over, |p| p.machine.devices[DeviceId(0)].backend = "vulkan".into()),
+        ("V0601", over, |p| {
+            p.machine.devices[DeviceId(0)].backend = "vulkan".into()
+        }),
         ("V0601", over, |p| {
             (buffer(p, 0).offset_bytes, buffer(p, 1).offset_bytes) = (64, 128);
             (buffer(p, 2).stride_bytes, calendar(p, 0).arena_bytes) = (128, 192);
@@ -313,7 +413,9 @@ fn parts_in_wholes() {
         ("V0601", parts, |p| actor(p, 3).in_place.clear()),
         ("V0601", parts, |p| actor(p, 1).in_place[1].at_bytes = 0),
         ("V0601", parts, |p| actor(p, 3).in_place[1].at_bytes = 0),
-        ("V0601", parts, |p| p.machine.devices[DeviceId(0)].backend = "vulkan".into()),
+        ("V0601", parts, |p| {
+            p.machine.devices[DeviceId(0)].backend = "vulkan".into()
+        }),
         ("V0601", parts, |p| {
             (buffer(p, 4).offset_bytes, calendar(p, 0).arena_bytes) = (64, 256);
         }),
@@ -348,8 +450,12 @@ fn parts_in_wholes() {
         ("V0601", parts, |p| {
             actor(p, 1).in_place.pop();
         }),
-        ("V0602", parts, |p| (buffer(p, 0).blocks, calendar(p, 0).arena_bytes) = (2, 384)),
-        ("V0602", parts, |p| (buffer(p, 4).blocks, calendar(p, 0).arena_bytes) = (2, 384)),
+        ("V0602", parts, |p| {
+            (buffer(p, 0).blocks, calendar(p, 0).arena_bytes) = (2, 384)
+        }),
+        ("V0602", parts, |p| {
+            (buffer(p, 4).blocks, calendar(p, 0).arena_bytes) = (2, 384)
+        }),
         // The concatenation looks at what was split, and at one of its parts twice.
         ("V0603", parts, |p| read_by_the_join(p, 0, 48)),
         ("V0603", parts, |p| read_by_the_join(p, 2, 32)),
@@ -358,7 +464,10 @@ fn parts_in_wholes() {
     let found = |p: &Program| p.plans[PlanId(0)].over(&p.graph).len();
     assert_eq!((codes(&p).len(), found(&p)), (0, 5));
     // One part apart: both copy it.
-    (buffer(&mut p, 2).offset_bytes, calendar(&mut p, 0).arena_bytes) = (192, 320);
+    (
+        buffer(&mut p, 2).offset_bytes,
+        calendar(&mut p, 0).arena_bytes,
+    ) = (192, 320);
     assert_eq!((codes(&p).len(), found(&p)), (0, 3));
 }
 
@@ -367,7 +476,10 @@ fn read_by_the_join(p: &mut Program, id: u32, rate: u64) {
     let mut more = actor(p, 3).inputs[0].clone();
     (more.name, more.rate, more.window) = ("w".into(), rate, rate);
     actor(p, 3).inputs.push(more);
-    let to = crate::Endpoint { actor: ActorId(3), port: 2 };
+    let to = crate::Endpoint {
+        actor: ActorId(3),
+        port: 2,
+    };
     channel(p, id).readers.push(crate::Reader { to, delay: 0 });
 }
 
@@ -376,14 +488,25 @@ fn read_by_the_join(p: &mut Program, id: u32, rate: u64) {
 #[test]
 fn long_rows_over_each_other_are_one_block() {
     let mut p = large(20_000, 16);
-    for a in p.graph.actors.iter_mut().filter(|a| a.role == crate::Role::Compute) {
+    for a in p
+        .graph
+        .actors
+        .iter_mut()
+        .filter(|a| a.role == crate::Role::Compute)
+    {
         a.in_place = vec![InPlace::whole(0, 0)];
     }
-    main(&mut p).buffers.iter_mut().for_each(|b| b.offset_bytes = 0);
+    main(&mut p)
+        .buffers
+        .iter_mut()
+        .for_each(|b| b.offset_bytes = 0);
     assert_eq!(codes(&p), [""; 0]);
     actor(&mut p, 9_999).in_place.clear();
     let found = codes(&p);
-    assert!(!found.is_empty() && found.iter().all(|code| *code == "V0601"), "{found:?}");
+    assert!(
+        !found.is_empty() && found.iter().all(|code| *code == "V0601"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -415,7 +538,9 @@ fn order_on_a_device() {
         ("V0505", chain, |p| {
             let end = calendar(p, 0).lanes[0].entries.len() as u64 * 10;
             main(p).period_ns += 10;
-            let action = Action::Carry { buffer: BufferId(0) };
+            let action = Action::Carry {
+                buffer: BufferId(0),
+            };
             entries(p, 0).push(Entry::Slot(Slot {
                 stage: 0,
                 start_ns: end,
@@ -456,7 +581,9 @@ fn rings_deadlocks_and_times() {
         ("V0712", two_devices, |p| drop(entries(p, 1).remove(5))),
         ("V0713", two_devices, |p| slot(p, 1, 5).stage = 0),
         ("V0801", two_devices, |p| {
-            [0, 1, 2, 3].map(|i| slot(p, 0, i).stage = 3).map(|()| main(p).stages = 4)[0]
+            [0, 1, 2, 3]
+                .map(|i| slot(p, 0, i).stage = 3)
+                .map(|()| main(p).stages = 4)[0]
         }),
         ("V0802", two_devices, |p| {
             slot(p, 1, 5).stage = 3;
@@ -528,8 +655,12 @@ fn contingencies() {
         ("V1004", spare, |p| kinds(p)[0].reverse()),
         ("V1005", spare, |p| kinds(p)[0].truncate(1)),
         ("V1005", spare, |p| kinds(p).clear()),
-        ("V1006", spare, |p| p.machine.devices[DeviceId(1)].memory_bytes -= 1),
-        ("V1006", spare, |p| p.machine.links[crate::LinkId(0)].latency_ns = 6),
+        ("V1006", spare, |p| {
+            p.machine.devices[DeviceId(1)].memory_bytes -= 1
+        }),
+        ("V1006", spare, |p| {
+            p.machine.links[crate::LinkId(0)].latency_ns = 6
+        }),
         ("V1007", spare, |p| entry(p).lost.clear()),
         ("V1008", spare, |p| entry(p).lost[0].kind = KindId(1)),
         ("V1008", spare, |p| entry(p).lost[0].kind = KindId(u32::MAX)),
@@ -585,7 +716,11 @@ fn two_on_one_place() -> Program {
     plan.calendars[0].arena_bytes += 64;
     plan.period_ns += 10;
     let mut sink = slot(&mut p, 0, 2).clone();
-    slot(&mut p, 0, 2).action = Action::Fire { actor: ActorId(3), first: 0, count: 8 };
+    slot(&mut p, 0, 2).action = Action::Fire {
+        actor: ActorId(3),
+        first: 0,
+        count: 8,
+    };
     sink.start_ns += 10;
     entries(&mut p, 0).push(Entry::Slot(sink));
     p
@@ -600,7 +735,10 @@ fn codes_are_unique_and_all_reachable_ones_are_tested() {
     // V0123 needs a run of 2^27 steps.
     let tests = include_str!("tests.rs");
     for code in codes.into_iter().filter(|&code| code != "V0123") {
-        assert!(tests.contains(&format!("(\"{code}\"")), "{code} has no test");
+        assert!(
+            tests.contains(&format!("(\"{code}\"")),
+            "{code} has no test"
+        );
     }
 }
 
@@ -612,7 +750,11 @@ fn mutants_that_must_fail_do() {
         for mutant in mutants {
             let refused = check(&mutant.program).is_err();
             let name = &program.graph.name;
-            assert!(refused || !mutant.must_fail, "{name}: accepted: {}", mutant.what);
+            assert!(
+                refused || !mutant.must_fail,
+                "{name}: accepted: {}",
+                mutant.what
+            );
         }
     }
 }
@@ -622,7 +764,10 @@ fn errors_are_capped() {
     let mut program = chain();
     let copies = vec![entries(&mut program, 0)[0].clone(); 1000];
     entries(&mut program, 0).extend(copies);
-    assert_eq!(check(&program).expect_err("1000 wrong slots").len(), MAX_ERRORS);
+    assert_eq!(
+        check(&program).expect_err("1000 wrong slots").len(),
+        MAX_ERRORS
+    );
 }
 
 #[test]
@@ -631,7 +776,10 @@ fn repetition_vectors() {
     assert_eq!(q(&chain()), [1, 1, 2]);
     // CD to DAT: each component of a graph is scaled by itself.
     let mut p = chain();
-    (actor(&mut p, 0).outputs[0].rate, actor(&mut p, 1).inputs[0].rate) = (147, 160);
+    (
+        actor(&mut p, 0).outputs[0].rate,
+        actor(&mut p, 1).inputs[0].rate,
+    ) = (147, 160);
     let other = chain().graph;
     for mut a in other.actors {
         a.name.push('2');
@@ -644,7 +792,10 @@ fn repetition_vectors() {
     }
     assert_eq!(q(&p), [160, 147, 294, 1, 1, 2]);
     channel(&mut p, 0).from.actor = ActorId(77);
-    assert!(matches!(graph::repetition(&p.graph), Err(VerifyError::UnknownActor { .. })));
+    assert!(matches!(
+        graph::repetition(&p.graph),
+        Err(VerifyError::UnknownActor { .. })
+    ));
 }
 
 /// A chain of actors as long as the limits of recursion would not bear, in one loop of many executions.
@@ -655,8 +806,11 @@ fn large_programs_are_checked_without_recursion() {
 
 fn large(actors: u32, rounds: u64) -> Program {
     let mut p = chain();
-    let (source, middle, sink) =
-        (actor(&mut p, 0).clone(), actor(&mut p, 1).clone(), actor(&mut p, 2).clone());
+    let (source, middle, sink) = (
+        actor(&mut p, 0).clone(),
+        actor(&mut p, 1).clone(),
+        actor(&mut p, 2).clone(),
+    );
     let (link, place) = (channel(&mut p, 0).clone(), buffer(&mut p, 0).clone());
     let fire = slot(&mut p, 0, 0).clone();
     p.graph.actors = (0..actors)
@@ -694,12 +848,24 @@ fn large(actors: u32, rounds: u64) -> Program {
         .collect();
     plan.period_ns = u64::from(actors) * rounds;
     let body = (0..actors).map(|i| {
-        let action = Action::Fire { actor: ActorId(i), first: 0, count: 1 };
-        Entry::Slot(Slot { start_ns: i.into(), duration_ns: 1, action, ..fire.clone() })
+        let action = Action::Fire {
+            actor: ActorId(i),
+            first: 0,
+            count: 1,
+        };
+        Entry::Slot(Slot {
+            start_ns: i.into(),
+            duration_ns: 1,
+            action,
+            ..fire.clone()
+        })
     });
     let body = body.collect();
     let calendar = &mut plan.calendars[0];
     (calendar.arena_bytes, calendar.scratch_bytes) = (u64::from(actors) * 64, 0);
-    calendar.lanes[0].entries = vec![Entry::Loop { count: rounds, body }];
+    calendar.lanes[0].entries = vec![Entry::Loop {
+        count: rounds,
+        body,
+    }];
     p
 }

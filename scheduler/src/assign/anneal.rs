@@ -21,7 +21,9 @@ impl Energy<'_> {
     /// The cost; whether all limits hold; and the smooth energy.
     fn of(&self, state: &State<'_>) -> (u64, bool, f64) {
         let latency = if self.latency {
-            self.problem.latency(&self.merged.expand(&state.placement)).unwrap_or(u64::MAX / 4)
+            self.problem
+                .latency(&self.merged.expand(&state.placement))
+                .unwrap_or(u64::MAX / 4)
         } else {
             0
         };
@@ -32,7 +34,11 @@ impl Energy<'_> {
         let weights = self.problem.objective;
         let smooth = weights.period as f64 * (norm(&state.load) - period as f64)
             + weights.memory as f64 * (norm(&state.bytes) - state.most_bytes() as f64);
-        let room: u64 = self.merged.capacity.iter().fold(1, |sum: u64, c| sum.saturating_add(*c));
+        let room: u64 = self
+            .merged
+            .capacity
+            .iter()
+            .fold(1, |sum: u64, c| sum.saturating_add(*c));
         let over = excess as f64 / room as f64
             + late as f64 / self.problem.max_latency.unwrap_or(1).max(1) as f64;
         let energy = (cost as f64 + smooth) * (1.0 + 20.0 * over);
@@ -81,11 +87,20 @@ pub(crate) fn anneal(
 ) -> Best {
     let merged = energy.merged;
     let mut rng = Rng::new(seed);
-    let choices: Vec<Vec<u32>> = (0..merged.units()).map(|u| merged.choices(u).collect()).collect();
-    let movable: Vec<usize> = (0..merged.units()).filter(|&u| choices[u].len() > 1).collect();
+    let choices: Vec<Vec<u32>> = (0..merged.units())
+        .map(|u| merged.choices(u).collect())
+        .collect();
+    let movable: Vec<usize> = (0..merged.units())
+        .filter(|&u| choices[u].len() > 1)
+        .collect();
     let mut state = State::new(merged, first);
     let (cost, feasible, mut now) = energy.of(&state);
-    let mut best = Best { placement: state.placement.clone(), cost, feasible, energy: now };
+    let mut best = Best {
+        placement: state.placement.clone(),
+        cost,
+        feasible,
+        energy: now,
+    };
     if movable.is_empty() {
         return best;
     }
@@ -115,7 +130,9 @@ pub(crate) fn anneal(
                 state.relocate(with, home);
             }
             kind => {
-                let Some(near) = neighbour(merged, unit, &mut rng) else { continue };
+                let Some(near) = neighbour(merged, unit, &mut rng) else {
+                    continue;
+                };
                 let there = state.placement[near];
                 if there == home || !choices[unit].contains(&there) {
                     continue;
@@ -141,7 +158,12 @@ pub(crate) fn anneal(
                 if feasible {
                     control.report("annealing", cost, bound, step);
                 }
-                best = Best { placement: state.placement.clone(), cost, feasible, energy: found };
+                best = Best {
+                    placement: state.placement.clone(),
+                    cost,
+                    feasible,
+                    energy: found,
+                };
             }
         } else {
             if let Some((with, there)) = other {
@@ -160,6 +182,10 @@ fn neighbour(merged: &Merged, unit: usize, rng: &mut Rng) -> Option<usize> {
         return None;
     }
     let net = &merged.nets[nets[rng.below(nets.len())]];
-    let near = if net.from == unit { net.to[rng.below(net.to.len())] } else { net.from };
+    let near = if net.from == unit {
+        net.to[rng.below(net.to.len())]
+    } else {
+        net.from
+    };
     Some(near)
 }

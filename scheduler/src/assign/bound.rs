@@ -19,7 +19,11 @@ pub(crate) fn period_bound(merged: &Merged, below: u64) -> u64 {
     let kinds = merged.kinds();
     let mut bound = 0;
     // Beyond ten kinds only the set of all.
-    let sets = if kinds.len() <= 10 { 1..1usize << kinds.len() } else { 0..1 };
+    let sets = if kinds.len() <= 10 {
+        1..1usize << kinds.len()
+    } else {
+        0..1
+    };
     for set in sets {
         let inside = |d: usize| kinds.len() > 10 || set >> merged.kind[d] & 1 == 1;
         let count = (0..merged.devices).filter(|&d| inside(d)).count();
@@ -61,20 +65,34 @@ const ONE: u128 = 1 << 24;
 /// equal weights and from the inverse of each device's total, by scaling one kind of device at a time.
 pub(crate) fn weigh(allowed: &[Vec<Option<u64>>], merged: &Merged) -> Weights {
     let total = |d: usize| {
-        let sum: u128 = allowed.iter().filter_map(|row| row[d]).map(u128::from).sum();
+        let sum: u128 = allowed
+            .iter()
+            .filter_map(|row| row[d])
+            .map(u128::from)
+            .sum();
         let able = allowed.iter().filter(|row| row[d].is_some()).count() as u128;
         (sum / able.max(1)).max(1)
     };
     let totals: Vec<u128> = (0..merged.devices).map(total).collect();
     let most = totals.iter().max().copied().unwrap_or(1);
-    let inverse = totals.iter().map(|t| (ONE * most / t).min(ONE * ONE)).collect();
+    let inverse = totals
+        .iter()
+        .map(|t| (ONE * most / t).min(ONE * ONE))
+        .collect();
     let value = |of: Vec<u128>| {
         let least = |row: &Vec<Option<u64>>| {
-            row.iter().zip(&of).filter_map(|(t, w)| Some(u128::from((*t)?) * w)).min().unwrap_or(0)
+            row.iter()
+                .zip(&of)
+                .filter_map(|(t, w)| Some(u128::from((*t)?) * w))
+                .min()
+                .unwrap_or(0)
         };
         let sum: u128 = allowed.iter().map(least).sum();
         let bound = sum.div_ceil(of.iter().sum::<u128>().max(1));
-        Weights { bound: u64::try_from(bound).unwrap_or(0), of }
+        Weights {
+            bound: u64::try_from(bound).unwrap_or(0),
+            of,
+        }
     };
     let mut best = value(vec![ONE; merged.devices]);
     let other = value(inverse);
@@ -89,7 +107,8 @@ pub(crate) fn weigh(allowed: &[Vec<Option<u64>>], merged: &Merged) -> Weights {
             for kind in &kinds {
                 for (up, down) in [(percent, 100), (100, percent)] {
                     let mut of = best.of.clone();
-                    kind.iter().for_each(|&d| of[d] = (of[d] * up / down).clamp(1, ONE * ONE));
+                    kind.iter()
+                        .for_each(|&d| of[d] = (of[d] * up / down).clamp(1, ONE * ONE));
                     let found = value(of);
                     if found.bound > best.bound {
                         best = found;
@@ -115,7 +134,13 @@ pub(crate) fn latency_bound(problem: &super::Problem) -> u64 {
     }
     for &node in &order {
         let node = node as usize;
-        let least = problem.nodes[node].ticks.iter().flatten().min().copied().unwrap_or(0);
+        let least = problem.nodes[node]
+            .ticks
+            .iter()
+            .flatten()
+            .min()
+            .copied()
+            .unwrap_or(0);
         end[node] = ready[node] + least;
         for &to in &written[node] {
             ready[to as usize] = ready[to as usize].max(end[node]);

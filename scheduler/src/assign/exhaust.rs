@@ -26,9 +26,17 @@ pub(crate) fn exhaust(
     limit: u64,
     control: &Control<'_>,
 ) -> Tried {
-    let choices: Vec<Vec<u32>> = (0..merged.units()).map(|u| merged.choices(u).collect()).collect();
-    let count = choices.iter().try_fold(1u64, |n, c| n.checked_mul(c.len() as u64));
-    let mut tried = Tried { cheapest: None, work: 0, complete: false };
+    let choices: Vec<Vec<u32>> = (0..merged.units())
+        .map(|u| merged.choices(u).collect())
+        .collect();
+    let count = choices
+        .iter()
+        .try_fold(1u64, |n, c| n.checked_mul(c.len() as u64));
+    let mut tried = Tried {
+        cheapest: None,
+        work: 0,
+        complete: false,
+    };
     if count.is_none_or(|n| n > limit) {
         return tried;
     }

@@ -99,7 +99,14 @@ impl Merged {
             };
             let send = problem.links.iter().map(|l| price(l, true)).collect();
             let receive = problem.links.iter().map(|l| price(l, false)).collect();
-            nets.push(Net { from, to, bytes: c.bytes, delayed: c.delayed, send, receive });
+            nets.push(Net {
+                from,
+                to,
+                bytes: c.bytes,
+                delayed: c.delayed,
+                send,
+                receive,
+            });
         }
         let mut nets_of = vec![Vec::new(); count];
         for (index, net) in nets.iter().enumerate() {
@@ -147,7 +154,10 @@ impl Merged {
 
     /// Devices that can run a unit.
     pub(crate) fn choices(&self, unit: usize) -> impl Iterator<Item = u32> {
-        (0u32..).zip(&self.ticks[unit]).filter(|(_, t)| t.is_some()).map(|(d, _)| d)
+        (0u32..)
+            .zip(&self.ticks[unit])
+            .filter(|(_, t)| t.is_some())
+            .map(|(d, _)| d)
     }
 
     /// Kinds of devices: for each the devices of that kind.

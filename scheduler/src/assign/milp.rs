@@ -58,10 +58,21 @@ pub(crate) fn improve(
     control: &mut Control<'_>,
 ) -> Outcome {
     let best = State::new(merged, incumbent.to_vec()).period();
-    let mut outcome = Outcome { better: None, bound, nodes: 0 };
+    let mut outcome = Outcome {
+        better: None,
+        bound,
+        nodes: 0,
+    };
     let unit = SCALE / best.max(1) as f64;
-    let Model { variables, x, period, rows } = model(merged, best, bound, unit);
-    let mut problem = variables.minimise(period).using(good_lp::solvers::microlp::microlp);
+    let Model {
+        variables,
+        x,
+        period,
+        rows,
+    } = model(merged, best, bound, unit);
+    let mut problem = variables
+        .minimise(period)
+        .using(good_lp::solvers::microlp::microlp);
     for row in rows {
         problem.add_constraint(row);
     }
@@ -72,8 +83,9 @@ pub(crate) fn improve(
         let Ok(solved) = result else {
             // Nothing below the cut-off: the incumbent is optimal but for the step. Other errors prove nothing.
             if matches!(result, Err(microlp::Error::Infeasible)) {
-                outcome.bound =
-                    outcome.bound.max(whole_ticks(SCALE * (1.0 - STEP), unit).min(best));
+                outcome.bound = outcome
+                    .bound
+                    .max(whole_ticks(SCALE * (1.0 - STEP), unit).min(best));
             }
             break;
         };
@@ -86,8 +98,16 @@ pub(crate) fn improve(
             let values: Vec<f64> = solution.iter().map(|(_, v)| v).collect();
             outcome.better = read(merged, &x, &values);
         }
-        let now = outcome.better.as_ref().map(|p| State::new(merged, p.clone()).period());
-        control.report("milp", now.unwrap_or(best).min(best), outcome.bound, outcome.nodes);
+        let now = outcome
+            .better
+            .as_ref()
+            .map(|p| State::new(merged, p.clone()).period());
+        control.report(
+            "milp",
+            now.unwrap_or(best).min(best),
+            outcome.bound,
+            outcome.nodes,
+        );
         let done = !matches!(
             solved.termination_reason(),
             TerminationReason::NodeLimit | TerminationReason::TimeLimit
@@ -116,7 +136,9 @@ fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
         .map(|u| {
             let may =
                 |d: usize| merged.ticks[u][d].is_some_and(|t| t < best) && place[d] <= rank[u];
-            (0..devices).map(|d| may(d).then(|| variables.add(variable().binary()))).collect()
+            (0..devices)
+                .map(|d| may(d).then(|| variables.add(variable().binary())))
+                .collect()
         })
         .collect();
     let mut rows = Vec::new();
@@ -133,7 +155,11 @@ fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
     for net in &merged.nets {
         for d in 0..devices {
             let cheapest = |price: &dyn Fn(usize) -> u64| {
-                (0..devices).filter(|&o| o != d).map(price).min().unwrap_or(0)
+                (0..devices)
+                    .filter(|&o| o != d)
+                    .map(price)
+                    .min()
+                    .unwrap_or(0)
             };
             let send = cheapest(&|o| net.send[d * devices + o]) as f64 * unit;
             let receive = cheapest(&|o| net.receive[o * devices + d]) as f64 * unit;
@@ -141,7 +167,11 @@ fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
             if send > 0.0 && x[net.from][d].is_some() {
                 let s = variables.add(variable().min(0.0).max(1.0));
                 load[d] += send * s;
-                rows.extend(net.to.iter().map(|&r| constraint!(s >= at(net.from) - at(r))));
+                rows.extend(
+                    net.to
+                        .iter()
+                        .map(|&r| constraint!(s >= at(net.from) - at(r))),
+                );
             }
             if (receive > 0.0 || net.bytes > 0) && net.to.iter().any(|&r| x[r][d].is_some()) {
                 let r = variables.add(variable().min(0.0).max(1.0));
@@ -156,7 +186,12 @@ fn model(merged: &Merged, best: u64, bound: u64, unit: f64) -> Model {
         rows.push(constraint!(load <= period));
         rows.push(constraint!(bytes <= 1.0));
     }
-    Model { variables, x, period, rows }
+    Model {
+        variables,
+        x,
+        period,
+        rows,
+    }
 }
 
 /// Place of each unit by least ticks, largest first.
@@ -165,7 +200,10 @@ fn ranks(merged: &Merged) -> Vec<usize> {
     let mut by_size: Vec<usize> = (0..merged.units()).collect();
     by_size.sort_by_key(|&u| (std::cmp::Reverse(least(u)), u));
     let mut rank = vec![0; merged.units()];
-    by_size.into_iter().enumerate().for_each(|(place, u)| rank[u] = place);
+    by_size
+        .into_iter()
+        .enumerate()
+        .for_each(|(place, u)| rank[u] = place);
     rank
 }
 

@@ -115,15 +115,26 @@ pub fn solve(
     let merged = Merged::of(problem)?;
     let limits = limits(level);
     let latency = problem.objective.latency > 0 || problem.max_latency.is_some();
-    let energy = Energy { problem, merged: &merged, latency };
+    let energy = Energy {
+        problem,
+        merged: &merged,
+        latency,
+    };
     let mut bound = cost_bound(problem, &merged, u64::MAX);
     let starts = starts(&merged);
     let mut best: Option<Best> = None;
     let mut contiguous = None;
     for start in &starts.contiguous {
-        contiguous = contiguous.into_iter().chain(cost_of(problem, &merged, start)).min();
+        contiguous = contiguous
+            .into_iter()
+            .chain(cost_of(problem, &merged, start))
+            .min();
     }
-    let mut firsts: Vec<Vec<u32>> = starts.contiguous.into_iter().chain([starts.greedy]).collect();
+    let mut firsts: Vec<Vec<u32>> = starts
+        .contiguous
+        .into_iter()
+        .chain([starts.greedy])
+        .collect();
     let tried = exhaust(problem, &merged, limits.enumerated, control);
     let mut work = tried.work;
     if let Some((cost, placement)) = tried.cheapest {
@@ -133,7 +144,9 @@ pub fn solve(
     // The latency of each move is computed anew: fewer moves then.
     let moves = limits.moves * merged.units() as u64 / if latency { 20 } else { 1 };
     for round in 0..limits.rounds.max(firsts.len() as u64) {
-        let from = best.as_ref().filter(|b| b.feasible && round as usize >= firsts.len());
+        let from = best
+            .as_ref()
+            .filter(|b| b.feasible && round as usize >= firsts.len());
         let first = match from {
             Some(best) => best.placement.clone(),
             None => firsts[round as usize % firsts.len()].clone(),
@@ -149,15 +162,26 @@ pub fn solve(
             break;
         }
     }
-    let Some(mut best) = best else { return Err(AssignError::NoDevice) };
+    let Some(mut best) = best else {
+        return Err(AssignError::NoDevice);
+    };
     if best.feasible && best.cost > bound {
-        bound = bound.max(cost_bound(problem, &merged, best.cost)).min(best.cost);
+        bound = bound
+            .max(cost_bound(problem, &merged, best.cost))
+            .min(best.cost);
         let weights = problem.objective;
         if weights.period > 0 && weights.latency == 0 && weights.memory == 0 && best.cost > bound {
             let period = best.cost / weights.period;
-            let packed =
-                pack::bound(&merged, bound / weights.period, period, limits.packing, control);
-            bound = bound.max(packed.saturating_mul(weights.period)).min(best.cost);
+            let packed = pack::bound(
+                &merged,
+                bound / weights.period,
+                period,
+                limits.packing,
+                control,
+            );
+            bound = bound
+                .max(packed.saturating_mul(weights.period))
+                .min(best.cost);
         }
         let only_period = problem.objective == Objective::PERIOD && problem.max_latency.is_none();
         if only_period && best.cost > bound && limits.nodes > 0 {
@@ -167,10 +191,18 @@ pub fn solve(
     let placement = merged.expand(&best.placement);
     let evaluation = problem
         .evaluate(&placement)
-        .map_err(|nearest| AssignError::NotFound { nearest: Box::new(nearest) })?;
+        .map_err(|nearest| AssignError::NotFound {
+            nearest: Box::new(nearest),
+        })?;
     let bound = bound.min(evaluation.cost);
     control.report("placement", evaluation.cost, bound, work);
-    Ok(Assignment { placement, evaluation, bound, contiguous, work })
+    Ok(Assignment {
+        placement,
+        evaluation,
+        bound,
+        contiguous,
+        work,
+    })
 }
 
 impl Best {
@@ -183,7 +215,10 @@ impl Best {
 }
 
 fn cost_of(problem: &Problem, merged: &Merged, placement: &[u32]) -> Option<u64> {
-    problem.evaluate(&merged.expand(placement)).ok().map(|e| e.cost)
+    problem
+        .evaluate(&merged.expand(placement))
+        .ok()
+        .map(|e| e.cost)
 }
 
 /// Lower bound on the cost of any placement cheaper than `below`.
@@ -191,8 +226,16 @@ fn cost_bound(problem: &Problem, merged: &Merged, below: u64) -> u64 {
     let weights = problem.objective;
     // A cost below c means a period below c / weight.
     let period = below.div_ceil(weights.period.max(1)).max(1);
-    let period = if weights.period > 0 { bound::period_bound(merged, period) } else { 0 };
-    problem.cost(period, bound::latency_bound(problem), bound::memory_bound(merged))
+    let period = if weights.period > 0 {
+        bound::period_bound(merged, period)
+    } else {
+        0
+    };
+    problem.cost(
+        period,
+        bound::latency_bound(problem),
+        bound::memory_bound(merged),
+    )
 }
 
 struct Starts {
@@ -201,7 +244,10 @@ struct Starts {
 }
 
 fn starts(merged: &Merged) -> Starts {
-    Starts { contiguous: split::splits(merged), greedy: greedy(merged) }
+    Starts {
+        contiguous: split::splits(merged),
+        greedy: greedy(merged),
+    }
 }
 
 /// Largest unit first, each to where the largest load and the bytes allow.
@@ -210,7 +256,13 @@ fn greedy(merged: &Merged) -> Vec<u32> {
     let mut state = State::new(merged, (0..merged.units()).map(first).collect());
     let least = |u: usize| merged.ticks[u].iter().flatten().min().copied().unwrap_or(0);
     let mut by_size: Vec<usize> = (0..merged.units()).collect();
-    by_size.sort_by_key(|&u| (std::cmp::Reverse(least(u)), std::cmp::Reverse(merged.bytes[u]), u));
+    by_size.sort_by_key(|&u| {
+        (
+            std::cmp::Reverse(least(u)),
+            std::cmp::Reverse(merged.bytes[u]),
+            u,
+        )
+    });
     for &unit in &by_size {
         let mut best: Option<((u64, u64, u64), u32)> = None;
         for device in merged.choices(unit) {
@@ -288,8 +340,18 @@ fn coarsen(
     }
     let mut pairs: Vec<(std::cmp::Reverse<u64>, usize, usize)> = Vec::new();
     for net in &merged.nets {
-        let dearest = net.send.iter().zip(&net.receive).map(|(s, r)| s + r).max().unwrap_or(0);
-        for &to in net.to.iter().filter(|&&t| placement[t] == placement[net.from]) {
+        let dearest = net
+            .send
+            .iter()
+            .zip(&net.receive)
+            .map(|(s, r)| s + r)
+            .max()
+            .unwrap_or(0);
+        for &to in net
+            .to
+            .iter()
+            .filter(|&&t| placement[t] == placement[net.from])
+        {
             pairs.push((std::cmp::Reverse(dearest), net.from, to));
         }
     }

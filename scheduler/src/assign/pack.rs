@@ -78,15 +78,18 @@ impl<'a> Packing<'a> {
         let ticks = allowed(merged, below);
         let weight = weigh(&ticks, merged).of;
         let least = |u: usize| ticks[u].iter().flatten().min().copied().unwrap_or(below);
-        let mut large: Vec<usize> =
-            (0..merged.units()).filter(|&u| least(u) >= (below / LARGE).max(1)).collect();
+        let mut large: Vec<usize> = (0..merged.units())
+            .filter(|&u| least(u) >= (below / LARGE).max(1))
+            .collect();
         if large.len() > MAX_LARGE {
             return None;
         }
         large.sort_by_key(|&u| (std::cmp::Reverse(least(u)), u));
         let work = |u: usize| {
             let on = ticks[u].iter().zip(&weight);
-            on.filter_map(|(t, w)| Some(u128::from((*t)?) * w)).min().unwrap_or(0)
+            on.filter_map(|(t, w)| Some(u128::from((*t)?) * w))
+                .min()
+                .unwrap_or(0)
         };
         let all: u128 = (0..merged.units()).map(work).sum();
         let mut rest = vec![all];
@@ -128,9 +131,13 @@ impl<'a> Packing<'a> {
         if !self.may_fit(place) {
             return Step::Fails;
         }
-        let Some(&unit) = self.large.get(place) else { return Step::May };
+        let Some(&unit) = self.large.get(place) else {
+            return Step::May;
+        };
         for device in 0..self.merged.devices {
-            let Some(ticks) = self.ticks[unit][device] else { continue };
+            let Some(ticks) = self.ticks[unit][device] else {
+                continue;
+            };
             // An alike device that is as empty was tried before.
             let twin = (0..device).any(|e| {
                 self.merged.kind[e] == self.merged.kind[device]
@@ -165,9 +172,15 @@ impl<'a> Packing<'a> {
         let Some(here) = self.home[unit] else { return };
         for &index in &merged.nets_of[unit] {
             let net = &merged.nets[index];
-            let Some(from) = self.home[net.from] else { continue };
+            let Some(from) = self.home[net.from] else {
+                continue;
+            };
             let others = |s: &Self, skip: usize| -> Vec<usize> {
-                let put = net.to.iter().filter(|&&t| t != skip).filter_map(|&t| s.home[t]);
+                let put = net
+                    .to
+                    .iter()
+                    .filter(|&&t| t != skip)
+                    .filter_map(|&t| s.home[t]);
                 let mut put: Vec<usize> = put.filter(|&d| d != from).collect();
                 put.sort_unstable();
                 put.dedup();
@@ -176,7 +189,11 @@ impl<'a> Packing<'a> {
             let price = |list: &[usize], receive: bool| -> u64 {
                 let row = if receive { &net.receive } else { &net.send };
                 let costs = list.iter().map(|&d| row[from * devices + d]);
-                if receive || !merged.once { costs.sum() } else { costs.max().unwrap_or(0) }
+                if receive || !merged.once {
+                    costs.sum()
+                } else {
+                    costs.max().unwrap_or(0)
+                }
             };
             if net.from == unit {
                 let readers = others(self, unit);

@@ -67,11 +67,23 @@ pub struct Objective {
 
 impl Objective {
     /// The shortest period, whatever else.
-    pub const PERIOD: Objective = Objective { period: 1, latency: 0, memory: 0 };
+    pub const PERIOD: Objective = Objective {
+        period: 1,
+        latency: 0,
+        memory: 0,
+    };
     /// The shortest latency.
-    pub const LATENCY: Objective = Objective { period: 0, latency: 1, memory: 0 };
+    pub const LATENCY: Objective = Objective {
+        period: 0,
+        latency: 1,
+        memory: 0,
+    };
     /// The least memory on any device.
-    pub const MEMORY: Objective = Objective { period: 0, latency: 0, memory: 1 };
+    pub const MEMORY: Objective = Objective {
+        period: 0,
+        latency: 0,
+        memory: 1,
+    };
 }
 
 /// Which device runs which node so that a pipeline has the shortest period.
@@ -241,16 +253,29 @@ impl Problem {
         for (node, n) in (0u32..).zip(&self.nodes) {
             if n.ticks.len() != devices {
                 let found = n.ticks.len();
-                return Err(AssignError::Ticks { node, found, expected: devices });
+                return Err(AssignError::Ticks {
+                    node,
+                    found,
+                    expected: devices,
+                });
             }
-            let most = n.ticks.iter().flatten().max().ok_or(AssignError::Nowhere { node })?;
+            let most = n
+                .ticks
+                .iter()
+                .flatten()
+                .max()
+                .ok_or(AssignError::Nowhere { node })?;
             ticks += u128::from(*most);
             bytes += u128::from(n.bytes);
         }
         for (channel, c) in (0u32..).zip(&self.channels) {
             let named = c.to.iter().chain([&c.from]);
             if let Some(&node) = named.into_iter().find(|n| **n as usize >= nodes) {
-                return Err(AssignError::Channel { channel, node, nodes });
+                return Err(AssignError::Channel {
+                    channel,
+                    node,
+                    nodes,
+                });
             }
             bytes += u128::from(c.bytes) * devices as u128;
             let slowest = self.links.iter().flatten().map(|l| {
@@ -283,10 +308,22 @@ impl Problem {
             let node = (0..nodes as u32).find(|n| !placed.contains(n)).unwrap_or(0);
             return Err(AssignError::Cycle { node });
         }
-        let least = |n: usize| self.nodes[n].ticks.iter().flatten().min().copied().unwrap_or(0);
+        let least = |n: usize| {
+            self.nodes[n]
+                .ticks
+                .iter()
+                .flatten()
+                .min()
+                .copied()
+                .unwrap_or(0)
+        };
         let mut rank: Vec<u64> = (0..nodes).map(least).collect();
         for &n in plain.iter().rev() {
-            let next = after[n as usize].iter().map(|&a| rank[a as usize]).max().unwrap_or(0);
+            let next = after[n as usize]
+                .iter()
+                .map(|&a| rank[a as usize])
+                .max()
+                .unwrap_or(0);
             rank[n as usize] = rank[n as usize].saturating_add(next);
         }
         Ok(kahn(&after, &rank))
@@ -312,21 +349,27 @@ impl Problem {
             receivers.dedup();
             let (mut sum, mut most) = (0, 0);
             for &to in receivers.iter().filter(|&&to| to != from) {
-                let link = self.link(from as usize, to as usize).ok_or(AssignError::NoLink {
-                    channel,
-                    from,
-                    to,
-                })?;
+                let link = self
+                    .link(from as usize, to as usize)
+                    .ok_or(AssignError::NoLink { channel, from, to })?;
                 let send = link.send.ticks(c.amount);
                 (sum, most) = (sum + send, most.max(send));
                 load[to as usize] += link.receive.ticks(c.amount);
                 bytes[to as usize] += c.bytes;
             }
-            load[from as usize] += if self.fanout == Fanout::Once { most } else { sum };
+            load[from as usize] += if self.fanout == Fanout::Once {
+                most
+            } else {
+                sum
+            };
         }
         for (device, (&needed, d)) in (0u32..).zip(bytes.iter().zip(&self.devices)) {
             if needed > d.bytes {
-                return Err(AssignError::Memory { device, needed, limit: d.bytes });
+                return Err(AssignError::Memory {
+                    device,
+                    needed,
+                    limit: d.bytes,
+                });
             }
         }
         let latency = self.latency(placement)?;
@@ -335,12 +378,24 @@ impl Problem {
         }
         let period = load.iter().copied().max().unwrap_or(0);
         let cost = self.cost(period, latency, bytes.iter().copied().max().unwrap_or(0));
-        Ok(Evaluation { load, bytes, period, latency, cost })
+        Ok(Evaluation {
+            load,
+            bytes,
+            period,
+            latency,
+            cost,
+        })
     }
 
     pub(crate) fn cost(&self, period: u64, latency: u64, bytes: u64) -> u64 {
-        let Objective { period: a, latency: b, memory: c } = self.objective;
-        let cost = a.saturating_mul(period).saturating_add(b.saturating_mul(latency));
+        let Objective {
+            period: a,
+            latency: b,
+            memory: c,
+        } = self.objective;
+        let cost = a
+            .saturating_mul(period)
+            .saturating_add(b.saturating_mul(latency));
         cost.saturating_add(c.saturating_mul(bytes))
     }
 
@@ -357,7 +412,10 @@ impl Problem {
             let Some(group) = n.group else { continue };
             let (first, at) = *home.entry(group).or_insert((node, device));
             if at != device {
-                return Err(AssignError::Apart { first, second: node });
+                return Err(AssignError::Apart {
+                    first,
+                    second: node,
+                });
             }
         }
         Ok(())
@@ -397,8 +455,10 @@ fn kahn(after: &[Vec<u32>], rank: &[u64]) -> Vec<u32> {
         waiting[a as usize] += 1;
     }
     let entry = |n: u32| (rank[n as usize], std::cmp::Reverse(n));
-    let mut ready: std::collections::BinaryHeap<_> =
-        (0..after.len() as u32).filter(|&n| waiting[n as usize] == 0).map(entry).collect();
+    let mut ready: std::collections::BinaryHeap<_> = (0..after.len() as u32)
+        .filter(|&n| waiting[n as usize] == 0)
+        .map(entry)
+        .collect();
     let mut order = Vec::with_capacity(after.len());
     while let Some((_, std::cmp::Reverse(n))) = ready.pop() {
         order.push(n);

@@ -79,7 +79,13 @@ fn stretches(merged: &Merged, order: &[usize], lanes: &[Vec<usize>]) -> Stretche
     let mut load = vec![u64::MAX; (units + 1) * (units + 1) * kinds];
     let dearest = |row: &[u64], d: usize, sends: bool| {
         let others = (0..merged.devices).filter(|&o| o != d);
-        let pair = |o| if sends { d * merged.devices + o } else { o * merged.devices + d };
+        let pair = |o| {
+            if sends {
+                d * merged.devices + o
+            } else {
+                o * merged.devices + d
+            }
+        };
         others.map(|o| row[pair(o)]).max().unwrap_or(0)
     };
     for (lane, devices) in lanes.iter().enumerate() {
@@ -87,17 +93,26 @@ fn stretches(merged: &Merged, order: &[usize], lanes: &[Vec<usize>]) -> Stretche
         let price: Vec<(u64, u64)> = merged
             .nets
             .iter()
-            .map(|n| (dearest(&n.send, device, true), dearest(&n.receive, device, false)))
+            .map(|n| {
+                (
+                    dearest(&n.send, device, true),
+                    dearest(&n.receive, device, false),
+                )
+            })
             .collect();
-        let (mut writer, mut readers) =
-            (vec![false; merged.nets.len()], vec![0usize; merged.nets.len()]);
+        let (mut writer, mut readers) = (
+            vec![false; merged.nets.len()],
+            vec![0usize; merged.nets.len()],
+        );
         for from in 0..units {
             writer.fill(false);
             readers.fill(0);
             let (mut work, mut bytes) = (0u64, 0u64);
             let mut transfers = 0u64;
             for (to, &unit) in order.iter().enumerate().skip(from) {
-                let Some(ticks) = merged.ticks[unit][device] else { break };
+                let Some(ticks) = merged.ticks[unit][device] else {
+                    break;
+                };
                 work += ticks;
                 bytes += merged.bytes[unit];
                 for &net in &merged.nets_of[unit] {
@@ -137,9 +152,16 @@ pub(crate) fn splits(merged: &Merged) -> Vec<Vec<u32>> {
         lanes.truncate(MAX_USES.ilog2() as usize);
         lanes.iter_mut().for_each(|l| l.truncate(1));
     }
-    let mut orders = vec![merged.order.clone(), depth_first(merged), breadth_first(merged)];
+    let mut orders = vec![
+        merged.order.clone(),
+        depth_first(merged),
+        breadth_first(merged),
+    ];
     orders.dedup();
-    orders.iter().filter_map(|order| split(merged, order, &lanes)).collect()
+    orders
+        .iter()
+        .filter_map(|order| split(merged, order, &lanes))
+        .collect()
 }
 
 /// A topological order that goes on from the unit placed last where it can: neighbours stay together.
@@ -154,10 +176,16 @@ fn breadth_first(merged: &Merged) -> Vec<usize> {
 fn topological(merged: &Merged, pick: impl Fn(&[usize]) -> usize) -> Vec<usize> {
     let mut waiting: BTreeMap<usize, usize> = BTreeMap::new();
     for net in merged.nets.iter().filter(|n| !n.delayed) {
-        net.to.iter().for_each(|&t| *waiting.entry(t).or_default() += 1);
+        net.to
+            .iter()
+            .for_each(|&t| *waiting.entry(t).or_default() += 1);
     }
-    let mut ready: Vec<usize> =
-        merged.order.iter().copied().filter(|u| !waiting.contains_key(u)).collect();
+    let mut ready: Vec<usize> = merged
+        .order
+        .iter()
+        .copied()
+        .filter(|u| !waiting.contains_key(u))
+        .collect();
     ready.reverse();
     let mut order = Vec::with_capacity(merged.units());
     let mut taken = vec![false; merged.units()];

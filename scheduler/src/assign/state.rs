@@ -53,7 +53,10 @@ impl<'a> State<'a> {
                 put(&mut self.bytes[to], n.bytes);
             }
         }
-        put(&mut self.load[from], if self.merged.once { most } else { sum });
+        put(
+            &mut self.load[from],
+            if self.merged.once { most } else { sum },
+        );
     }
 
     /// Moves a unit to a device that can run it.

@@ -7,7 +7,11 @@ use crate::search::{LinkTime, unattended};
 const ROOM: u64 = 1 << 40;
 
 fn plain(ticks: u64) -> LinkTime {
-    LinkTime { latency: 0, numerator: ticks, denominator: 1 }
+    LinkTime {
+        latency: 0,
+        numerator: ticks,
+        denominator: 1,
+    }
 }
 
 fn problem(nodes: Vec<Node>, channels: Vec<Channel>, devices: usize) -> Problem {
@@ -15,7 +19,13 @@ fn problem(nodes: Vec<Node>, channels: Vec<Channel>, devices: usize) -> Problem 
         nodes,
         channels,
         devices: vec![Device { bytes: ROOM }; devices],
-        links: vec![Some(Link { send: plain(1), receive: plain(1) }); devices * devices],
+        links: vec![
+            Some(Link {
+                send: plain(1),
+                receive: plain(1)
+            });
+            devices * devices
+        ],
         fanout: Fanout::Once,
         max_latency: None,
         objective: Objective::PERIOD,
@@ -23,11 +33,21 @@ fn problem(nodes: Vec<Node>, channels: Vec<Channel>, devices: usize) -> Problem 
 }
 
 fn node(ticks: &[u64]) -> Node {
-    Node { ticks: ticks.iter().copied().map(Some).collect(), bytes: 1, group: None }
+    Node {
+        ticks: ticks.iter().copied().map(Some).collect(),
+        bytes: 1,
+        group: None,
+    }
 }
 
 fn channel(from: u32, to: &[u32], amount: u64) -> Channel {
-    Channel { from, to: to.to_vec(), amount, bytes: 0, delayed: false }
+    Channel {
+        from,
+        to: to.to_vec(),
+        amount,
+        bytes: 0,
+        delayed: false,
+    }
 }
 
 /// Least cost by trying every placement.
@@ -38,7 +58,9 @@ fn enumerate(problem: &Problem) -> Option<u64> {
     loop {
         let cost = problem.evaluate(&placement).ok().map(|e| e.cost);
         best = best.into_iter().chain(cost).min();
-        let Some(at) = placement.iter().position(|&d| d + 1 < devices) else { return best };
+        let Some(at) = placement.iter().position(|&d| d + 1 < devices) else {
+            return best;
+        };
         placement[..at].fill(0);
         placement[at] += 1;
     }
@@ -55,17 +77,33 @@ fn random(rng: &mut Rng, nodes: usize, devices: usize) -> Problem {
         let group = (rng.below(5) == 0).then_some(1);
         let bytes = 1 + rng.below(20) as u64;
         // Members of a group run anywhere, or they might run nowhere together.
-        let ticks = if group.is_some() { vec![Some(speeds[0]); devices] } else { ticks };
-        Node { ticks, bytes, group }
+        let ticks = if group.is_some() {
+            vec![Some(speeds[0]); devices]
+        } else {
+            ticks
+        };
+        Node {
+            ticks,
+            bytes,
+            group,
+        }
     };
     let all = (0..nodes).map(|_| row(rng)).collect();
     let mut channels = Vec::new();
     for from in 0..nodes as u32 - 1 {
-        let to: Vec<u32> = (from + 1..nodes as u32).filter(|_| rng.below(3) == 0).collect();
+        let to: Vec<u32> = (from + 1..nodes as u32)
+            .filter(|_| rng.below(3) == 0)
+            .collect();
         if !to.is_empty() {
             let delayed = rng.below(5) == 0;
             let (amount, bytes) = (rng.below(6) as u64, rng.below(4) as u64);
-            channels.push(Channel { from, to, amount, bytes, delayed });
+            channels.push(Channel {
+                from,
+                to,
+                amount,
+                bytes,
+                delayed,
+            });
         }
     }
     let mut problem = problem(all, channels, devices);
@@ -74,7 +112,10 @@ fn random(rng: &mut Rng, nodes: usize, devices: usize) -> Problem {
     }
     if rng.below(3) == 0 {
         for link in &mut problem.links {
-            *link = Some(Link { send: plain(rng.below(3) as u64), receive: plain(1) });
+            *link = Some(Link {
+                send: plain(rng.below(3) as u64),
+                receive: plain(1),
+            });
         }
     }
     problem
@@ -89,10 +130,19 @@ fn periods_are_enumerated_optima_and_bounds_hold() {
         let optimum = enumerate(&problem).expect("there is room");
         for level in [Level::Fast, Level::Balanced, Level::Exact] {
             let found = unattended(|c| solve(&problem, level, c)).expect("there is room");
-            assert_eq!(problem.evaluate(&found.placement), Ok(found.evaluation.clone()));
+            assert_eq!(
+                problem.evaluate(&found.placement),
+                Ok(found.evaluation.clone())
+            );
             let (cost, bound) = (found.evaluation.cost, found.bound);
-            assert!(bound <= optimum, "case {case} {level:?}: bound {bound} of {optimum}");
-            assert!(cost >= optimum, "case {case} {level:?}: {cost} of {optimum}");
+            assert!(
+                bound <= optimum,
+                "case {case} {level:?}: bound {bound} of {optimum}"
+            );
+            assert!(
+                cost >= optimum,
+                "case {case} {level:?}: {cost} of {optimum}"
+            );
             if level > Level::Fast {
                 assert_eq!(cost, optimum, "case {case} {level:?}");
                 proved += u32::from(found.is_optimal());
@@ -114,8 +164,15 @@ fn the_programme_finds_and_proves_enumerated_optima() {
             .collect();
         let start = cost_of(&problem, &merged, &first).expect("there is room");
         let found = unattended(|c| milp::improve(&merged, &first, 0, 10_000, c));
-        let best = found.better.and_then(|p| cost_of(&problem, &merged, &p)).unwrap_or(start);
-        assert!(found.bound <= optimum, "case {case}: bound {} of {optimum}", found.bound);
+        let best = found
+            .better
+            .and_then(|p| cost_of(&problem, &merged, &p))
+            .unwrap_or(start);
+        assert!(
+            found.bound <= optimum,
+            "case {case}: bound {} of {optimum}",
+            found.bound
+        );
         assert!(best >= optimum, "case {case}: {best} of {optimum}");
         // Elsewhere the programme is a relaxation.
         if problem.fanout == Fanout::Once && problem.links.windows(2).all(|l| l[0] == l[1]) {
@@ -127,8 +184,16 @@ fn the_programme_finds_and_proves_enumerated_optima() {
 const OBJECTIVES: [Objective; 4] = [
     Objective::LATENCY,
     Objective::MEMORY,
-    Objective { period: 2, latency: 1, memory: 0 },
-    Objective { period: 3, latency: 1, memory: 2 },
+    Objective {
+        period: 2,
+        latency: 1,
+        memory: 0,
+    },
+    Objective {
+        period: 3,
+        latency: 1,
+        memory: 2,
+    },
 ];
 
 #[test]
@@ -142,14 +207,29 @@ fn annealing_is_close_to_enumerated_optima() {
             other => OBJECTIVES[other],
         };
         let merged = Merged::of(&problem).expect("valid");
-        let energy = Energy { problem: &problem, merged: &merged, latency: true };
+        let energy = Energy {
+            problem: &problem,
+            merged: &merged,
+            latency: true,
+        };
         let optimum = enumerate(&problem).expect("there is room");
         let found = unattended(|c| anneal(&energy, greedy(&merged), 0, (2_000, SEED, 0.02), c));
-        assert_eq!(cost_of(&problem, &merged, &found.placement), Some(found.cost), "case {case}");
-        assert!(found.cost <= optimum * 5 / 4, "case {case}: {} of {optimum}", found.cost);
+        assert_eq!(
+            cost_of(&problem, &merged, &found.placement),
+            Some(found.cost),
+            "case {case}"
+        );
+        assert!(
+            found.cost <= optimum * 5 / 4,
+            "case {case}: {} of {optimum}",
+            found.cost
+        );
         met += u32::from(found.cost == optimum);
     }
-    assert!(met > cases as u32 * 3 / 4, "only {met} of {cases} optima were met");
+    assert!(
+        met > cases as u32 * 3 / 4,
+        "only {met} of {cases} optima were met"
+    );
 }
 
 #[test]
@@ -161,7 +241,10 @@ fn every_objective_is_met() {
         let optimum = enumerate(&problem).expect("there is room");
         let found = unattended(|c| solve(&problem, Level::Balanced, c)).expect("there is room");
         assert_eq!(found.evaluation.cost, optimum, "case {case}");
-        assert_eq!(found.bound, optimum, "case {case}: so few placements are all tried");
+        assert_eq!(
+            found.bound, optimum,
+            "case {case}: so few placements are all tried"
+        );
     }
 }
 
@@ -195,22 +278,45 @@ fn limits_hold() {
 #[test]
 fn the_evaluation_counts_each_transfer_as_said() {
     // 0 -> {1, 2, 3} with 1 and 2 on one other device and 3 on a third: 5 ticks a send, 2 a receive.
-    let nodes = vec![node(&[10; 3]), node(&[20; 3]), node(&[30; 3]), node(&[40; 3])];
+    let nodes = vec![
+        node(&[10; 3]),
+        node(&[20; 3]),
+        node(&[30; 3]),
+        node(&[40; 3]),
+    ];
     let mut p = problem(nodes, vec![channel(0, &[1, 2, 3], 1)], 3);
     p.channels[0].bytes = 100;
-    p.links = vec![Some(Link { send: plain(5), receive: plain(2) }); 9];
+    p.links = vec![
+        Some(Link {
+            send: plain(5),
+            receive: plain(2)
+        });
+        9
+    ];
     let once = p.evaluate(&[0, 1, 1, 2]).expect("valid");
-    assert_eq!((once.load, once.bytes), (vec![15, 52, 42], vec![101, 102, 101]));
+    assert_eq!(
+        (once.load, once.bytes),
+        (vec![15, 52, 42], vec![101, 102, 101])
+    );
     // 10, then the transfer of 7, then 20 and 30 one after the other.
     assert_eq!((once.period, once.latency, once.cost), (52, 67, 52));
     p.fanout = Fanout::EachDevice;
-    assert_eq!(p.evaluate(&[0, 1, 1, 2]).expect("valid").load, vec![20, 52, 42]);
+    assert_eq!(
+        p.evaluate(&[0, 1, 1, 2]).expect("valid").load,
+        vec![20, 52, 42]
+    );
     assert_eq!(p.evaluate(&[1; 4]).expect("valid").load, vec![0, 100, 0]);
 }
 
 #[test]
 fn the_checker_names_each_broken_rule() {
-    let base = || problem(vec![node(&[1, 1]), node(&[2, 2])], vec![channel(0, &[1], 1)], 2);
+    let base = || {
+        problem(
+            vec![node(&[1, 1]), node(&[2, 2])],
+            vec![channel(0, &[1], 1)],
+            2,
+        )
+    };
     let mut forbidden = base();
     forbidden.nodes[1].ticks[0] = None;
     let mut apart = base();
@@ -223,11 +329,45 @@ fn the_checker_names_each_broken_rule() {
     late.max_latency = Some(4);
     let cases: [(Problem, &[u32], AssignError); 6] = [
         (base(), &[0], AssignError::Length { found: 1, nodes: 2 }),
-        (forbidden, &[0, 0], AssignError::Forbidden { node: 1, device: 0 }),
-        (apart, &[0, 1], AssignError::Apart { first: 0, second: 1 }),
-        (unlinked, &[0, 1], AssignError::NoLink { channel: 0, from: 0, to: 1 }),
-        (small, &[0, 1], AssignError::Memory { device: 1, needed: 1, limit: 0 }),
-        (late, &[0, 1], AssignError::Latency { latency: 5, limit: 4 }),
+        (
+            forbidden,
+            &[0, 0],
+            AssignError::Forbidden { node: 1, device: 0 },
+        ),
+        (
+            apart,
+            &[0, 1],
+            AssignError::Apart {
+                first: 0,
+                second: 1,
+            },
+        ),
+        (
+            unlinked,
+            &[0, 1],
+            AssignError::NoLink {
+                channel: 0,
+                from: 0,
+                to: 1,
+            },
+        ),
+        (
+            small,
+            &[0, 1],
+            AssignError::Memory {
+                device: 1,
+                needed: 1,
+                limit: 0,
+            },
+        ),
+        (
+            late,
+            &[0, 1],
+            AssignError::Latency {
+                latency: 5,
+                limit: 4,
+            },
+        ),
     ];
     for (problem, placement, expected) in cases {
         assert_eq!(problem.evaluate(placement), Err(expected));
@@ -236,7 +376,13 @@ fn the_checker_names_each_broken_rule() {
 
 #[test]
 fn bad_problems_are_refused() {
-    let base = || problem(vec![node(&[1, 1]), node(&[2, 2])], vec![channel(0, &[1], 1)], 2);
+    let base = || {
+        problem(
+            vec![node(&[1, 1]), node(&[2, 2])],
+            vec![channel(0, &[1], 1)],
+            2,
+        )
+    };
     let with = |change: Change<'_>| {
         let mut p = base();
         change(&mut p);
@@ -245,11 +391,37 @@ fn bad_problems_are_refused() {
     type Change<'a> = &'a dyn Fn(&mut Problem);
     let cases: [(Change<'_>, AssignError); 7] = [
         (&|p| p.devices.clear(), AssignError::NoDevice),
-        (&|p| p.links.truncate(3), AssignError::Links { found: 3, expected: 4 }),
-        (&|p| p.nodes[1].ticks.truncate(1), AssignError::Ticks { node: 1, found: 1, expected: 2 }),
-        (&|p| p.nodes[0].ticks.fill(None), AssignError::Nowhere { node: 0 }),
-        (&|p| p.channels[0].to[0] = 9, AssignError::Channel { channel: 0, node: 9, nodes: 2 }),
-        (&|p| p.channels.push(channel(1, &[0], 1)), AssignError::Cycle { node: 0 }),
+        (
+            &|p| p.links.truncate(3),
+            AssignError::Links {
+                found: 3,
+                expected: 4,
+            },
+        ),
+        (
+            &|p| p.nodes[1].ticks.truncate(1),
+            AssignError::Ticks {
+                node: 1,
+                found: 1,
+                expected: 2,
+            },
+        ),
+        (
+            &|p| p.nodes[0].ticks.fill(None),
+            AssignError::Nowhere { node: 0 },
+        ),
+        (
+            &|p| p.channels[0].to[0] = 9,
+            AssignError::Channel {
+                channel: 0,
+                node: 9,
+                nodes: 2,
+            },
+        ),
+        (
+            &|p| p.channels.push(channel(1, &[0], 1)),
+            AssignError::Cycle { node: 0 },
+        ),
         (&|p| p.nodes[0].bytes = 1 << 62, AssignError::Overflow),
     ];
     for (change, expected) in cases {
@@ -259,7 +431,11 @@ fn bad_problems_are_refused() {
 
 #[test]
 fn a_missing_link_is_never_crossed() {
-    let mut p = problem(vec![node(&[5; 2]); 4], vec![channel(0, &[1], 1), channel(2, &[3], 1)], 2);
+    let mut p = problem(
+        vec![node(&[5; 2]); 4],
+        vec![channel(0, &[1], 1), channel(2, &[3], 1)],
+        2,
+    );
     p.links = vec![None; 4];
     let found = unattended(|c| solve(&p, Level::Fast, c)).expect("pairs stay together");
     assert_eq!(found.evaluation.period, 10);
@@ -270,7 +446,10 @@ fn a_missing_link_is_never_crossed() {
 fn a_stopped_search_still_returns_a_placement() {
     let p = random(&mut Rng::new(8), 30, 4);
     let mut stages = std::collections::BTreeSet::new();
-    let mut control = Control { stop: &|| true, progress: &mut |p| stages.extend([p.stage]) };
+    let mut control = Control {
+        stop: &|| true,
+        progress: &mut |p| stages.extend([p.stage]),
+    };
     let found = solve(&p, Level::Exact, &mut control).expect("there is room");
     assert!(found.bound <= found.evaluation.cost);
     assert!(stages.contains("placement"));

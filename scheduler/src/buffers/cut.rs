@@ -29,9 +29,13 @@ impl Goal {
 fn needed(goal: Goal, time: i128) -> i128 {
     // What does not fit asks for more tokens than there can be.
     const NEVER: i128 = i128::MAX / 4;
-    let (Goal::Below(period) | Goal::AtMost(period)) = goal else { return 1 };
+    let (Goal::Below(period) | Goal::AtMost(period)) = goal else {
+        return 1;
+    };
     let (num, den) = (period.num() as i128, period.den() as i128);
-    let Some(work) = time.checked_mul(den) else { return NEVER };
+    let Some(work) = time.checked_mul(den) else {
+        return NEVER;
+    };
     match (goal, num) {
         (Goal::AtMost(_), 0) if work == 0 => 1,
         (_, 0) => NEVER,
@@ -104,12 +108,18 @@ impl Cut {
             match space(net, hop) {
                 Some((channel, taken)) => {
                     let (base, step, scale) = (hop.base + taken, hop.step, hop.scale.into());
-                    cut.uses.push(Use { channel, base, step, scale });
+                    cut.uses.push(Use {
+                        channel,
+                        base,
+                        step,
+                        scale,
+                    });
                 }
                 None => cut.fixed += i128::from(hop.tokens),
             }
         }
-        cut.uses.sort_unstable_by_key(|u| (u.channel, u.base, u.step));
+        cut.uses
+            .sort_unstable_by_key(|u| (u.channel, u.base, u.step));
         cut.uses.dedup_by(|next, u| {
             let same = (next.channel, next.base, next.step) == (u.channel, u.base, u.step);
             u.scale += i128::from(same) * next.scale;
@@ -134,7 +144,9 @@ impl Cut {
     /// The least number of places more on the channel that gives the cycle more tokens.
     pub(super) fn first_step(&self, channel: usize, room: &[i64]) -> i64 {
         let of = self.uses.iter().filter(|u| u.channel == channel);
-        of.map(|u| u.first_step(room[channel])).min().unwrap_or(i64::MAX)
+        of.map(|u| u.first_step(room[channel]))
+            .min()
+            .unwrap_or(i64::MAX)
     }
 
     /// Gives the channel the fewest places more with which the cycle lacks nothing; `None` if `most` are too few.
@@ -172,14 +184,18 @@ impl Cut {
         for &channel in &self.channels {
             let step = self.first_step(channel, room);
             let own = || self.uses.iter().filter(|u| u.channel == channel);
-            let after: i128 = own().map(|u| u.tokens(room[channel].saturating_add(step))).sum();
+            let after: i128 = own()
+                .map(|u| u.tokens(room[channel].saturating_add(step)))
+                .sum();
             let gain = after - own().map(|u| u.tokens(room[channel])).sum::<i128>();
             let price = i128::from(step) * i128::from(weights[channel].max(1));
             if best.is_none_or(|(g, p, ..)| gain.saturating_mul(p) > g.saturating_mul(price)) {
                 best = Some((gain, price, channel, step));
             }
         }
-        let Some((_, _, channel, step)) = best else { return false };
+        let Some((_, _, channel, step)) = best else {
+            return false;
+        };
         room[channel] = room[channel].saturating_add(step);
         true
     }
@@ -235,13 +251,21 @@ const MAX_SHIFTED: usize = 32;
 /// goal, it says more than the one it was made of.
 pub(super) fn cuts(net: &Net, verdict: &Verdict, goal: Goal) -> Vec<Cut> {
     let mut work = LIFT_WORK;
-    let mut cycle = Cycle { net, goal, time_scale: verdict.time_scale, work: &mut work };
+    let mut cycle = Cycle {
+        net,
+        goal,
+        time_scale: verdict.time_scale,
+        work: &mut work,
+    };
     let hops = &verdict.hops[..];
     let plain = Cut::of(net, hops, verdict.time, goal);
     let mut waits: Vec<usize> = hops.iter().filter_map(|h| Some(space(net, h)?.0)).collect();
     waits.sort_unstable();
     let runs = waits.chunk_by(|a, b| a == b);
-    let once: Vec<usize> = runs.filter(|run| run.len() == 1).map(|run| run[0]).collect();
+    let once: Vec<usize> = runs
+        .filter(|run| run.len() == 1)
+        .map(|run| run[0])
+        .collect();
     if verdict.tokens <= 0 || once.is_empty() || plain.needed <= verdict.tokens {
         return vec![plain];
     }
@@ -279,7 +303,9 @@ struct Cycle<'a> {
 impl Cycle<'_> {
     fn time(&self, hops: &[Hop]) -> i128 {
         let real = hops.iter().filter(|h| h.link.is_some());
-        real.map(|h| i128::from(self.net.times[h.from])).sum::<i128>() * self.time_scale
+        real.map(|h| i128::from(self.net.times[h.from]))
+            .sum::<i128>()
+            * self.time_scale
     }
 
     /// Shortens the cycle at its only wait for space of the channel; `false`, and the cycle stays, if it cannot
@@ -291,21 +317,31 @@ impl Cycle<'_> {
         }
         *self.work -= work;
         let waits = |h: &Hop| space(self.net, h).is_some_and(|(c, _)| c == channel);
-        let Some(at) = hops.iter().position(waits) else { return false };
+        let Some(at) = hops.iter().position(waits) else {
+            return false;
+        };
         hops.rotate_left(at);
         let tokens: i128 = hops.iter().map(|h| i128::from(h.tokens)).sum();
         let whole = self.time(hops);
         let lost = |h: &[Hop]| self.time(h);
-        let back = self.wait_for_earlier(hops).map(|i| (lost(&hops[i..]), None, i));
-        let ahead =
-            self.let_go_ahead(hops).map(|(shift, i)| (lost(&hops[shift.len()..i]), Some(shift), i));
-        let best = [back, ahead].into_iter().flatten().min_by_key(|(lost, ..)| *lost);
+        let back = self
+            .wait_for_earlier(hops)
+            .map(|i| (lost(&hops[i..]), None, i));
+        let ahead = self
+            .let_go_ahead(hops)
+            .map(|(shift, i)| (lost(&hops[shift.len()..i]), Some(shift), i));
+        let best = [back, ahead]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(lost, ..)| *lost);
         let Some((_, shift, i)) =
             best.filter(|(lost, ..)| needed(self.goal, whole - lost) > tokens)
         else {
             return false;
         };
-        let Some(link) = hops[0].link else { return false };
+        let Some(link) = hops[0].link else {
+            return false;
+        };
         let link = &self.net.links[link];
         match shift {
             None => {

@@ -52,7 +52,9 @@ impl FromStr for Mode {
             "throughput" => return Ok(Mode::Throughput(Unit::Tokens)),
             _ => {}
         }
-        let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+        let digits = trimmed
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(trimmed.len());
         let number: u64 = trimmed[..digits].parse().map_err(|_| bad())?;
         let shift = match trimmed[digits..].trim_start() {
             "" => return Ok(Mode::Within(number, Unit::Tokens)),
@@ -175,7 +177,10 @@ pub fn front(sdf: &TimedSdf, unit: Unit, limits: Limits) -> Result<Front, Throug
     let mut points = explored.points;
     // The last point may have a better one of the same total.
     points.retain(|p| p.total < bound);
-    Ok(Front { points, complete: matches!(explored.end, End::Shortest) })
+    Ok(Front {
+        points,
+        complete: matches!(explored.end, End::Shortest),
+    })
 }
 
 /// Sizes the buffers as asked, exactly if the limits allow.
@@ -252,12 +257,26 @@ impl<'a> Sizer<'a> {
         let places = |c| i64::try_from(sdf.least_capacity(c)).unwrap_or(i64::MAX / 4);
         let least = sdf.channels.keys().map(places).collect();
         let unbounded = analyse(sdf)?;
-        Ok(Sizer { sdf, unit, limits, weights, least, unbounded, net: Net::new(sdf, true)? })
+        Ok(Sizer {
+            sdf,
+            unit,
+            limits,
+            weights,
+            least,
+            unbounded,
+            net: Net::new(sdf, true)?,
+        })
     }
 
     fn search(&mut self, goal: Goal, exact: bool) -> Search<'_> {
         let least = self.least.clone();
-        Search::new(&mut self.net, &self.weights, least, goal, (exact, self.limits.steps))
+        Search::new(
+            &mut self.net,
+            &self.weights,
+            least,
+            goal,
+            (exact, self.limits.steps),
+        )
     }
 
     /// Whether larger buffers help for ever: a buffered actor takes time, and nothing else bounds the period.
@@ -285,13 +304,24 @@ impl<'a> Sizer<'a> {
                     }
                     points.push(point(&found));
                     if found.period <= shortest {
-                        return Ok(Explored { points, end: End::Shortest });
+                        return Ok(Explored {
+                            points,
+                            end: End::Shortest,
+                        });
                     }
                     search.aim(Goal::Below(found.period));
                 }
-                Outcome::None => return Ok(Explored { points, end: End::Heaviest }),
+                Outcome::None => {
+                    return Ok(Explored {
+                        points,
+                        end: End::Heaviest,
+                    });
+                }
                 Outcome::Stopped(bound, _) => {
-                    return Ok(Explored { points, end: End::Stopped(bound) });
+                    return Ok(Explored {
+                        points,
+                        end: End::Stopped(bound),
+                    });
                 }
             }
         }
@@ -305,14 +335,22 @@ impl<'a> Sizer<'a> {
 
     fn lightest_room(&mut self, goal: Goal) -> Result<Live, ThroughputError> {
         match self.search(goal, false).next()? {
-            Outcome::Found(found) => {
-                Ok(Live { room: found.room, bound: found.weight, exact: true })
-            }
-            Outcome::Stopped(bound, room) => {
-                Ok(Live { room: self.climb(room, goal)?, bound, exact: false })
-            }
+            Outcome::Found(found) => Ok(Live {
+                room: found.room,
+                bound: found.weight,
+                exact: true,
+            }),
+            Outcome::Stopped(bound, room) => Ok(Live {
+                room: self.climb(room, goal)?,
+                bound,
+                exact: false,
+            }),
             // Large enough buffers meet the goal: the graph itself was analysed before.
-            Outcome::None => Ok(Live { room: self.least.clone(), bound: 0, exact: false }),
+            Outcome::None => Ok(Live {
+                room: self.least.clone(),
+                bound: 0,
+                exact: false,
+            }),
         }
     }
 
@@ -352,7 +390,11 @@ impl<'a> Sizer<'a> {
                 let smallest = self.lightest(Goal::Live)?;
                 let least = self.total(&smallest);
                 if least > limit {
-                    return Err(BufferError::TooSmall { least, limit, unit: self.unit });
+                    return Err(BufferError::TooSmall {
+                        least,
+                        limit,
+                        unit: self.unit,
+                    });
                 }
                 smallest.capacities.iter().map(|&c| c as i64).collect()
             }
@@ -402,7 +444,8 @@ impl<'a> Sizer<'a> {
             if search::meets(&mut self.net, room, goal, most)? {
                 return Ok(true);
             }
-            room.iter_mut().for_each(|r| *r = r.saturating_mul(2).min(i64::MAX / 4));
+            room.iter_mut()
+                .for_each(|r| *r = r.saturating_mul(2).min(i64::MAX / 4));
         }
         Ok(false)
     }
@@ -441,13 +484,23 @@ impl<'a> Sizer<'a> {
         let sizes = |(c, &r): (&TimedChannel, &u64)| r.saturating_mul(c.token_bytes);
         let bytes = self.sdf.channels.iter().zip(&capacities).map(sizes);
         let bytes = bytes.fold(0u64, u64::saturating_add);
-        let tokens = capacities.iter().fold(0u64, |sum, &c| sum.saturating_add(c));
+        let tokens = capacities
+            .iter()
+            .fold(0u64, |sum, &c| sum.saturating_add(c));
         let found = analyse_bounded(self.sdf, &capacities)?;
         let (period, bound) = match found.period > self.unbounded.period {
             true => (found.period, found.bound),
             false => (found.period, self.unbounded.bound.clone()),
         };
-        Ok(Sizing { capacities, tokens, bytes, period, bound, least, exact })
+        Ok(Sizing {
+            capacities,
+            tokens,
+            bytes,
+            period,
+            bound,
+            least,
+            exact,
+        })
     }
 }
 
@@ -457,7 +510,11 @@ fn room_of(point: &Point) -> Vec<i64> {
 
 fn point(found: &Found) -> Point {
     let capacities = found.room.iter().map(|&r| r as u64).collect();
-    Point { total: found.weight, capacities, period: found.period }
+    Point {
+        total: found.weight,
+        capacities,
+        period: found.period,
+    }
 }
 
 #[cfg(test)]
@@ -481,7 +538,14 @@ mod tests {
         let before = room[channel];
         for places in 0..=more / weights[channel] {
             room[channel] = before + places;
-            every(room, sdf, weights, channel + 1, more - places * weights[channel], see);
+            every(
+                room,
+                sdf,
+                weights,
+                channel + 1,
+                more - places * weights[channel],
+                see,
+            );
         }
         room[channel] = before;
     }
@@ -493,7 +557,9 @@ mod tests {
         let more = most.saturating_sub(sum(&least));
         let mut best: std::collections::BTreeMap<u64, Period> = Default::default();
         every(&mut least, sdf, weights, 0, more, &mut |room| {
-            let Some(period) = selftimed::period(sdf, room) else { return };
+            let Some(period) = selftimed::period(sdf, room) else {
+                return;
+            };
             let known = best.entry(sum(room)).or_insert(period);
             *known = period.min(*known);
         });
@@ -535,7 +601,10 @@ mod tests {
                 missed += u32::from(exact && !quick);
             }
         }
-        assert!(met > 100 && missed > 100, "{met} met, {missed} left aside: too few of either");
+        assert!(
+            met > 100 && missed > 100,
+            "{met} met, {missed} left aside: too few of either"
+        );
     }
 
     #[test]
@@ -544,10 +613,15 @@ mod tests {
         for seed in 0..200 {
             let (sdf, _) = selftimed::random(seed);
             for mode in [Mode::Min(Unit::Tokens), Mode::Throughput(Unit::Tokens)] {
-                let Ok(best) = size(&sdf, mode, Limits::default()) else { continue };
+                let Ok(best) = size(&sdf, mode, Limits::default()) else {
+                    continue;
+                };
                 let found = size(&sdf, mode, Limits { steps: 2 }).expect("it is possible");
                 assert!(found.least <= best.tokens, "seed {seed}, {mode:?}: {sdf:?}");
-                assert!(found.tokens >= best.tokens, "seed {seed}, {mode:?}: {sdf:?}");
+                assert!(
+                    found.tokens >= best.tokens,
+                    "seed {seed}, {mode:?}: {sdf:?}"
+                );
                 if let Mode::Throughput(_) = mode {
                     assert_eq!(found.period, best.period, "seed {seed}: {sdf:?}");
                 }
@@ -555,7 +629,10 @@ mod tests {
                 estimated += u32::from(!found.exact);
             }
         }
-        assert!(sizings > 100 && estimated > 10, "{sizings} sizings, {estimated} estimated");
+        assert!(
+            sizings > 100 && estimated > 10,
+            "{sizings} sizings, {estimated} estimated"
+        );
     }
 
     #[test]
@@ -576,10 +653,17 @@ mod tests {
                     Unit::Tokens => sdf.channels.iter().map(|_| 1).collect(),
                     Unit::Bytes => sdf.channels.iter().map(|c| c.token_bytes).collect(),
                 };
-                let least = sdf.channels.keys().map(|c| sdf.least_capacity(c) * weights[c.index()]);
+                let least = sdf
+                    .channels
+                    .keys()
+                    .map(|c| sdf.least_capacity(c) * weights[c.index()]);
                 let most = least.sum::<u64>() + 9;
                 ours.retain(|p| p.0 <= most);
-                assert_eq!(ours, simulated(&sdf, &weights, most), "seed {seed}, {unit:?}: {sdf:?}");
+                assert_eq!(
+                    ours,
+                    simulated(&sdf, &weights, most),
+                    "seed {seed}, {unit:?}: {sdf:?}"
+                );
                 compared += ours.len();
             }
         }
@@ -603,8 +687,15 @@ mod tests {
         match found {
             Ok(s) => {
                 let bound = s.bound.map(|b| format!(" by {b}")).unwrap_or_default();
-                let exact = if s.exact { "".into() } else { format!(", at least {}", s.least) };
-                format!("{} tokens, {} B -> {}{bound}{exact}", s.tokens, s.bytes, s.period)
+                let exact = if s.exact {
+                    "".into()
+                } else {
+                    format!(", at least {}", s.least)
+                };
+                format!(
+                    "{} tokens, {} B -> {}{bound}{exact}",
+                    s.tokens, s.bytes, s.period
+                )
             }
             Err(e) => e.to_string(),
         }
@@ -613,7 +704,9 @@ mod tests {
     #[test]
     fn modes() {
         let check = |mode: &str, expect: &str| {
-            let found = mode.parse().and_then(|m| size(&example(), m, Limits::default()));
+            let found = mode
+                .parse()
+                .and_then(|m| size(&example(), m, Limits::default()));
             assert_eq!(text(found), expect, "{mode}");
         };
         check("min", "6 tokens, 14 B -> 7 by a -> b -> a");
@@ -638,8 +731,14 @@ mod tests {
     fn a_stopped_search_gives_what_it_has() {
         let few = Limits { steps: 1 };
         let check = |mode, expect: &str| assert_eq!(text(size(&example(), mode, few)), expect);
-        check(Mode::Throughput(Unit::Tokens), "10 tokens, 22 B -> 4 by b -> b, at least 6");
-        check(Mode::Within(9, Unit::Tokens), "9 tokens, 21 B -> 5 by a -> b -> a, at least 6");
+        check(
+            Mode::Throughput(Unit::Tokens),
+            "10 tokens, 22 B -> 4 by b -> b, at least 6",
+        );
+        check(
+            Mode::Within(9, Unit::Tokens),
+            "9 tokens, 21 B -> 5 by a -> b -> a, at least 6",
+        );
         let front = front(&example(), Unit::Tokens, Limits { steps: 3 }).expect("live");
         assert!(!front.complete);
     }
@@ -663,7 +762,11 @@ mod tests {
         sdf.actors[reader.to].at_once = Some(1);
         sdf.channels[ChannelId(1)].readers.push(reader);
         assert_eq!(
-            text(size(&sdf, Mode::Throughput(Unit::Tokens), Limits::default())),
+            text(size(
+                &sdf,
+                Mode::Throughput(Unit::Tokens),
+                Limits::default()
+            )),
             "11 tokens, 27 B -> 4 by b -> b"
         );
     }

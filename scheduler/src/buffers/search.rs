@@ -110,7 +110,13 @@ impl<'a> Search<'a> {
     ) -> Self {
         let weight = total(&least, weights);
         let most = vec![i64::MAX; least.len()];
-        let root = Node { bound: weight, weight, made: 0, room: least, most };
+        let root = Node {
+            bound: weight,
+            weight,
+            made: 0,
+            room: least,
+            most,
+        };
         let heap = BinaryHeap::from([root]);
         Search {
             net,
@@ -158,7 +164,11 @@ impl<'a> Search<'a> {
                     let (room, weight) = (node.room.clone(), node.weight);
                     self.heap.push(node);
                     if let Some(period) = self.analyse(&room)? {
-                        return Ok(Outcome::Found(Found { room, weight, period }));
+                        return Ok(Outcome::Found(Found {
+                            room,
+                            weight,
+                            period,
+                        }));
                     }
                 }
             }
@@ -174,10 +184,14 @@ impl<'a> Search<'a> {
             true => self.net.verdicts(room)?,
             false => verdicts(self.net, room, goal)?,
         };
-        self.budget = self.budget.saturating_sub((self.net.work - before) / DEPS_PER_STEP);
+        self.budget = self
+            .budget
+            .saturating_sub((self.net.work - before) / DEPS_PER_STEP);
         self.last = verdicts;
         let missed = self.last.iter().filter(|v| !self.goal.met(v.period()));
-        let cuts: Vec<Cut> = missed.flat_map(|v| cut::cuts(self.net, v, self.goal)).collect();
+        let cuts: Vec<Cut> = missed
+            .flat_map(|v| cut::cuts(self.net, v, self.goal))
+            .collect();
         if cuts.is_empty() {
             return Ok(longest(&self.last));
         }
@@ -239,7 +253,9 @@ impl<'a> Search<'a> {
         let narrowest = violated
             .iter()
             .min_by_key(|(least, index, free)| (free.len(), std::cmp::Reverse(*least), *index));
-        let Some((_, index, free)) = narrowest else { return State::Clean };
+        let Some((_, index, free)) = narrowest else {
+            return State::Clean;
+        };
         let mut channels = free.clone();
         // The channel that helps most cuts goes first: its box keeps all choices.
         channels.sort_by_key(|&c| (std::cmp::Reverse(times[c]), c));
@@ -252,10 +268,15 @@ impl<'a> Search<'a> {
         let mut children = Vec::with_capacity(channels.len());
         for &c in channels {
             let step = self.cuts[cut].first_step(c, &node.room);
-            let mut child = Node { most: most.clone(), room: node.room.clone(), ..*node };
+            let mut child = Node {
+                most: most.clone(),
+                room: node.room.clone(),
+                ..*node
+            };
             child.room[c] += step;
-            child.weight =
-                child.weight.saturating_add((step as u64).saturating_mul(self.weights[c]));
+            child.weight = child
+                .weight
+                .saturating_add((step as u64).saturating_mul(self.weights[c]));
             child.bound = child.bound.max(child.weight);
             children.push(child);
             most[c] = node.room[c] + step - 1;
@@ -272,7 +293,9 @@ impl<'a> Search<'a> {
 fn free_channels(cut: &Cut, node: &Node) -> Vec<usize> {
     let grows = |&c: &usize| {
         let step = cut.first_step(c, &node.room);
-        node.room[c].checked_add(step).is_some_and(|r| r <= node.most[c])
+        node.room[c]
+            .checked_add(step)
+            .is_some_and(|r| r <= node.most[c])
     };
     cut.channels.iter().copied().filter(grows).collect()
 }
@@ -308,10 +331,14 @@ pub(super) fn analyse(
 
 /// The longest period of all components; `None` if any is deadlocked.
 fn longest(verdicts: &[Verdict]) -> Option<Period> {
-    verdicts.iter().try_fold(Period::ZERO, |longest, v| Some(longest.max(v.period()?)))
+    verdicts
+        .iter()
+        .try_fold(Period::ZERO, |longest, v| Some(longest.max(v.period()?)))
 }
 
 pub(super) fn total(room: &[i64], weights: &[u64]) -> u64 {
     let places = room.iter().map(|&r| r.max(0) as u64);
-    places.zip(weights).fold(0u64, |sum, (r, &w)| sum.saturating_add(r.saturating_mul(w)))
+    places
+        .zip(weights)
+        .fold(0u64, |sum, (r, &w)| sum.saturating_add(r.saturating_mul(w)))
 }

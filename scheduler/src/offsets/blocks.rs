@@ -59,25 +59,48 @@ pub(super) struct Problem {
 impl Problem {
     pub(super) fn new(items: &[Item]) -> Result<Problem, OffsetsError> {
         let total = items.iter().try_fold(0u64, |sum, item| {
-            let reach = item.alias.map_or(0, |a| a.offset).max(item.fixed.unwrap_or(0));
-            sum.checked_add(item.size)?.checked_add(reach)?.checked_add(item.align)
+            let reach = item
+                .alias
+                .map_or(0, |a| a.offset)
+                .max(item.fixed.unwrap_or(0));
+            sum.checked_add(item.size)?
+                .checked_add(reach)?
+                .checked_add(item.align)
         });
         if total.is_none_or(|t| t > MAX_BYTES) || items.len() > u32::MAX as usize / 4 {
             return Err(OffsetsError::TooBig { limit: MAX_BYTES });
         }
         let roots = roots(items)?;
         let mut boxes = boxes(items, &roots)?;
-        let ties = items.iter().zip(&roots).map(|(item, &(r, rel))| (item.size, r, rel)).collect();
+        let ties = items
+            .iter()
+            .zip(&roots)
+            .map(|(item, &(r, rel))| (item.size, r, rel))
+            .collect();
         let idle = |b: &Boxed| b.size == 0 || b.end <= b.first;
         let resting = |b: &Boxed| b.fixed.unwrap_or(b.residue);
-        let free = boxes.iter().filter(|b| idle(b)).map(|b| (b.root, resting(b))).collect();
-        let idle_top = boxes.iter().filter(|b| idle(b) && b.size > 0).map(|b| resting(b) + b.size);
+        let free = boxes
+            .iter()
+            .filter(|b| idle(b))
+            .map(|b| (b.root, resting(b)))
+            .collect();
+        let idle_top = boxes
+            .iter()
+            .filter(|b| idle(b) && b.size > 0)
+            .map(|b| resting(b) + b.size);
         let idle_top = idle_top.max().unwrap_or(0);
         boxes.retain(|b| !idle(b));
         check_fixed(&boxes)?;
-        let step = boxes.iter().map(|b| b.align.min(lowest_bit(b.residue))).min().unwrap_or(1);
-        let padding =
-            boxes.iter().map(|b| b.size.next_multiple_of(step) - b.size).max().unwrap_or(0);
+        let step = boxes
+            .iter()
+            .map(|b| b.align.min(lowest_bit(b.residue)))
+            .min()
+            .unwrap_or(1);
+        let padding = boxes
+            .iter()
+            .map(|b| b.size.next_multiple_of(step) - b.size)
+            .max()
+            .unwrap_or(0);
         let (spans, meetings) = sections(&boxes);
         let mut blocks: Vec<Block> = boxes
             .iter()
@@ -95,10 +118,30 @@ impl Problem {
             .collect();
         blocks.sort_unstable_by_key(|b| (b.lo, b.root));
         let loads = loads(&blocks);
-        let fixed_top = blocks.iter().filter_map(|b| Some(b.fixed? + b.size)).max().unwrap_or(0);
-        let lower_bound = loads.iter().copied().max().unwrap_or(0).max(fixed_top).max(idle_top);
+        let fixed_top = blocks
+            .iter()
+            .filter_map(|b| Some(b.fixed? + b.size))
+            .max()
+            .unwrap_or(0);
+        let lower_bound = loads
+            .iter()
+            .copied()
+            .max()
+            .unwrap_or(0)
+            .max(fixed_top)
+            .max(idle_top);
         let groups = groups(&blocks);
-        Ok(Problem { blocks, groups, loads, lower_bound, padding, meetings, ties, free, idle_top })
+        Ok(Problem {
+            blocks,
+            groups,
+            loads,
+            lower_bound,
+            padding,
+            meetings,
+            ties,
+            free,
+            idle_top,
+        })
     }
 
     /// Offsets of items from offsets of blocks.
@@ -110,12 +153,20 @@ impl Problem {
         for &(root, offset) in &self.free {
             of_root[root as usize] = offset;
         }
-        self.ties.iter().map(|&(_, root, rel)| of_root[root as usize] + rel).collect()
+        self.ties
+            .iter()
+            .map(|&(_, root, rel)| of_root[root as usize] + rel)
+            .collect()
     }
 
     /// The highest end of an item, without the rounding.
     pub(super) fn real_size(&self, offsets: &[u64]) -> u64 {
-        let tops = self.ties.iter().zip(offsets).filter(|(t, _)| t.0 > 0).map(|(t, o)| t.0 + o);
+        let tops = self
+            .ties
+            .iter()
+            .zip(offsets)
+            .filter(|(t, _)| t.0 > 0)
+            .map(|(t, o)| t.0 + o);
         tops.max().unwrap_or(0)
     }
 
@@ -127,13 +178,21 @@ impl Problem {
     /// Items of a block.
     pub(super) fn items_of(&self, block: &Block) -> impl Iterator<Item = usize> {
         let root = block.root;
-        self.ties.iter().enumerate().filter(move |(_, tie)| tie.1 == root).map(|(i, _)| i)
+        self.ties
+            .iter()
+            .enumerate()
+            .filter(move |(_, tie)| tie.1 == root)
+            .map(|(i, _)| i)
     }
 }
 
 /// The largest power of two that divides the offset.
 fn lowest_bit(offset: u64) -> u64 {
-    if offset == 0 { u64::MAX } else { offset & offset.wrapping_neg() }
+    if offset == 0 {
+        u64::MAX
+    } else {
+        offset & offset.wrapping_neg()
+    }
 }
 
 /// Root of each item and the offset from the root's start.
@@ -146,10 +205,16 @@ fn roots(items: &[Item]) -> Result<Vec<(u32, u64)>, OffsetsError> {
             if let Some(known) = roots[at] {
                 break known;
             }
-            let Some(alias) = items[at].alias else { break (at as u32, 0) };
+            let Some(alias) = items[at].alias else {
+                break (at as u32, 0);
+            };
             if alias.item >= items.len() {
                 let count = items.len();
-                return Err(OffsetsError::AliasRange { item: at, to: alias.item, count });
+                return Err(OffsetsError::AliasRange {
+                    item: at,
+                    to: alias.item,
+                    count,
+                });
             }
             path.push((at, alias.offset));
             if path.len() > items.len() {
@@ -184,13 +249,27 @@ fn boxes(items: &[Item], roots: &[(u32, u64)]) -> Result<Vec<Boxed>, OffsetsErro
     let mut boxes: BTreeMap<u32, Boxed> = BTreeMap::new();
     for (i, (item, &(root, rel))) in items.iter().zip(roots).enumerate() {
         if !item.align.is_power_of_two() {
-            return Err(OffsetsError::Align { item: i, align: item.align });
+            return Err(OffsetsError::Align {
+                item: i,
+                align: item.align,
+            });
         }
         if let Some(fixed) = item.fixed.filter(|f| f % item.align != 0) {
-            return Err(OffsetsError::FixedAlign { item: i, fixed, align: item.align });
+            return Err(OffsetsError::FixedAlign {
+                item: i,
+                fixed,
+                align: item.align,
+            });
         }
-        let empty =
-            Boxed { root, first: u64::MAX, end: 0, size: 0, align: 1, residue: 0, fixed: None };
+        let empty = Boxed {
+            root,
+            first: u64::MAX,
+            end: 0,
+            size: 0,
+            align: 1,
+            residue: 0,
+            fixed: None,
+        };
         let block = boxes.entry(root).or_insert(empty);
         if item.first < item.end {
             block.first = block.first.min(item.first);
@@ -201,7 +280,11 @@ fn boxes(items: &[Item], roots: &[(u32, u64)]) -> Result<Vec<Boxed>, OffsetsErro
         let common = item.align.min(block.align) - 1;
         if residue & common != block.residue & common {
             let align = item.align.max(block.align);
-            return Err(OffsetsError::AliasAlign { item: i, offset: rel, align });
+            return Err(OffsetsError::AliasAlign {
+                item: i,
+                offset: rel,
+                align,
+            });
         }
         if item.align > block.align {
             (block.align, block.residue) = (item.align, residue);
@@ -210,15 +293,26 @@ fn boxes(items: &[Item], roots: &[(u32, u64)]) -> Result<Vec<Boxed>, OffsetsErro
             let base = fixed.checked_sub(rel);
             let wanted = block.fixed.map_or(rel, |b| b + rel);
             if base.is_none() || block.fixed.is_some_and(|b| Some(b) != base) {
-                return Err(OffsetsError::AliasFixed { item: i, fixed, wanted });
+                return Err(OffsetsError::AliasFixed {
+                    item: i,
+                    fixed,
+                    wanted,
+                });
             }
             block.fixed = base;
         }
     }
     for block in boxes.values() {
-        if let Some(fixed) = block.fixed.filter(|f| f & (block.align - 1) != block.residue) {
+        if let Some(fixed) = block
+            .fixed
+            .filter(|f| f & (block.align - 1) != block.residue)
+        {
             let item = block.root as usize;
-            return Err(OffsetsError::FixedAlign { item, fixed, align: block.align });
+            return Err(OffsetsError::FixedAlign {
+                item,
+                fixed,
+                align: block.align,
+            });
         }
     }
     Ok(boxes.into_values().collect())
@@ -237,7 +331,11 @@ fn events(boxes: &[Boxed]) -> Vec<(u64, bool, u32)> {
 
 /// No two fixed blocks may overlap in time and space.
 fn check_fixed(boxes: &[Boxed]) -> Result<(), OffsetsError> {
-    let fixed: Vec<Boxed> = boxes.iter().filter(|b| b.fixed.is_some()).cloned().collect();
+    let fixed: Vec<Boxed> = boxes
+        .iter()
+        .filter(|b| b.fixed.is_some())
+        .cloned()
+        .collect();
     let mut live: BTreeMap<u64, u32> = BTreeMap::new();
     for (_, starts, i) in events(&fixed) {
         let block = &fixed[i as usize];

@@ -37,12 +37,21 @@ pub fn conflict(items: &[Item], capacity: u64, steps: u64) -> Result<Verdict, Of
     let problem = Problem::new(items)?;
     let too_high = |item: &Item| item.size > 0 && item.fixed.unwrap_or(0) + item.size > capacity;
     if let Some(item) = items.iter().position(too_high) {
-        return Ok(Verdict::Conflict { items: vec![item], minimal: true });
+        return Ok(Verdict::Conflict {
+            items: vec![item],
+            minimal: true,
+        });
     }
     if let Some(blocks) = overfull(&problem, capacity) {
         return Ok(verdict(&problem, &blocks, true));
     }
-    let layout = solve(items, &Limits { capacity: Some(capacity), steps })?;
+    let layout = solve(
+        items,
+        &Limits {
+            capacity: Some(capacity),
+            steps,
+        },
+    )?;
     if layout.size <= capacity {
         return Ok(Verdict::Fits(layout));
     }
@@ -55,7 +64,9 @@ pub fn conflict(items: &[Item], capacity: u64, steps: u64) -> Result<Verdict, Of
         };
         let mut fit = |group: &Group| {
             failed.forget();
-            group.fit(group.units(ceiling), &mut Budget::new(steps), &mut failed).0
+            group
+                .fit(group.units(ceiling), &mut Budget::new(steps), &mut failed)
+                .0
         };
         if fit(&group) != Outcome::Impossible {
             continue;
@@ -63,7 +74,14 @@ pub fn conflict(items: &[Item], capacity: u64, steps: u64) -> Result<Verdict, Of
         let mut kept: Vec<usize> = range.collect();
         // The smallest areas first: they are the likeliest not to matter.
         let mut order = kept.clone();
-        order.sort_by_key(|&i| (problem.blocks[i].size.saturating_mul(problem.blocks[i].width), i));
+        order.sort_by_key(|&i| {
+            (
+                problem.blocks[i]
+                    .size
+                    .saturating_mul(problem.blocks[i].width),
+                i,
+            )
+        });
         let mut minimal = true;
         for out in order {
             let rest: Vec<usize> = kept.iter().copied().filter(|&i| i != out).collect();
@@ -88,8 +106,9 @@ fn verdict(problem: &Problem, blocks: &[&Block], minimal: bool) -> Verdict {
 
 /// The fewest blocks whose sizes exceed the capacity at one moment.
 fn overfull(problem: &Problem, capacity: u64) -> Option<Vec<&Block>> {
-    let mut sections: Vec<usize> =
-        (0..problem.loads.len()).filter(|&s| problem.loads[s] > capacity).collect();
+    let mut sections: Vec<usize> = (0..problem.loads.len())
+        .filter(|&s| problem.loads[s] > capacity)
+        .collect();
     sections.sort_by_key(|&s| (std::cmp::Reverse(problem.loads[s]), s));
     sections.truncate(SECTIONS);
     let mut best: Option<Vec<&Block>> = None;

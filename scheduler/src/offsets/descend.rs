@@ -46,7 +46,11 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(limit: u64) -> Budget {
-        Budget { used: 0, limit, nodes: 0 }
+        Budget {
+            used: 0,
+            limit,
+            nodes: 0,
+        }
     }
 
     pub(super) fn left(&self) -> u64 {
@@ -76,8 +80,9 @@ pub(super) fn descend(
     lower_bound: &mut u64,
 ) {
     let mut failed = None;
-    let mut over: Vec<usize> =
-        (0..problem.groups.len()).filter(|&g| draft.sizes[g] > goal).collect();
+    let mut over: Vec<usize> = (0..problem.groups.len())
+        .filter(|&g| draft.sizes[g] > goal)
+        .collect();
     over.sort_by_key(|&g| (Reverse(draft.sizes[g]), g));
     // What the groups that are done with need, below which there is no use in lowering the others.
     let mut floor = goal;
@@ -95,7 +100,10 @@ pub(super) fn descend(
                 failed.forget();
                 let (outcome, found) = group.fit(group.units(ceiling), share, failed);
                 let bytes = found.iter().map(|&o| u64::from(o) * group.unit);
-                offsets.iter_mut().zip(bytes).for_each(|(old, new)| *old = new);
+                offsets
+                    .iter_mut()
+                    .zip(bytes)
+                    .for_each(|(old, new)| *old = new);
                 let tops = offsets.iter().zip(blocks).map(|(o, b)| o + b.size);
                 (outcome, tops.max().unwrap_or(0))
             };
@@ -105,7 +113,14 @@ pub(super) fn descend(
             let mut repair = Repair::new(problem, range, offsets);
             let mut try_one = |ceiling: u64, share: &mut Budget| {
                 let done = repair.under(ceiling, share, failed);
-                (if done { Outcome::Found } else { Outcome::Budget }, repair.size())
+                (
+                    if done {
+                        Outcome::Found
+                    } else {
+                        Outcome::Budget
+                    },
+                    repair.size(),
+                )
             };
             lower(floor, size, 1, budget, &mut try_one);
             offsets.copy_from_slice(&repair.offsets);
@@ -166,7 +181,9 @@ impl Group {
         }
         let unit = unit(blocks);
         let total = blocks.iter().try_fold(0u64, |sum, b| {
-            sum.checked_add(b.size)?.checked_add(b.align)?.checked_add(b.fixed.unwrap_or(0))
+            sum.checked_add(b.size)?
+                .checked_add(b.align)?
+                .checked_add(b.fixed.unwrap_or(0))
         });
         if total.is_none_or(|t| t / unit > MAX_UNITS) {
             return None;
@@ -186,8 +203,15 @@ impl Group {
             .collect();
         let last = blocks.iter().map(|b| b.hi).max()?;
         let crowds = greedy::crowds(blocks, &loads[first as usize..last as usize], first);
-        let rankings = ORDERS.iter().map(|o| greedy::ranking(blocks, &crowds, *o)).collect();
-        Some(Group { unit, shapes, rankings })
+        let rankings = ORDERS
+            .iter()
+            .map(|o| greedy::ranking(blocks, &crowds, *o))
+            .collect();
+        Some(Group {
+            unit,
+            shapes,
+            rankings,
+        })
     }
 
     /// The largest whole number of units in some bytes, at most as many as can ever be needed.
@@ -235,9 +259,9 @@ impl Group {
 /// The largest unit in which sizes, residues, fixed offsets and alignments are whole; an alignment that divides it
 /// needs no care.
 fn unit(blocks: &[Block]) -> u64 {
-    let mut unit = blocks
-        .iter()
-        .fold(0, |unit, b| gcd(gcd(unit, b.size), gcd(b.residue, b.fixed.unwrap_or(0))));
+    let mut unit = blocks.iter().fold(0, |unit, b| {
+        gcd(gcd(unit, b.size), gcd(b.residue, b.fixed.unwrap_or(0)))
+    });
     for block in blocks {
         if unit % block.align != 0 {
             unit = gcd(unit, block.align);

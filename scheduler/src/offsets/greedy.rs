@@ -23,7 +23,10 @@ pub(super) struct Draft {
 impl Draft {
     fn none(problem: &Problem) -> Draft {
         let sizes = vec![u64::MAX; problem.groups.len()];
-        Draft { offsets: vec![0; problem.blocks.len()], sizes }
+        Draft {
+            offsets: vec![0; problem.blocks.len()],
+            sizes,
+        }
     }
 
     /// Bytes of the whole.
@@ -110,7 +113,9 @@ pub(super) fn crowds(blocks: &[Block], loads: &[u64], first: u32) -> Vec<u64> {
     while 1 << levels.len() <= loads.len() {
         let half = 1 << (levels.len() - 1);
         let below = &levels[levels.len() - 1];
-        let level = (0..below.len() - half).map(|i| below[i].max(below[i + half])).collect();
+        let level = (0..below.len() - half)
+            .map(|i| below[i].max(below[i + half]))
+            .collect();
         levels.push(level);
     }
     let crowd = |b: &Block| {
@@ -192,7 +197,10 @@ pub(super) struct Ends {
 impl Ends {
     pub(super) fn new(count: usize) -> Ends {
         let leaves = count.next_power_of_two().max(1);
-        Ends { tree: vec![0; 2 * leaves], leaves }
+        Ends {
+            tree: vec![0; 2 * leaves],
+            leaves,
+        }
     }
 
     fn clear(&mut self) {
@@ -290,21 +298,36 @@ impl Gaps {
 
 /// Best fit through time, forward or backward. Fixed blocks keep the memory up to their highest end for themselves.
 fn sweep(blocks: &[Block], backward: bool) -> Vec<u64> {
-    let base = blocks.iter().filter_map(|b| Some(b.fixed? + b.size)).max().unwrap_or(0);
+    let base = blocks
+        .iter()
+        .filter_map(|b| Some(b.fixed? + b.size))
+        .max()
+        .unwrap_or(0);
     let last = blocks.iter().map(|b| b.hi).max().unwrap_or(0);
-    let span = |b: &Block| if backward { (last - b.hi, last - b.lo) } else { (b.lo, b.hi) };
+    let span = |b: &Block| {
+        if backward {
+            (last - b.hi, last - b.lo)
+        } else {
+            (b.lo, b.hi)
+        }
+    };
     let mut starts: Vec<(u32, Reverse<u64>, u32)> = blocks
         .iter()
         .enumerate()
         .filter(|(_, b)| b.fixed.is_none())
         .map(|(i, b)| (span(b).0, Reverse(b.size), i as u32))
         .collect();
-    let mut ends: Vec<(u32, u32)> =
-        starts.iter().map(|&(_, _, i)| (span(&blocks[i as usize]).1, i)).collect();
+    let mut ends: Vec<(u32, u32)> = starts
+        .iter()
+        .map(|&(_, _, i)| (span(&blocks[i as usize]).1, i))
+        .collect();
     starts.sort_unstable();
     ends.sort_unstable();
     let mut offsets: Vec<u64> = blocks.iter().map(|b| b.fixed.unwrap_or(0)).collect();
-    let mut gaps = Gaps { top: base, ..Gaps::default() };
+    let mut gaps = Gaps {
+        top: base,
+        ..Gaps::default()
+    };
     let mut ended = 0;
     for (start, _, i) in starts {
         while ended < ends.len() && ends[ended].0 <= start {

@@ -45,7 +45,14 @@ pub struct Item {
 impl Item {
     /// An item without wishes: live in `[first, end)`, at any offset.
     pub fn new(first: u64, end: u64, size: u64) -> Item {
-        Item { first, end, size, align: 1, fixed: None, alias: None }
+        Item {
+            first,
+            end,
+            size,
+            align: 1,
+            fixed: None,
+            alias: None,
+        }
     }
 }
 
@@ -72,7 +79,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { capacity: None, steps: 10_000_000 }
+        Limits {
+            capacity: None,
+            steps: 10_000_000,
+        }
     }
 }
 
@@ -203,5 +213,10 @@ pub fn solve(items: &[Item], limits: &Limits) -> Result<Layout, OffsetsError> {
     let offsets = problem.item_offsets(&draft.offsets);
     let size = problem.real_size(&offsets);
     let lower_bound = problem.real_bound(lower_bound).min(size);
-    Ok(Layout { offsets, size, lower_bound, nodes: budget.nodes })
+    Ok(Layout {
+        offsets,
+        size,
+        lower_bound,
+        nodes: budget.nodes,
+    })
 }

@@ -35,12 +35,21 @@ impl<'a> Repair<'a> {
         for (i, block) in problem.blocks[range.clone()].iter().enumerate() {
             ends.insert(i, block.hi);
         }
-        Repair { problem, range, ends, offsets: offsets.to_vec() }
+        Repair {
+            problem,
+            range,
+            ends,
+            offsets: offsets.to_vec(),
+        }
     }
 
     /// Bytes needed now.
     pub(super) fn size(&self) -> u64 {
-        let tops = self.blocks().iter().zip(&self.offsets).map(|(b, o)| o + b.size);
+        let tops = self
+            .blocks()
+            .iter()
+            .zip(&self.offsets)
+            .map(|(b, o)| o + b.size);
         tops.max().unwrap_or(0)
     }
 
@@ -82,11 +91,22 @@ impl<'a> Repair<'a> {
             .map(|&j| {
                 let block = blocks[j];
                 let within = lo <= block.lo && block.hi <= hi;
-                let fixed = if within { block.fixed } else { Some(self.offsets[j]) };
-                Block { lo: block.lo.max(lo), hi: block.hi.min(hi), fixed, ..block }
+                let fixed = if within {
+                    block.fixed
+                } else {
+                    Some(self.offsets[j])
+                };
+                Block {
+                    lo: block.lo.max(lo),
+                    hi: block.hi.min(hi),
+                    fixed,
+                    ..block
+                }
             })
             .collect();
-        let Some(group) = Group::new(&clipped, &self.problem.loads) else { return };
+        let Some(group) = Group::new(&clipped, &self.problem.loads) else {
+            return;
+        };
         let mut part = budget.share(STEPS * ids.len() as u64);
         failed.forget();
         let (outcome, found) = group.fit(group.units(ceiling), &mut part, failed);

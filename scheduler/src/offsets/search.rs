@@ -54,7 +54,11 @@ pub(super) struct Failed {
 
 impl Default for Failed {
     fn default() -> Failed {
-        Failed { slots: vec![0; 1 << 18], epoch: 0, salt: 0 }
+        Failed {
+            slots: vec![0; 1 << 18],
+            epoch: 0,
+            salt: 0,
+        }
     }
 }
 
@@ -263,8 +267,11 @@ impl<'a> Search<'a> {
             *cut -= 1;
             apart |= *cut == 0;
         }
-        let outcome =
-            if apart { self.split(to, last, inner.clone()) } else { self.branch(to, last) };
+        let outcome = if apart {
+            self.split(to, last, inner.clone())
+        } else {
+            self.branch(to, last)
+        };
         for cut in &mut self.cuts[inner] {
             *cut += 1;
         }
@@ -364,8 +371,10 @@ impl<'a> Search<'a> {
                 let shape = self.shape(k);
                 if lo <= shape.lo && shape.lo < hi {
                     count += 1;
-                    let highest =
-                        self.heights[shape.lo as usize..shape.hi as usize].iter().max().copied();
+                    let highest = self.heights[shape.lo as usize..shape.hi as usize]
+                        .iter()
+                        .max()
+                        .copied();
                     slack = slack.min(self.ceiling.saturating_sub(highest.unwrap_or(0)));
                 }
             }

@@ -25,11 +25,17 @@ fn aligned(item: Item, align: u64) -> Item {
 }
 
 fn fixed(item: Item, offset: u64) -> Item {
-    Item { fixed: Some(offset), ..item }
+    Item {
+        fixed: Some(offset),
+        ..item
+    }
 }
 
 fn tied(item: Item, to: usize, offset: u64) -> Item {
-    Item { alias: Some(Alias { item: to, offset }), ..item }
+    Item {
+        alias: Some(Alias { item: to, offset }),
+        ..item
+    }
 }
 
 /// The item at the end of the chain of aliases.
@@ -48,7 +54,11 @@ fn check(items: &[Item], layout: &Layout) {
         assert_eq!(o[i] % a.align, 0, "item {i} is misaligned");
         assert!(a.fixed.is_none_or(|f| f == o[i]), "item {i} has moved");
         if let Some(alias) = a.alias {
-            assert_eq!(o[i], o[alias.item] + alias.offset, "item {i} left what it is tied to");
+            assert_eq!(
+                o[i],
+                o[alias.item] + alias.offset,
+                "item {i} left what it is tied to"
+            );
         }
         for (j, b) in items.iter().enumerate().skip(i + 1) {
             let meet = a.first < b.end && b.first < a.end && a.first < a.end && b.first < b.end;
@@ -58,7 +68,11 @@ fn check(items: &[Item], layout: &Layout) {
             assert!(!meet || apart || empty || same, "items {i} and {j} overlap");
         }
     }
-    let top = items.iter().zip(o).filter(|(a, _)| a.size > 0).map(|(a, o)| o + a.size);
+    let top = items
+        .iter()
+        .zip(o)
+        .filter(|(a, _)| a.size > 0)
+        .map(|(a, o)| o + a.size);
     assert_eq!(layout.size, top.max().unwrap_or(0));
     assert!(layout.lower_bound <= layout.size);
 }
@@ -75,7 +89,10 @@ fn check_many(items: &[Item], layout: &Layout) {
         let (start, end) = (layout.offsets[i], layout.offsets[i] + items[i].size);
         if starts {
             let below = live.range(..end).next_back();
-            assert!(below.is_none_or(|(_, &top)| top <= start), "item {i} overlaps");
+            assert!(
+                below.is_none_or(|(_, &top)| top <= start),
+                "item {i} overlaps"
+            );
             assert!(end <= layout.size);
             live.insert(start, end);
         } else {
@@ -89,10 +106,30 @@ fn offsets_are_as_expected() {
     let cases: &[(&str, &[Item], &[u64], u64)] = &[
         ("nothing needs nothing", &[], &[], 0),
         ("one item lies at 0", &[item(0, 1, 5)], &[0], 5),
-        ("ends are exclusive: both share", &[item(0, 2, 5), item(2, 4, 5)], &[0, 0], 5),
-        ("live together: the larger first", &[item(0, 3, 4), item(2, 4, 6)], &[6, 0], 10),
-        ("never live: shares with all", &[item(0, 9, 8), item(4, 4, 8)], &[0, 0], 8),
-        ("never live, but it must be somewhere", &[item(0, 9, 1), item(4, 4, 8)], &[0, 0], 8),
+        (
+            "ends are exclusive: both share",
+            &[item(0, 2, 5), item(2, 4, 5)],
+            &[0, 0],
+            5,
+        ),
+        (
+            "live together: the larger first",
+            &[item(0, 3, 4), item(2, 4, 6)],
+            &[6, 0],
+            10,
+        ),
+        (
+            "never live: shares with all",
+            &[item(0, 9, 8), item(4, 4, 8)],
+            &[0, 0],
+            8,
+        ),
+        (
+            "never live, but it must be somewhere",
+            &[item(0, 9, 1), item(4, 4, 8)],
+            &[0, 0],
+            8,
+        ),
         (
             "a long item out of the way of two short ones in turn",
             &[item(0, 2, 4), item(2, 4, 4), item(0, 4, 2)],
@@ -101,7 +138,11 @@ fn offsets_are_as_expected() {
         ),
         (
             "each offset is a multiple of its own alignment",
-            &[aligned(item(0, 4, 8), 1), aligned(item(0, 4, 16), 16), aligned(item(0, 4, 8), 8)],
+            &[
+                aligned(item(0, 4, 8), 1),
+                aligned(item(0, 4, 16), 16),
+                aligned(item(0, 4, 8), 8),
+            ],
             &[16, 0, 24],
             32,
         ),
@@ -125,13 +166,22 @@ fn offsets_are_as_expected() {
         ),
         (
             "the parts of a concatenation lie in the whole",
-            &[item(4, 6, 12), tied(item(0, 5, 4), 0, 0), tied(item(2, 5, 8), 0, 4), item(0, 9, 2)],
+            &[
+                item(4, 6, 12),
+                tied(item(0, 5, 4), 0, 0),
+                tied(item(2, 5, 8), 0, 4),
+                item(0, 9, 2),
+            ],
             &[0, 0, 4, 12],
             14,
         ),
         (
             "the block of a part that must be aligned moves as a whole",
-            &[item(0, 5, 12), tied(aligned(item(0, 5, 8), 8), 0, 4), fixed(item(0, 1, 1), 0)],
+            &[
+                item(0, 5, 12),
+                tied(aligned(item(0, 5, 8), 8), 0, 4),
+                fixed(item(0, 1, 1), 0),
+            ],
             &[4, 8, 0],
             16,
         ),
@@ -139,7 +189,11 @@ fn offsets_are_as_expected() {
     for (reason, items, offsets, size) in cases {
         let layout = solve(items, &Limits::default()).unwrap();
         check(items, &layout);
-        assert_eq!((&layout.offsets[..], layout.size), (*offsets, *size), "{reason}");
+        assert_eq!(
+            (&layout.offsets[..], layout.size),
+            (*offsets, *size),
+            "{reason}"
+        );
         assert!(layout.proved(), "{reason}: bound {}", layout.lower_bound);
     }
 }
@@ -148,31 +202,73 @@ fn offsets_are_as_expected() {
 fn bad_items_are_rejected() {
     let two = [item(0, 4, 8), item(0, 4, 8)];
     let cases: &[(&[Item], OffsetsError)] = &[
-        (&[aligned(two[0], 3)], OffsetsError::Align { item: 0, align: 3 }),
-        (&[aligned(two[0], 0)], OffsetsError::Align { item: 0, align: 0 }),
+        (
+            &[aligned(two[0], 3)],
+            OffsetsError::Align { item: 0, align: 3 },
+        ),
+        (
+            &[aligned(two[0], 0)],
+            OffsetsError::Align { item: 0, align: 0 },
+        ),
         (
             &[fixed(aligned(two[0], 8), 12)],
-            OffsetsError::FixedAlign { item: 0, fixed: 12, align: 8 },
+            OffsetsError::FixedAlign {
+                item: 0,
+                fixed: 12,
+                align: 8,
+            },
         ),
         (
             &[fixed(two[0], 0), fixed(two[1], 7)],
-            OffsetsError::FixedOverlap { first: 0, first_fixed: 0, second: 1, second_fixed: 7 },
+            OffsetsError::FixedOverlap {
+                first: 0,
+                first_fixed: 0,
+                second: 1,
+                second_fixed: 7,
+            },
         ),
-        (&[tied(two[0], 1, 0)], OffsetsError::AliasRange { item: 0, to: 1, count: 1 }),
-        (&[tied(two[0], 1, 0), tied(two[1], 0, 0)], OffsetsError::AliasCycle { item: 0 }),
+        (
+            &[tied(two[0], 1, 0)],
+            OffsetsError::AliasRange {
+                item: 0,
+                to: 1,
+                count: 1,
+            },
+        ),
+        (
+            &[tied(two[0], 1, 0), tied(two[1], 0, 0)],
+            OffsetsError::AliasCycle { item: 0 },
+        ),
         (
             &[aligned(two[0], 16), tied(aligned(two[1], 8), 0, 4)],
-            OffsetsError::AliasAlign { item: 1, offset: 4, align: 16 },
+            OffsetsError::AliasAlign {
+                item: 1,
+                offset: 4,
+                align: 16,
+            },
         ),
         (
             &[fixed(two[0], 8), tied(fixed(two[1], 8), 0, 4)],
-            OffsetsError::AliasFixed { item: 1, fixed: 8, wanted: 12 },
+            OffsetsError::AliasFixed {
+                item: 1,
+                fixed: 8,
+                wanted: 12,
+            },
         ),
         (
             &[two[0], tied(fixed(two[1], 2), 0, 4)],
-            OffsetsError::AliasFixed { item: 1, fixed: 2, wanted: 4 },
+            OffsetsError::AliasFixed {
+                item: 1,
+                fixed: 2,
+                wanted: 4,
+            },
         ),
-        (&[item(0, 1, u64::MAX)], OffsetsError::TooBig { limit: super::MAX_BYTES }),
+        (
+            &[item(0, 1, u64::MAX)],
+            OffsetsError::TooBig {
+                limit: super::MAX_BYTES,
+            },
+        ),
     ];
     for (items, error) in cases {
         assert_eq!(solve(items, &Limits::default()).as_ref(), Err(error));
@@ -207,18 +303,31 @@ fn random_layouts_keep_all_promises() {
         let count = 1 + round % 40;
         let items = mixed(&mut random, count);
         let steps = [0, 1000, 100_000][round as usize % 3];
-        if let Ok(layout) = solve(&items, &Limits { capacity: None, steps }) {
+        if let Ok(layout) = solve(
+            &items,
+            &Limits {
+                capacity: None,
+                steps,
+            },
+        ) {
             check(&items, &layout);
             laid_out += 1;
         }
     }
-    assert!(laid_out > 300, "only {laid_out} of the instances were consistent");
+    assert!(
+        laid_out > 300,
+        "only {laid_out} of the instances were consistent"
+    );
 }
 
 /// The smallest region over all orders in which items are dropped to their lowest free offset. Fixed ones lie first.
 fn brute_force(items: &[Item]) -> u64 {
     fn go(items: &[Item], placed: &mut Vec<(usize, u64)>, left: u32, best: &mut u64) {
-        let top = placed.iter().map(|&(i, o)| o + items[i].size).max().unwrap_or(0);
+        let top = placed
+            .iter()
+            .map(|&(i, o)| o + items[i].size)
+            .max()
+            .unwrap_or(0);
         if top >= *best {
             return;
         }
@@ -234,15 +343,24 @@ fn brute_force(items: &[Item]) -> u64 {
                     !meet || at + a.size <= o || o + b.size <= at
                 })
             };
-            let at = (0..).step_by(a.align as usize).find(|&at| free(at)).unwrap();
+            let at = (0..)
+                .step_by(a.align as usize)
+                .find(|&at| free(at))
+                .unwrap();
             placed.push((i, at));
             go(items, placed, left & !(1 << i), best);
             placed.pop();
         }
     }
-    let mut placed: Vec<(usize, u64)> =
-        items.iter().enumerate().filter_map(|(i, a)| Some((i, a.fixed?))).collect();
-    let left = (0..items.len()).filter(|&i| items[i].fixed.is_none()).map(|i| 1 << i).sum();
+    let mut placed: Vec<(usize, u64)> = items
+        .iter()
+        .enumerate()
+        .filter_map(|(i, a)| Some((i, a.fixed?)))
+        .collect();
+    let left = (0..items.len())
+        .filter(|&i| items[i].fixed.is_none())
+        .map(|i| 1 << i)
+        .sum();
     let mut best = u64::MAX;
     go(items, &mut placed, left, &mut best);
     best
@@ -264,12 +382,18 @@ fn tiny_instances_are_solved_to_the_optimum() {
                 }
             })
             .collect();
-        let Ok(layout) = solve(&items, &Limits::default()) else { continue };
+        let Ok(layout) = solve(&items, &Limits::default()) else {
+            continue;
+        };
         check(&items, &layout);
         let optimum = brute_force(&items);
         assert_eq!(layout.size, optimum, "{items:?}");
         let load = |t: u64| {
-            items.iter().filter(|a| (a.first..a.end).contains(&t)).map(|a| a.size).sum::<u64>()
+            items
+                .iter()
+                .filter(|a| (a.first..a.end).contains(&t))
+                .map(|a| a.size)
+                .sum::<u64>()
         };
         beyond_load += u32::from(optimum > (0..12).map(load).max().unwrap_or(0));
         // Rounding to the smallest alignment aside, the search proves what it finds.
@@ -277,7 +401,10 @@ fn tiny_instances_are_solved_to_the_optimum() {
             assert!(layout.proved(), "{items:?} {layout:?}");
         }
     }
-    assert!(beyond_load > 5, "only {beyond_load} instances need more than their load");
+    assert!(
+        beyond_load > 5,
+        "only {beyond_load} instances need more than their load"
+    );
 }
 
 /// Items live between two random moments.
@@ -296,7 +423,14 @@ fn random_layouts_are_within_two_percent_of_the_bound() {
     let mut sum = 0.0;
     for round in 0..40 {
         let items = random_lives(&mut random, 20 + 10 * round);
-        let layout = solve(&items, &Limits { capacity: None, steps: 1_000_000 }).unwrap();
+        let layout = solve(
+            &items,
+            &Limits {
+                capacity: None,
+                steps: 1_000_000,
+            },
+        )
+        .unwrap();
         check(&items, &layout);
         sum += layout.gap();
     }
@@ -311,7 +445,14 @@ fn a_hundred_thousand_ranges() {
         .collect();
     let dense = random_lives(&mut random, 100_000);
     for (name, items, worst) in [("local", local, 0.15), ("dense", dense, 0.05)] {
-        let layout = solve(&items, &Limits { capacity: None, steps: 0 }).unwrap();
+        let layout = solve(
+            &items,
+            &Limits {
+                capacity: None,
+                steps: 0,
+            },
+        )
+        .unwrap();
         check_many(&items, &layout);
         assert!(layout.gap() < worst, "{name}: {}", layout.gap());
     }
@@ -323,8 +464,16 @@ fn repair_lowers_a_group_too_large_to_search() {
     let items: Vec<Item> = (0..6000)
         .map(|i| item(i, i + 1 + random.below(20), 64 * (1 + random.below(100))))
         .collect();
-    let [greedy, repaired] =
-        [0, 1_000_000].map(|steps| solve(&items, &Limits { capacity: None, steps }).unwrap());
+    let [greedy, repaired] = [0, 1_000_000].map(|steps| {
+        solve(
+            &items,
+            &Limits {
+                capacity: None,
+                steps,
+            },
+        )
+        .unwrap()
+    });
     check_many(&items, &repaired);
     assert!(
         repaired.gap() <= 0.02 && repaired.size < greedy.size,
@@ -339,7 +488,10 @@ fn a_capacity_ends_the_search() {
     let mut random = Random(9);
     let items = random_lives(&mut random, 60);
     let free = solve(&items, &Limits::default()).unwrap();
-    let limits = Limits { capacity: Some(free.lower_bound * 2), ..Limits::default() };
+    let limits = Limits {
+        capacity: Some(free.lower_bound * 2),
+        ..Limits::default()
+    };
     let roomy = solve(&items, &limits).unwrap();
     assert_eq!(roomy.nodes, 0);
     assert!(roomy.size <= free.lower_bound * 2);
@@ -363,7 +515,12 @@ fn conflicts_name_what_cannot_fit() {
             &[3, 4],
         ),
         ("one item alone", &[a(0, 2, 4), a(7, 8, 12)], 10, &[1]),
-        ("fixed too high", &[a(0, 2, 4), fixed(a(0, 1, 4), 8)], 10, &[1]),
+        (
+            "fixed too high",
+            &[a(0, 2, 4), fixed(a(0, 1, 4), 8)],
+            10,
+            &[1],
+        ),
         (
             "what is tied together goes together",
             &[a(0, 2, 6), tied(a(1, 4, 6), 0, 0), a(3, 4, 6)],
@@ -379,7 +536,10 @@ fn conflicts_name_what_cannot_fit() {
     ];
     for (reason, items, capacity, expect) in cases {
         let verdict = conflict(items, *capacity, 100_000).unwrap();
-        let expect = Verdict::Conflict { items: expect.to_vec(), minimal: true };
+        let expect = Verdict::Conflict {
+            items: expect.to_vec(),
+            minimal: true,
+        };
         assert_eq!(verdict, expect, "{reason}");
     }
     let fits = [a(0, 2, 4), a(1, 3, 6)];
@@ -398,19 +558,27 @@ fn conflicts_of_shape_are_minimal() {
             })
             .collect();
         let layout = solve(&items, &Limits::default()).unwrap();
-        let Ok(Verdict::Conflict { items: set, minimal }) =
-            conflict(&items, layout.size - 1, 1_000_000)
+        let Ok(Verdict::Conflict {
+            items: set,
+            minimal,
+        }) = conflict(&items, layout.size - 1, 1_000_000)
         else {
             panic!("{items:?} fit beneath their optimum")
         };
         assert!(minimal);
         found += u32::from(set.len() > 3);
         let chosen: Vec<Item> = set.iter().map(|&i| items[i]).collect();
-        assert!(brute_force(&chosen) >= layout.size, "{items:?}: {set:?} fit");
+        assert!(
+            brute_force(&chosen) >= layout.size,
+            "{items:?}: {set:?} fit"
+        );
         for out in 0..chosen.len() {
             let mut rest = chosen.clone();
             rest.remove(out);
-            assert!(brute_force(&rest) < layout.size, "{items:?}: {set:?} is not minimal");
+            assert!(
+                brute_force(&rest) < layout.size,
+                "{items:?}: {set:?} is not minimal"
+            );
         }
     }
     assert!(found > 10);

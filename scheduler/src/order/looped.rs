@@ -61,7 +61,11 @@ pub struct Loops {
 /// See [`looped`].
 pub fn flat(sdf: &TimedSdf) -> Result<Loops, OrderError> {
     let problem = Problem::new(sdf)?;
-    let steps = problem.order.iter().map(|&a| Step::Fire(a.into(), problem.q[a])).collect();
+    let steps = problem
+        .order
+        .iter()
+        .map(|&a| Step::Fire(a.into(), problem.q[a]))
+        .collect();
     let shared = vec![1; sdf.channels.len()];
     Ok(problem.loops(steps, &shared, problem.exact))
 }
@@ -78,10 +82,21 @@ pub fn flat(sdf: &TimedSdf) -> Result<Loops, OrderError> {
 pub fn looped(sdf: &TimedSdf, depth: usize) -> Result<Loops, OrderError> {
     let problem = Problem::new(sdf)?;
     if problem.order.len() > MAX_ACTORS {
-        return Err(OrderError::TooManyActors { actors: problem.order.len(), limit: MAX_ACTORS });
+        return Err(OrderError::TooManyActors {
+            actors: problem.order.len(),
+            limit: MAX_ACTORS,
+        });
     }
-    let mut planner = Planner { problem: &problem, known: BTreeMap::new() };
-    let all = Range { first: 0, end: problem.order.len(), shared: 1, depth };
+    let mut planner = Planner {
+        problem: &problem,
+        known: BTreeMap::new(),
+    };
+    let all = Range {
+        first: 0,
+        end: problem.order.len(),
+        shared: 1,
+        depth,
+    };
     planner.cost(all);
     let mut shared = vec![1; sdf.channels.len()];
     let steps = planner.steps(all, &mut shared);
@@ -127,13 +142,26 @@ impl<'a> Problem<'a> {
                     .ok_or(ThroughputError::Overflow { actor: ch.from })?;
                 // A reader that goes first lives on the initial tokens: they leave room for what replaces them.
                 if from < to {
-                    edges.push(Edge { channel: id.index(), from, to, tokens });
+                    edges.push(Edge {
+                        channel: id.index(),
+                        from,
+                        to,
+                        tokens,
+                    });
                 }
             }
         }
-        let one_reader =
-            sdf.channels.iter().all(|c| c.readers.iter().filter(|r| r.to != c.from).count() < 2);
-        Ok(Problem { sdf, q, order, exact: only_order && one_reader, edges })
+        let one_reader = sdf
+            .channels
+            .iter()
+            .all(|c| c.readers.iter().filter(|r| r.to != c.from).count() < 2);
+        Ok(Problem {
+            sdf,
+            q,
+            order,
+            exact: only_order && one_reader,
+            edges,
+        })
     }
 
     /// Sums up an order in which the ends of channel c share loops that run `shared[c]` times.
@@ -148,13 +176,24 @@ impl<'a> Problem<'a> {
                 true => self.q[ch.from.index()] * ch.produce / shared[id.index()],
                 false => 0,
             };
-            let held = ch.readers.iter().map(|r| r.free.saturating_add(r.overlap)).max();
+            let held = ch
+                .readers
+                .iter()
+                .map(|r| r.free.saturating_add(r.overlap))
+                .max();
             held.unwrap_or(0).saturating_add(block)
         };
         let capacities: TiVec<ChannelId, u64> =
             self.sdf.channels.iter_enumerated().map(need).collect();
-        let tokens = capacities.iter().fold(0u64, |sum, &c| sum.saturating_add(c));
-        Loops { steps, capacities, tokens, exact }
+        let tokens = capacities
+            .iter()
+            .fold(0u64, |sum, &c| sum.saturating_add(c));
+        Loops {
+            steps,
+            capacities,
+            tokens,
+            exact,
+        }
     }
 }
 
@@ -183,7 +222,11 @@ fn acyclic(actors: usize, arcs: &BTreeSet<(usize, usize)>) -> Result<(), OrderEr
     for &(from, to) in arcs {
         graph.add_edge(nodes[from], nodes[to], ());
     }
-    match kosaraju_scc(&graph).into_iter().filter(|c| c.len() > 1).min() {
+    match kosaraju_scc(&graph)
+        .into_iter()
+        .filter(|c| c.len() > 1)
+        .min()
+    {
         None => Ok(()),
         Some(component) => {
             let mut actors: Vec<ActorId> = component.iter().map(|n| n.index().into()).collect();
@@ -249,7 +292,11 @@ impl Planner<'_> {
     fn key(range: Range) -> Range {
         let enough = (range.end - range.first).saturating_sub(1);
         match range.depth >= enough {
-            true => Range { shared: 0, depth: enough, ..range },
+            true => Range {
+                shared: 0,
+                depth: enough,
+                ..range
+            },
             false => range,
         }
     }
@@ -276,17 +323,30 @@ impl Planner<'_> {
         for inner in choices {
             let crossing = self.crossing(range, inner.0);
             for split in range.first + 1..range.end {
-                let sub = |first, end| Range { first, end, shared: inner.0, depth: inner.1 };
+                let sub = |first, end| Range {
+                    first,
+                    end,
+                    shared: inner.0,
+                    depth: inner.1,
+                };
                 let tokens = self
                     .cost(sub(range.first, split))
                     .saturating_add(self.cost(sub(split, range.end)))
                     .saturating_add(crossing[split - range.first]);
                 if best.is_none_or(|b| tokens < b.tokens) {
-                    best = Some(Best { tokens, split, inner });
+                    best = Some(Best {
+                        tokens,
+                        split,
+                        inner,
+                    });
                 }
             }
         }
-        let best = best.unwrap_or(Best { tokens: 0, split: range.end, inner: (range.shared, 0) });
+        let best = best.unwrap_or(Best {
+            tokens: 0,
+            split: range.end,
+            inner: (range.shared, 0),
+        });
         self.known.insert(key, best);
         best.tokens
     }
@@ -298,7 +358,9 @@ impl Planner<'_> {
         let mut counted = BTreeMap::new();
         for e in &self.problem.edges {
             if e.from >= range.first && e.to < range.end {
-                let span = counted.entry(e.channel).or_insert((e.from, e.to, e.tokens / shared));
+                let span = counted
+                    .entry(e.channel)
+                    .or_insert((e.from, e.to, e.tokens / shared));
                 *span = (span.0.min(e.from), span.1.max(e.to), span.2);
             }
         }
@@ -317,7 +379,12 @@ impl Planner<'_> {
             let fire = |&a: &usize| Step::Fire(a.into(), self.problem.q[a] / range.shared);
             return actors.iter().map(fire).collect();
         };
-        let sub = |first, end| Range { first, end, shared: best.inner.0, depth: best.inner.1 };
+        let sub = |first, end| Range {
+            first,
+            end,
+            shared: best.inner.0,
+            depth: best.inner.1,
+        };
         let mut body = self.steps(sub(range.first, best.split), shared);
         body.extend(self.steps(sub(best.split, range.end), shared));
         for e in &self.problem.edges {
@@ -367,7 +434,11 @@ mod tests {
         }
         let mut firings = Vec::new();
         flatten(steps, &mut firings);
-        let mut held: Vec<i64> = sdf.channels.iter().map(|c| c.readers[0].free as i64).collect();
+        let mut held: Vec<i64> = sdf
+            .channels
+            .iter()
+            .map(|c| c.readers[0].free as i64)
+            .collect();
         let mut peak = held.clone();
         for actor in firings {
             for (i, ch) in sdf.channels.iter().enumerate() {
@@ -378,28 +449,50 @@ mod tests {
             }
         }
         let buffered = |i: usize| u64::from(sdf.is_buffered(i.into()));
-        peak.iter().enumerate().map(|(i, &p)| p as u64 * buffered(i)).collect()
+        peak.iter()
+            .enumerate()
+            .map(|(i, &p)| p as u64 * buffered(i))
+            .collect()
     }
 
     #[test]
     fn loops() {
-        let cd2dat =
-            [(0, 1, 1, 1, 0), (1, 2, 2, 3, 0), (2, 2, 3, 7, 0), (3, 8, 4, 7, 0), (4, 5, 5, 1, 0)];
+        let cd2dat = [
+            (0, 1, 1, 1, 0),
+            (1, 2, 2, 3, 0),
+            (2, 2, 3, 7, 0),
+            (3, 8, 4, 7, 0),
+            (4, 5, 5, 1, 0),
+        ];
         let check = |actors, channels: &[_], depth, expect: &str| {
             let sdf = sdf(actors, channels);
             let found = looped(&sdf, depth).expect("a single-appearance order");
             assert_eq!(text(&found), expect, "{channels:?}");
-            assert_eq!(replay(&sdf, &found.steps), found.capacities.raw, "{channels:?}");
+            assert_eq!(
+                replay(&sdf, &found.steps),
+                found.capacities.raw,
+                "{channels:?}"
+            );
         };
         check(6, &cd2dat, 9, "49(3(a0 a1) 2a2) 4(7a3 8(a4 5a5)): 264");
         check(6, &cd2dat, 1, "49(3a0 3a1 2a2) 4(7a3 8a4 40a5): 301");
         check(6, &cd2dat, 0, "147a0 147a1 98a2 28a3 32a4 160a5: 1021");
         check(0, &[], 9, ": 0");
         check(1, &[(0, 1, 0, 1, 1)], 9, "a0: 0");
-        check(3, &[(0, 1, 1, 4, 0), (1, 4, 2, 1, 0), (0, 1, 2, 1, 0)], 9, "4a0 a1 4a2: 12");
+        check(
+            3,
+            &[(0, 1, 1, 4, 0), (1, 4, 2, 1, 0), (0, 1, 2, 1, 0)],
+            9,
+            "4a0 a1 4a2: 12",
+        );
         // The initial tokens on the way back last for an iteration: the cycle is open.
         check(2, &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 6)], 9, "2a0 3a1: 12");
-        check(3, &[(0, 1, 1, 1, 0), (0, 1, 2, 1, 0)], 9, "a0 a1 a2: 2, maybe");
+        check(
+            3,
+            &[(0, 1, 1, 1, 0), (0, 1, 2, 1, 0)],
+            9,
+            "a0 a1 a2: 2, maybe",
+        );
     }
 
     #[test]
@@ -418,7 +511,10 @@ mod tests {
         let many = sdf(257, &[]);
         assert_eq!(
             looped(&many, 9).expect_err("too many"),
-            OrderError::TooManyActors { actors: 257, limit: 256 }
+            OrderError::TooManyActors {
+                actors: 257,
+                limit: 256
+            }
         );
     }
 
@@ -463,16 +559,24 @@ mod tests {
         };
         for case in 0..200 {
             let actors = 2 + below(4) as usize;
-            let channels: Vec<_> =
-                (1..actors).map(|i| (i - 1, 1 + below(6), i, 1 + below(6), 0)).collect();
+            let channels: Vec<_> = (1..actors)
+                .map(|i| (i - 1, 1 + below(6), i, 1 + below(6), 0))
+                .collect();
             let sdf = sdf(actors, &channels);
             let q = sdf.repetition().expect("a chain").raw;
             for depth in 0..4 {
                 let found = looped(&sdf, depth).expect("a chain");
                 assert!(found.exact);
                 let least = brute(&sdf, &q, 0, actors, 1, depth);
-                assert_eq!(found.tokens, least, "case {case}, depth {depth}: {channels:?}");
-                assert_eq!(replay(&sdf, &found.steps), found.capacities.raw, "case {case}");
+                assert_eq!(
+                    found.tokens, least,
+                    "case {case}, depth {depth}: {channels:?}"
+                );
+                assert_eq!(
+                    replay(&sdf, &found.steps),
+                    found.capacities.raw,
+                    "case {case}"
+                );
             }
         }
     }

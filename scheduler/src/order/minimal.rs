@@ -38,8 +38,16 @@ pub fn least_buffers(sdf: &TimedSdf, limits: Limits) -> Result<LeastBuffers, Ord
     let net = Net::new(sdf, true)?;
     let calls = drain(&net, &least.room)?;
     let capacities: TiVec<ChannelId, u64> = least.room.iter().map(|&r| r as u64).collect();
-    let tokens = capacities.iter().fold(0u64, |sum, &c| sum.saturating_add(c));
-    Ok(LeastBuffers { calls, capacities, tokens, least: least.bound, exact: least.exact })
+    let tokens = capacities
+        .iter()
+        .fold(0u64, |sum, &c| sum.saturating_add(c));
+    Ok(LeastBuffers {
+        calls,
+        capacities,
+        tokens,
+        least: least.bound,
+        exact: least.exact,
+    })
 }
 
 /// Fires one iteration within the capacities.
@@ -77,7 +85,12 @@ fn drain(net: &Net, room: &[i64]) -> Result<Vec<(ActorId, u64)>, OrderError> {
                 _ => (have.max(0) / each) as u64,
             }
         };
-        let count = into[a].iter().map(lasts).min().unwrap_or(u64::MAX).min(left[a]);
+        let count = into[a]
+            .iter()
+            .map(lasts)
+            .min()
+            .unwrap_or(u64::MAX)
+            .min(left[a]);
         if count == 0 {
             continue;
         }
@@ -180,7 +193,10 @@ mod tests {
     fn least_tokens() {
         let check = |sdf: &TimedSdf, tokens: u64| {
             let found = least_buffers(sdf, Limits::default()).expect("it runs");
-            assert_eq!((found.tokens, found.least, found.exact), (tokens, tokens, true));
+            assert_eq!(
+                (found.tokens, found.least, found.exact),
+                (tokens, tokens, true)
+            );
             replay(sdf, &found);
         };
         check(&chain(&[(1, 1), (2, 3), (2, 7), (8, 7), (5, 1)]), 32);

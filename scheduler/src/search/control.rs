@@ -56,11 +56,19 @@ impl Control<'_> {
     }
 
     pub(crate) fn report(&mut self, stage: &'static str, best: u64, bound: u64, work: u64) {
-        (self.progress)(Progress { stage, best, bound, work });
+        (self.progress)(Progress {
+            stage,
+            best,
+            bound,
+            work,
+        });
     }
 }
 
 /// Runs a search with hooks that never stop it and hear nothing.
 pub fn unattended<T>(run: impl FnOnce(&mut Control<'_>) -> T) -> T {
-    run(&mut Control { stop: &|| false, progress: &mut |_| {} })
+    run(&mut Control {
+        stop: &|| false,
+        progress: &mut |_| {},
+    })
 }

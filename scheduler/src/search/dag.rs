@@ -26,13 +26,19 @@ pub struct LinkTime {
 
 impl LinkTime {
     /// Transfers that take no time.
-    pub const FREE: LinkTime = LinkTime { latency: 0, numerator: 0, denominator: 1 };
+    pub const FREE: LinkTime = LinkTime {
+        latency: 0,
+        numerator: 0,
+        denominator: 1,
+    };
 
     /// Ticks for an amount (saturating).
     pub fn ticks(&self, amount: u64) -> u64 {
         let over = (u128::from(amount) * u128::from(self.numerator))
             .div_ceil(u128::from(self.denominator.max(1)));
-        u64::try_from(over).unwrap_or(u64::MAX).saturating_add(self.latency)
+        u64::try_from(over)
+            .unwrap_or(u64::MAX)
+            .saturating_add(self.latency)
     }
 }
 
@@ -134,7 +140,10 @@ impl Dag {
         let processors = times.first().map_or(0, Vec::len);
         let expected = processors * processors;
         if links.len() != expected {
-            return Err(DagError::Links { found: links.len(), expected });
+            return Err(DagError::Links {
+                found: links.len(),
+                expected,
+            });
         }
         let mut transfers = Vec::with_capacity(edges.len() * expected);
         for edge in &edges {
@@ -159,9 +168,17 @@ impl Dag {
         let mut sum = 0u128;
         for (task, row) in (0u32..).zip(&times) {
             if row.len() != processors {
-                return Err(DagError::Times { task, found: row.len(), expected: processors });
+                return Err(DagError::Times {
+                    task,
+                    found: row.len(),
+                    expected: processors,
+                });
             }
-            let longest = row.iter().flatten().max().ok_or(DagError::Nowhere { task })?;
+            let longest = row
+                .iter()
+                .flatten()
+                .max()
+                .ok_or(DagError::Nowhere { task })?;
             sum += u128::from(*longest);
         }
         let mut into = vec![Vec::new(); times.len()];
@@ -169,21 +186,33 @@ impl Dag {
         for (index, edge) in (0u32..).zip(&edges) {
             if edge.from as usize >= times.len() || edge.to as usize >= times.len() {
                 let (from, to) = (edge.from, edge.to);
-                return Err(DagError::Edge { from, to, tasks: times.len() });
+                return Err(DagError::Edge {
+                    from,
+                    to,
+                    tasks: times.len(),
+                });
             }
             into[edge.to as usize].push(index);
             out[edge.from as usize].push(index);
         }
         let stride = if pairs { processors * processors } else { 1 };
         let chunks = || transfers.chunks(stride);
-        let largest_transfer: Vec<u64> =
-            chunks().map(|c| c.iter().copied().max().unwrap_or(0)).collect();
-        let between = if pairs { (stride - processors).max(1) as u128 } else { 1 };
+        let largest_transfer: Vec<u64> = chunks()
+            .map(|c| c.iter().copied().max().unwrap_or(0))
+            .collect();
+        let between = if pairs {
+            (stride - processors).max(1) as u128
+        } else {
+            1
+        };
         let mean_transfer = chunks()
             .map(|c| c.iter().map(|&t| u128::from(t)).sum::<u128>() / between)
             .map(|mean| if processors < 2 { 0 } else { mean as u64 })
             .collect();
-        sum += largest_transfer.iter().map(|&t| u128::from(t)).sum::<u128>();
+        sum += largest_transfer
+            .iter()
+            .map(|&t| u128::from(t))
+            .sum::<u128>();
         if sum >= 1 << 62 {
             return Err(DagError::Overflow);
         }
@@ -235,12 +264,16 @@ impl Dag {
 
     /// Edges into a task: index and edge.
     pub(crate) fn edges_into(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
-        self.into[task].iter().map(|&e| (e as usize, &self.edges[e as usize]))
+        self.into[task]
+            .iter()
+            .map(|&e| (e as usize, &self.edges[e as usize]))
     }
 
     /// Edges out of a task: index and edge.
     pub(crate) fn out_of(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
-        self.out[task].iter().map(|&e| (e as usize, &self.edges[e as usize]))
+        self.out[task]
+            .iter()
+            .map(|&e| (e as usize, &self.edges[e as usize]))
     }
 
     /// Tasks, each after its predecessors.
@@ -254,20 +287,31 @@ impl Dag {
 
     /// Least time over the processors.
     pub(crate) fn least_time(&self, task: usize) -> u64 {
-        self.times[task].iter().flatten().copied().min().unwrap_or(0)
+        self.times[task]
+            .iter()
+            .flatten()
+            .copied()
+            .min()
+            .unwrap_or(0)
     }
 
     /// Every task takes the same time on each processor and no transfer takes any: the problem P | prec | Cmax.
     pub fn is_identical(&self) -> bool {
         self.largest_transfer.iter().all(|&t| t == 0)
-            && self.times.iter().all(|row| row[0].is_some() && row.iter().all(|t| *t == row[0]))
+            && self
+                .times
+                .iter()
+                .all(|row| row[0].is_some() && row.iter().all(|t| *t == row[0]))
     }
 }
 
 fn topological(edges: &[Edge], into: &[Vec<u32>], out: &[Vec<u32>]) -> Result<Vec<u32>, DagError> {
     let mut waiting: Vec<usize> = into.iter().map(Vec::len).collect();
-    let mut order: Vec<u32> =
-        (0u32..).zip(&waiting).filter(|(_, w)| **w == 0).map(|(t, _)| t).collect();
+    let mut order: Vec<u32> = (0u32..)
+        .zip(&waiting)
+        .filter(|(_, w)| **w == 0)
+        .map(|(t, _)| t)
+        .collect();
     let mut next = 0;
     while let Some(&task) = order.get(next) {
         next += 1;
@@ -376,11 +420,19 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
     }
     for (index, edge) in dag.edges.iter().enumerate() {
         let (from, to) = (edge.from as usize, edge.to as usize);
-        let (p, q) = (schedule.processor[from] as usize, schedule.processor[to] as usize);
+        let (p, q) = (
+            schedule.processor[from] as usize,
+            schedule.processor[to] as usize,
+        );
         let ready = end[from].saturating_add(dag.transfer(index, p, q));
         let start = schedule.start[to];
         if start < ready {
-            return Err(CheckError::Early { from: edge.from, to: edge.to, ready, start });
+            return Err(CheckError::Early {
+                from: edge.from,
+                to: edge.to,
+                ready,
+                start,
+            });
         }
     }
     let mut order: Vec<usize> = (0..tasks).filter(|&t| schedule.start[t] < end[t]).collect();
@@ -391,7 +443,13 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
         if processor == schedule.processor[b] && schedule.start[b] < end[a] {
             let (first, second) = (a as u32, b as u32);
             let start = schedule.start[b];
-            return Err(CheckError::Overlap { first, end: end[a], second, start, processor });
+            return Err(CheckError::Overlap {
+                first,
+                end: end[a],
+                second,
+                start,
+                processor,
+            });
         }
     }
     Ok(end.into_iter().max().unwrap_or(0))
@@ -403,7 +461,15 @@ mod tests {
 
     fn chain() -> Dag {
         let times = vec![vec![Some(3), Some(5)], vec![Some(4), None]];
-        Dag::new(times, vec![Edge { from: 0, to: 1, cost: 2 }]).expect("valid")
+        Dag::new(
+            times,
+            vec![Edge {
+                from: 0,
+                to: 1,
+                cost: 2,
+            }],
+        )
+        .expect("valid")
     }
 
     #[test]
@@ -413,18 +479,57 @@ mod tests {
         let cases: [Case<'_>; 6] = [
             (&[0, 0], &[0, 3], Ok(7)),
             (&[1, 0], &[0, 7], Ok(11)),
-            (&[1, 0], &[0, 6], Err(CheckError::Early { from: 0, to: 1, ready: 7, start: 6 })),
-            (&[0, 1], &[0, 5], Err(CheckError::Processor { task: 1, processor: 1 })),
-            (&[0, 7], &[0, 5], Err(CheckError::Processor { task: 1, processor: 7 })),
-            (&[0], &[0, 5], Err(CheckError::Length { found: 1, tasks: 2 })),
+            (
+                &[1, 0],
+                &[0, 6],
+                Err(CheckError::Early {
+                    from: 0,
+                    to: 1,
+                    ready: 7,
+                    start: 6,
+                }),
+            ),
+            (
+                &[0, 1],
+                &[0, 5],
+                Err(CheckError::Processor {
+                    task: 1,
+                    processor: 1,
+                }),
+            ),
+            (
+                &[0, 7],
+                &[0, 5],
+                Err(CheckError::Processor {
+                    task: 1,
+                    processor: 7,
+                }),
+            ),
+            (
+                &[0],
+                &[0, 5],
+                Err(CheckError::Length { found: 1, tasks: 2 }),
+            ),
         ];
         for (processor, start, expected) in cases {
-            let schedule = Schedule { processor: processor.to_vec(), start: start.to_vec() };
+            let schedule = Schedule {
+                processor: processor.to_vec(),
+                start: start.to_vec(),
+            };
             assert_eq!(check(&dag, &schedule), expected, "{schedule}");
         }
         let two = Dag::new(vec![vec![Some(3)], vec![Some(3)]], vec![]).expect("valid");
-        let both = Schedule { processor: vec![0, 0], start: vec![2, 0] };
-        let overlap = CheckError::Overlap { first: 1, end: 3, second: 0, start: 2, processor: 0 };
+        let both = Schedule {
+            processor: vec![0, 0],
+            start: vec![2, 0],
+        };
+        let overlap = CheckError::Overlap {
+            first: 1,
+            end: 3,
+            second: 0,
+            start: 2,
+            processor: 0,
+        };
         assert_eq!(check(&two, &both), Err(overlap));
     }
 
@@ -434,13 +539,33 @@ mod tests {
         let one = || vec![vec![Some(1)], vec![Some(1)]];
         type Case = (Vec<Vec<Option<u64>>>, Vec<Edge>, DagError);
         let cases: [Case; 6] = [
-            (one(), vec![edge(0, 1), edge(1, 0)], DagError::Cycle { task: 0 }),
-            (one(), vec![edge(0, 2)], DagError::Edge { from: 0, to: 2, tasks: 2 }),
-            (vec![vec![Some(1)], vec![None]], vec![], DagError::Nowhere { task: 1 }),
+            (
+                one(),
+                vec![edge(0, 1), edge(1, 0)],
+                DagError::Cycle { task: 0 },
+            ),
+            (
+                one(),
+                vec![edge(0, 2)],
+                DagError::Edge {
+                    from: 0,
+                    to: 2,
+                    tasks: 2,
+                },
+            ),
+            (
+                vec![vec![Some(1)], vec![None]],
+                vec![],
+                DagError::Nowhere { task: 1 },
+            ),
             (
                 vec![vec![Some(1)], vec![]],
                 vec![],
-                DagError::Times { task: 1, found: 0, expected: 1 },
+                DagError::Times {
+                    task: 1,
+                    found: 0,
+                    expected: 1,
+                },
             ),
             (vec![vec![]], vec![], DagError::NoProcessor),
             (vec![vec![Some(1 << 62)]], vec![], DagError::Overflow),
@@ -453,11 +578,23 @@ mod tests {
     #[test]
     fn links_scale_costs_by_pair() {
         let times = vec![vec![Some(1), Some(1)]; 2];
-        let slow = LinkTime { latency: 5, numerator: 3, denominator: 2 };
-        let fast = LinkTime { latency: 0, numerator: 1, denominator: 1 };
+        let slow = LinkTime {
+            latency: 5,
+            numerator: 3,
+            denominator: 2,
+        };
+        let fast = LinkTime {
+            latency: 0,
+            numerator: 1,
+            denominator: 1,
+        };
         let dag = Dag::with_links(
             times,
-            vec![Edge { from: 0, to: 1, cost: 7 }],
+            vec![Edge {
+                from: 0,
+                to: 1,
+                cost: 7,
+            }],
             &[slow, slow, fast, slow],
         )
         .expect("valid");

@@ -96,11 +96,19 @@ impl<'a> Exact<'a> {
         let mut needs = vec![0u64; tasks];
         for &t in &problem.topological {
             for &b in &problem.before[t] {
-                needs[t] |= if problem.time[b] == 0 { needs[b] } else { 1 << b };
+                needs[t] |= if problem.time[b] == 0 {
+                    needs[b]
+                } else {
+                    1 << b
+                };
             }
         }
-        let topological: Vec<usize> =
-            problem.topological.iter().copied().filter(|&t| problem.time[t] > 0).collect();
+        let topological: Vec<usize> = problem
+            .topological
+            .iter()
+            .copied()
+            .filter(|&t| problem.time[t] > 0)
+            .collect();
         let all = topological.iter().fold(0, |set, &t| set | 1 << t);
         let mut rng = Rng::new(1);
         let mut exact = Exact {
@@ -164,12 +172,24 @@ impl<'a> Exact<'a> {
         // A task comes after those that it yields to, whose latest starts are no later than its own.
         self.by_latest.sort_by_key(|&t| {
             let yields = self.yields_to[t].count_ones();
-            (self.latest[t], yields, std::cmp::Reverse(problem.time[t]), t)
+            (
+                self.latest[t],
+                yields,
+                std::cmp::Reverse(problem.time[t]),
+                t,
+            )
         });
-        self.due = bits(self.all).map(|t| self.latest[t] + problem.time[t]).collect();
+        self.due = bits(self.all)
+            .map(|t| self.latest[t] + problem.time[t])
+            .collect();
         self.due.sort_unstable();
         self.due.dedup();
-        match self.arrive(State { now: 0, scheduled: 0, running: 0, barred: 0 }) {
+        match self.arrive(State {
+            now: 0,
+            scheduled: 0,
+            running: 0,
+            barred: 0,
+        }) {
             Step::Found => Answer::Yes(self.starts()),
             Step::Fails => Answer::No,
             Step::OutOfNodes => Answer::Unknown,
@@ -180,7 +200,9 @@ impl<'a> Exact<'a> {
         let mut start = self.start.clone();
         for &t in &self.problem.topological {
             if self.problem.time[t] == 0 {
-                let ready = self.problem.before[t].iter().map(|&b| start[b] + self.problem.time[b]);
+                let ready = self.problem.before[t]
+                    .iter()
+                    .map(|&b| start[b] + self.problem.time[b]);
                 start[t] = ready.max().unwrap_or(0);
             }
         }
@@ -221,7 +243,11 @@ impl<'a> Exact<'a> {
         let step = self.choose(state, ready, 0, 0);
         if matches!(step, Step::Fails) {
             let (scheduled, barred) = (state.scheduled, state.barred);
-            self.table[slot] = Failed { scheduled, rest, barred };
+            self.table[slot] = Failed {
+                scheduled,
+                rest,
+                barred,
+            };
         }
         step
     }
@@ -270,10 +296,16 @@ impl<'a> Exact<'a> {
         let Some(now) = bits(state.running).map(|t| self.end[t]).min() else {
             return Step::Fails;
         };
-        let running =
-            bits(state.running).filter(|&t| self.end[t] > now).fold(0, |set, t| set | 1 << t);
+        let running = bits(state.running)
+            .filter(|&t| self.end[t] > now)
+            .fold(0, |set, t| set | 1 << t);
         let barred = if full { 0 } else { state.barred | left };
-        let next = State { now, scheduled: state.scheduled, running, barred };
+        let next = State {
+            now,
+            scheduled: state.scheduled,
+            running,
+            barred,
+        };
         self.arrive(next)
     }
 
@@ -314,7 +346,9 @@ impl<'a> Exact<'a> {
                     return false;
                 }
             }
-            let busy: u64 = bits(state.running).map(|t| self.end[t].min(due) - state.now).sum();
+            let busy: u64 = bits(state.running)
+                .map(|t| self.end[t].min(due) - state.now)
+                .sum();
             if work + busy > machines * (due - state.now) {
                 return false;
             }

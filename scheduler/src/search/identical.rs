@@ -51,7 +51,15 @@ impl Identical {
         }
         let head = heads(machines, &time, &before, topological.iter().copied());
         let tail = heads(machines, &time, &after, topological.iter().rev().copied());
-        Identical { machines, time, before, after, topological, head, tail }
+        Identical {
+            machines,
+            time,
+            before,
+            after,
+            topological,
+            head,
+            tail,
+        }
     }
 
     /// The same problem with time running backwards.
@@ -72,7 +80,12 @@ impl Identical {
     }
 
     pub(crate) fn makespan(&self, start: &[u64]) -> u64 {
-        start.iter().zip(&self.time).map(|(s, t)| s + t).max().unwrap_or(0)
+        start
+            .iter()
+            .zip(&self.time)
+            .map(|(s, t)| s + t)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Lower bound on the makespan: the longest path with load-aware heads and tails, and the least end for which
@@ -80,13 +93,19 @@ impl Identical {
     ///
     /// Source: Fernandez & Bussell 1973 (IEEE Trans. Comput. C-22); mandatory parts after Lopez & Esquirol 1996.
     pub(crate) fn bound(&self) -> u64 {
-        let path = (0..self.tasks()).map(|i| self.head[i] + self.time[i] + self.tail[i]).max();
+        let path = (0..self.tasks())
+            .map(|i| self.head[i] + self.time[i] + self.tail[i])
+            .max();
         let work: u64 = self.time.iter().sum();
         let mut low = path.unwrap_or(0).max(work.div_ceil(self.machines as u64));
         let mut high = low.saturating_add(work);
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.overloaded(middle) { low = middle + 1 } else { high = middle }
+            if self.overloaded(middle) {
+                low = middle + 1
+            } else {
+                high = middle
+            }
         }
         low
     }
@@ -128,7 +147,10 @@ impl Identical {
         scratch.steps.clear();
         scratch.steps.push((0, 0));
         for &task in list {
-            let ready = self.before[task].iter().map(|&b| start[b] + self.time[b]).max();
+            let ready = self.before[task]
+                .iter()
+                .map(|&b| start[b] + self.time[b])
+                .max();
             start[task] = scratch.take(ready.unwrap_or(0), self.time[task], self.machines);
         }
         start
@@ -143,19 +165,28 @@ impl Identical {
             rank[task] = place;
         }
         let mut waiting: Vec<usize> = self.before.iter().map(Vec::len).collect();
-        let mut ready: std::collections::BinaryHeap<std::cmp::Reverse<usize>> =
-            (0..tasks).filter(|&t| waiting[t] == 0).map(|t| std::cmp::Reverse(rank[t])).collect();
+        let mut ready: std::collections::BinaryHeap<std::cmp::Reverse<usize>> = (0..tasks)
+            .filter(|&t| waiting[t] == 0)
+            .map(|t| std::cmp::Reverse(rank[t]))
+            .collect();
         let mut running: std::collections::BinaryHeap<std::cmp::Reverse<(u64, usize)>> =
             std::collections::BinaryHeap::new();
         let mut start = vec![0; tasks];
         let mut now = 0;
         loop {
             while running.len() < self.machines {
-                let Some(std::cmp::Reverse(place)) = ready.pop() else { break };
+                let Some(std::cmp::Reverse(place)) = ready.pop() else {
+                    break;
+                };
                 start[list[place]] = now;
-                running.push(std::cmp::Reverse((now + self.time[list[place]], list[place])));
+                running.push(std::cmp::Reverse((
+                    now + self.time[list[place]],
+                    list[place],
+                )));
             }
-            let Some(std::cmp::Reverse((end, _))) = running.peek().copied() else { return start };
+            let Some(std::cmp::Reverse((end, _))) = running.peek().copied() else {
+                return start;
+            };
             now = end;
             while let Some(std::cmp::Reverse((_, task))) =
                 running.peek().copied().filter(|r| r.0.0 == now)
@@ -189,7 +220,10 @@ impl Identical {
             processor[task] = machine as u32;
             free[machine] = start[task] + self.time[task];
         }
-        Some(Schedule { processor, start: start.to_vec() })
+        Some(Schedule {
+            processor,
+            start: start.to_vec(),
+        })
     }
 
     /// Place of each task in the topological order.

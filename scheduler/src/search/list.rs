@@ -36,7 +36,10 @@ impl<'a> Builder<'a> {
     fn ready(&self, task: usize, processor: usize) -> u64 {
         let arrivals = self.dag.edges_into(task).map(|(e, edge)| {
             let from = edge.from as usize;
-            self.end[from] + self.dag.transfer(e, self.processor[from] as usize, processor)
+            self.end[from]
+                + self
+                    .dag
+                    .transfer(e, self.processor[from] as usize, processor)
         });
         arrivals.max().unwrap_or(0)
     }
@@ -74,7 +77,10 @@ impl<'a> Builder<'a> {
     }
 
     pub(crate) fn schedule(&self) -> Schedule {
-        Schedule { processor: self.processor.clone(), start: self.start.clone() }
+        Schedule {
+            processor: self.processor.clone(),
+            start: self.start.clone(),
+        }
     }
 
     /// Possible processors of a task with its earliest end there.
@@ -111,8 +117,9 @@ fn upward(dag: &Dag, which: Typical) -> Vec<f64> {
     let mut rank = vec![0f64; dag.tasks()];
     for &task in dag.topological().iter().rev() {
         let task = task as usize;
-        let after =
-            dag.out_of(task).map(|(e, edge)| dag.mean_transfer(e) as f64 + rank[edge.to as usize]);
+        let after = dag
+            .out_of(task)
+            .map(|(e, edge)| dag.mean_transfer(e) as f64 + rank[edge.to as usize]);
         rank[task] = typical(dag, task, which) + after.fold(0.0, f64::max);
     }
     rank
@@ -134,11 +141,15 @@ fn downward(dag: &Dag) -> Vec<f64> {
 
 /// Ready tasks by highest rank, ties by lower index.
 pub(crate) fn order_by(dag: &Dag, rank: &[f64]) -> Vec<u32> {
-    let mut waiting: Vec<usize> = (0..dag.tasks()).map(|t| dag.edges_into(t).count()).collect();
+    let mut waiting: Vec<usize> = (0..dag.tasks())
+        .map(|t| dag.edges_into(t).count())
+        .collect();
     // Non-negative floats order as their bits do.
     let entry = |t: usize| (rank[t].max(0.0).to_bits(), std::cmp::Reverse(t));
-    let mut ready: std::collections::BinaryHeap<_> =
-        (0..dag.tasks()).filter(|&t| waiting[t] == 0).map(entry).collect();
+    let mut ready: std::collections::BinaryHeap<_> = (0..dag.tasks())
+        .filter(|&t| waiting[t] == 0)
+        .map(entry)
+        .collect();
     let mut order = Vec::with_capacity(dag.tasks());
     while let Some((_, std::cmp::Reverse(task))) = ready.pop() {
         order.push(task as u32);
@@ -158,7 +169,9 @@ fn greedy(dag: &Dag, order: &[u32], key: impl Fn(usize, usize, u64) -> f64) -> S
     let mut builder = Builder::new(dag);
     for &task in order {
         let task = task as usize;
-        let choices = builder.choices(task).map(|(p, end)| (key(task, p, end), end, p));
+        let choices = builder
+            .choices(task)
+            .map(|(p, end)| (key(task, p, end), end, p));
         let best = choices.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
         builder.put(task, best.map_or(0, |b| b.2));
     }
@@ -167,7 +180,11 @@ fn greedy(dag: &Dag, order: &[u32], key: impl Fn(usize, usize, u64) -> f64) -> S
 
 /// Heterogeneous earliest finish time. Source: Topcuoglu, Hariri & Wu 2002, IEEE TPDS 13(3).
 pub(crate) fn heft(dag: &Dag) -> Schedule {
-    greedy(dag, &order_by(dag, &upward(dag, Typical::Mean)), |_, _, end| end as f64)
+    greedy(
+        dag,
+        &order_by(dag, &upward(dag, Typical::Mean)),
+        |_, _, end| end as f64,
+    )
 }
 
 /// Critical path on a processor: the tasks of the longest path all go to the processor that is quickest for them.
@@ -180,12 +197,20 @@ pub(crate) fn cpop(dag: &Dag) -> Schedule {
     let critical: Vec<bool> = priority.iter().map(|&p| near(p)).collect();
     let total = |p: usize| {
         let members = (0..dag.tasks()).filter(|&t| critical[t]);
-        members.map(|t| dag.time(t, p)).try_fold(0u64, |sum, time| Some(sum + time?))
+        members
+            .map(|t| dag.time(t, p))
+            .try_fold(0u64, |sum, time| Some(sum + time?))
     };
-    let home = (0..dag.processors()).filter_map(|p| Some((total(p)?, p))).min();
+    let home = (0..dag.processors())
+        .filter_map(|p| Some((total(p)?, p)))
+        .min();
     let home = home.map(|h| h.1);
     greedy(dag, &order_by(dag, &priority), |task, p, end| {
-        if critical[task] && home.is_some_and(|h| h != p) { f64::INFINITY } else { end as f64 }
+        if critical[task] && home.is_some_and(|h| h != p) {
+            f64::INFINITY
+        } else {
+            end as f64
+        }
     })
 }
 
@@ -221,7 +246,9 @@ pub(crate) fn peft(dag: &Dag) -> Schedule {
         .map(|row| row.iter().map(|&c| c as f64).sum::<f64>() / processors as f64)
         .collect();
     let order = order_by(dag, &rank);
-    greedy(dag, &order, |task, p, end| end as f64 + table[task * processors + p] as f64)
+    greedy(dag, &order, |task, p, end| {
+        end as f64 + table[task * processors + p] as f64
+    })
 }
 
 /// HEFT that places each task where the latest of its successors could end soonest.
@@ -238,9 +265,13 @@ fn lookahead(dag: &Dag) -> Schedule {
         for (p, end) in choices {
             builder.put(task, p);
             let children = dag.out_of(task).map(|(_, edge)| edge.to as usize);
-            let known =
-                children.filter(|&c| dag.edges_into(c).all(|(_, edge)| placed[edge.from as usize]));
-            let last = known.map(|c| builder.choices(c).map(|(_, e)| e).min().unwrap_or(0)).max();
+            let known = children.filter(|&c| {
+                dag.edges_into(c)
+                    .all(|(_, edge)| placed[edge.from as usize])
+            });
+            let last = known
+                .map(|c| builder.choices(c).map(|(_, e)| e).min().unwrap_or(0))
+                .max();
             builder.undo(task);
             let key = (last.unwrap_or(end), end, p);
             if best.is_none_or(|b| key < b) {
@@ -254,7 +285,11 @@ fn lookahead(dag: &Dag) -> Schedule {
 
 /// All constructive heuristics, by name.
 pub(crate) fn portfolio(dag: &Dag) -> Vec<(&'static str, Schedule)> {
-    let mut found = vec![("HEFT", heft(dag)), ("CPOP", cpop(dag)), ("PEFT", peft(dag))];
+    let mut found = vec![
+        ("HEFT", heft(dag)),
+        ("CPOP", cpop(dag)),
+        ("PEFT", peft(dag)),
+    ];
     for which in [Typical::Least, Typical::Most] {
         let order = order_by(dag, &upward(dag, which));
         found.push(("HEFT", greedy(dag, &order, |_, _, end| end as f64)));

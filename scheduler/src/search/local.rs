@@ -22,7 +22,11 @@ pub(crate) fn priority_lists(problem: &Identical) -> Vec<Vec<usize>> {
     let tasks = problem.tasks();
     let mut level = vec![0u64; tasks];
     for &t in problem.topological.iter().rev() {
-        let below = problem.after[t].iter().map(|&a| level[a]).max().unwrap_or(0);
+        let below = problem.after[t]
+            .iter()
+            .map(|&a| level[a])
+            .max()
+            .unwrap_or(0);
         level[t] = below + problem.time[t];
     }
     let load = |t: usize| problem.time[t] + problem.tail[t];
@@ -37,14 +41,18 @@ pub(crate) fn priority_lists(problem: &Identical) -> Vec<Vec<usize>> {
         &|t| (problem.after[t].len() as u64, level[t], 0),
         &|t| (level[t] + u64::MAX / 4 - problem.head[t], level[t], 0),
     ];
-    keys.iter().map(|key| topological_by(problem, key)).collect()
+    keys.iter()
+        .map(|key| topological_by(problem, key))
+        .collect()
 }
 
 fn topological_by(problem: &Identical, key: impl Fn(usize) -> (u64, u64, u64)) -> Vec<usize> {
     let mut waiting: Vec<usize> = problem.before.iter().map(Vec::len).collect();
     let entry = |t: usize| (key(t), std::cmp::Reverse(t));
-    let mut ready: std::collections::BinaryHeap<_> =
-        (0..problem.tasks()).filter(|&t| waiting[t] == 0).map(entry).collect();
+    let mut ready: std::collections::BinaryHeap<_> = (0..problem.tasks())
+        .filter(|&t| waiting[t] == 0)
+        .map(entry)
+        .collect();
     let mut list = Vec::with_capacity(problem.tasks());
     while let Some((_, std::cmp::Reverse(t))) = ready.pop() {
         list.push(t);
@@ -110,7 +118,10 @@ impl Search<'_> {
         let problem = self.problem;
         let late =
             |t: usize| (start[t] + problem.time[t] + problem.tail[t]).saturating_sub(self.bound);
-        (problem.makespan(start), (0..problem.tasks()).map(late).sum())
+        (
+            problem.makespan(start),
+            (0..problem.tasks()).map(late).sum(),
+        )
     }
 }
 
@@ -129,7 +140,15 @@ pub(crate) fn improve(
     let mirror = problem.reversed();
     let (place, mirror_place) = (problem.places(), mirror.places());
     let scratch = Scratch::default();
-    let mut search = Search { problem, mirror, place, mirror_place, scratch, bound, work: 0 };
+    let mut search = Search {
+        problem,
+        mirror,
+        place,
+        mirror_place,
+        scratch,
+        bound,
+        work: 0,
+    };
     let mut rng = Rng::new(seed);
     let lists = priority_lists(problem);
     let mut best_cost = search.cost(&start);
@@ -173,7 +192,10 @@ pub(crate) fn improve(
             best = start;
         }
     }
-    Found { start: best, work: search.work }
+    Found {
+        start: best,
+        work: search.work,
+    }
 }
 
 /// A list to go on from: now a shaken priority list, now the best schedule, well shaken.
@@ -199,7 +221,9 @@ fn restart(
 fn shift(problem: &Identical, list: &mut [usize], rng: &mut Rng) {
     let from = rng.below(list.len());
     let task = list[from];
-    let low = (0..from).rev().find(|&k| problem.before[task].contains(&list[k]));
+    let low = (0..from)
+        .rev()
+        .find(|&k| problem.before[task].contains(&list[k]));
     let low = low.map_or(0, |k| k + 1);
     let high = (from + 1..list.len()).find(|&k| problem.after[task].contains(&list[k]));
     let high = high.unwrap_or(list.len());

@@ -63,9 +63,18 @@ struct Limits {
 
 fn limits(level: Level) -> Limits {
     match level {
-        Level::Fast => Limits { placements: 50_000, nodes: 1_000 },
-        Level::Balanced => Limits { placements: 1_000_000, nodes: 60_000 },
-        Level::Exact => Limits { placements: 4_000_000, nodes: 20_000_000 },
+        Level::Fast => Limits {
+            placements: 50_000,
+            nodes: 1_000,
+        },
+        Level::Balanced => Limits {
+            placements: 1_000_000,
+            nodes: 60_000,
+        },
+        Level::Exact => Limits {
+            placements: 4_000_000,
+            nodes: 20_000_000,
+        },
     }
 }
 
@@ -85,8 +94,15 @@ pub fn solve(dag: &Dag, level: Level, control: &mut Control<'_>) -> Solution {
         solve_unrelated(dag, lists, limits.nodes, control)
     };
     let makespan = check(dag, &found.schedule);
-    assert_eq!(makespan, Ok(found.makespan), "a solver returned a wrong schedule");
-    assert!(found.bound <= found.makespan, "a bound lies above a schedule");
+    assert_eq!(
+        makespan,
+        Ok(found.makespan),
+        "a solver returned a wrong schedule"
+    );
+    assert!(
+        found.bound <= found.makespan,
+        "a bound lies above a schedule"
+    );
     found
 }
 
@@ -103,8 +119,17 @@ fn solve_identical(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>)
         work += exact_identical(&problem, &mut start, &mut bound, nodes, control);
     }
     let makespan = problem.makespan(&start);
-    let schedule = problem.assign(&start).unwrap_or(Schedule { processor: vec![], start: vec![] });
-    Solution { schedule, makespan, bound, listed, work }
+    let schedule = problem.assign(&start).unwrap_or(Schedule {
+        processor: vec![],
+        start: vec![],
+    });
+    Solution {
+        schedule,
+        makespan,
+        bound,
+        listed,
+        work,
+    }
 }
 
 /// Asks whether all can end by a time between the bound and the best schedule, forwards and backwards in turn, with
@@ -143,7 +168,11 @@ fn exact_identical(
                 *start = if turn % 2 == 0 {
                     found
                 } else {
-                    found.iter().zip(&problem.time).map(|(s, t)| end - s - t).collect()
+                    found
+                        .iter()
+                        .zip(&problem.time)
+                        .map(|(s, t)| end - s - t)
+                        .collect()
                 };
             }
             Answer::No => *bound = target + 1,
@@ -164,11 +193,18 @@ fn exact_identical(
 
 fn solve_unrelated(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>) -> Solution {
     let mut bound = unrelated::bound(dag);
-    let scheduled = list::portfolio(dag).into_iter().map(|(_, s)| (check(dag, &s), s));
+    let scheduled = list::portfolio(dag)
+        .into_iter()
+        .map(|(_, s)| (check(dag, &s), s));
     let checked = scheduled.filter_map(|(makespan, s)| Some((makespan.ok()?, s)));
     let first = checked.min_by_key(|c| c.0);
-    let (listed, mut schedule) =
-        first.unwrap_or((0, Schedule { processor: vec![], start: vec![] }));
+    let (listed, mut schedule) = first.unwrap_or((
+        0,
+        Schedule {
+            processor: vec![],
+            start: vec![],
+        },
+    ));
     control.report("list scheduling", listed, bound, 0);
     let mut makespan = listed;
     let mut work = 0;
@@ -192,7 +228,13 @@ fn solve_unrelated(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>)
         }
         control.report("branch and bound", makespan, bound, work);
     }
-    Solution { schedule, makespan, bound, listed, work }
+    Solution {
+        schedule,
+        makespan,
+        bound,
+        listed,
+        work,
+    }
 }
 
 #[cfg(test)]

@@ -72,8 +72,14 @@ fn arabnejad() -> Dag {
 }
 
 fn dag<const P: usize>(times: &[[u64; P]], edges: &[(u32, u32, u64)]) -> Dag {
-    let times = times.iter().map(|row| row.iter().copied().map(Some).collect()).collect();
-    let edges = edges.iter().map(|&(from, to, cost)| Edge { from, to, cost }).collect();
+    let times = times
+        .iter()
+        .map(|row| row.iter().copied().map(Some).collect())
+        .collect();
+    let edges = edges
+        .iter()
+        .map(|&(from, to, cost)| Edge { from, to, cost })
+        .collect();
     Dag::new(times, edges).expect("a valid graph")
 }
 
@@ -107,12 +113,19 @@ fn enumerate(dag: &Dag) -> u64 {
         }
         let mut best = u64::MAX;
         for task in 0..dag.tasks() {
-            let before = || dag.edges().iter().enumerate().filter(|(_, e)| e.to as usize == task);
+            let before = || {
+                dag.edges()
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, e)| e.to as usize == task)
+            };
             if placed >> task & 1 == 1 || !before().all(|(_, e)| placed >> e.from & 1 == 1) {
                 continue;
             }
             for p in 0..dag.processors() {
-                let Some(time) = dag.time(task, p) else { continue };
+                let Some(time) = dag.time(task, p) else {
+                    continue;
+                };
                 let arrival = |(index, e): (usize, &Edge)| {
                     let (from, end) = at[e.from as usize];
                     end + dag.transfer(index, from, p)
@@ -127,14 +140,25 @@ fn enumerate(dag: &Dag) -> u64 {
         }
         best
     }
-    go(dag, 0, &mut vec![(0, 0); dag.tasks()], &mut vec![0; dag.processors()])
+    go(
+        dag,
+        0,
+        &mut vec![(0, 0); dag.tasks()],
+        &mut vec![0; dag.processors()],
+    )
 }
 
 fn random(rng: &mut Rng, tasks: usize, processors: usize, alike: bool) -> Dag {
     let times = (0..tasks).map(|_| {
         let same = 1 + rng.below(9) as u64;
         let mut row: Vec<Option<u64>> = (0..processors)
-            .map(|_| if alike { Some(same) } else { Some(1 + rng.below(9) as u64) })
+            .map(|_| {
+                if alike {
+                    Some(same)
+                } else {
+                    Some(1 + rng.below(9) as u64)
+                }
+            })
             .collect();
         if !alike && rng.below(4) == 0 {
             row[rng.below(processors)] = None;
@@ -162,9 +186,16 @@ fn small_graphs_are_solved_to_the_enumerated_optimum() {
         let dag = random(&mut rng, 6, if alike { 2 + case / 2 % 2 } else { 2 }, alike);
         let optimum = enumerate(&dag);
         let found = unattended(|control| solve(&dag, Level::Balanced, control));
-        assert_eq!((found.makespan, found.bound), (optimum, optimum), "case {case}");
+        assert_eq!(
+            (found.makespan, found.bound),
+            (optimum, optimum),
+            "case {case}"
+        );
         let fast = unattended(|control| solve(&dag, Level::Fast, control));
-        assert!(fast.bound <= optimum && optimum <= fast.makespan, "case {case}");
+        assert!(
+            fast.bound <= optimum && optimum <= fast.makespan,
+            "case {case}"
+        );
     }
 }
 
@@ -213,7 +244,12 @@ fn enumerate_identical(dag: &Dag) -> u64 {
         }
         best
     }
-    go(dag, 0, &mut vec![0; dag.tasks()], &vec![0; dag.processors()])
+    go(
+        dag,
+        0,
+        &mut vec![0; dag.tasks()],
+        &vec![0; dag.processors()],
+    )
 }
 
 #[test]
@@ -232,7 +268,10 @@ fn a_stopped_search_still_returns_a_schedule_and_a_bound() {
     for alike in [true, false] {
         let dag = random(&mut rng, 40, 3, alike);
         let mut seen = Vec::new();
-        let mut control = Control { stop: &|| true, progress: &mut |p| seen.push(p) };
+        let mut control = Control {
+            stop: &|| true,
+            progress: &mut |p| seen.push(p),
+        };
         let found = solve(&dag, Level::Exact, &mut control);
         assert_eq!(check(&dag, &found.schedule), Ok(found.makespan));
         assert!(found.makespan <= found.listed && found.bound <= found.makespan);
@@ -245,7 +284,10 @@ fn nothing_and_zero_times_are_fine() {
     let cases = [
         (Dag::new(vec![], vec![]).expect("valid"), 0),
         (dag(&[[0, 0], [0, 0]], &[(0, 1, 0)]), 0),
-        (dag(&[[4, 4], [0, 0], [4, 4], [4, 4]], &[(0, 1, 0), (1, 2, 0)]), 8),
+        (
+            dag(&[[4, 4], [0, 0], [4, 4], [4, 4]], &[(0, 1, 0), (1, 2, 0)]),
+            8,
+        ),
         (dag(&[[0, 3], [2, 5], [0, 0]], &[(0, 1, 9), (1, 2, 1)]), 2),
     ];
     for (dag, makespan) in cases {

@@ -125,11 +125,18 @@ fn decode(builder: &mut Builder<'_>, order: &[u32], processor: &[u32]) -> u64 {
 
 /// Moves a task to a random place between its last predecessor and its first successor in the order.
 fn shift(dag: &Dag, order: &mut [u32], task: usize, rng: &mut Rng) {
-    let Some(from) = order.iter().position(|&t| t as usize == task) else { return };
+    let Some(from) = order.iter().position(|&t| t as usize == task) else {
+        return;
+    };
     let is_before = |t: u32| dag.edges_into(task).any(|(_, e)| e.from == t);
     let is_after = |t: u32| dag.out_of(task).any(|(_, e)| e.to == t);
-    let low = (0..from).rev().find(|&k| is_before(order[k])).map_or(0, |k| k + 1);
-    let high = (from + 1..order.len()).find(|&k| is_after(order[k])).unwrap_or(order.len());
+    let low = (0..from)
+        .rev()
+        .find(|&k| is_before(order[k]))
+        .map_or(0, |k| k + 1);
+    let high = (from + 1..order.len())
+        .find(|&k| is_after(order[k]))
+        .unwrap_or(order.len());
     let to = low + rng.below(high - low);
     if to < from {
         order[to..=from].rotate_right(1);
@@ -178,7 +185,11 @@ struct Branch<'a> {
 pub(crate) fn branch_and_bound(dag: &Dag, best: u64, limit: u64, stop: &dyn Fn() -> bool) -> Proof {
     let tasks = dag.tasks();
     if tasks > MAX_TASKS {
-        return Proof { better: None, complete: false, nodes: 0 };
+        return Proof {
+            better: None,
+            complete: false,
+            nodes: 0,
+        };
     }
     let mut branch = Branch {
         dag,
@@ -199,7 +210,11 @@ pub(crate) fn branch_and_bound(dag: &Dag, best: u64, limit: u64, stop: &dyn Fn()
         twin: (0..dag.processors()).map(|p| twin_of(dag, p)).collect(),
     };
     let complete = branch.descend();
-    Proof { better: branch.better, complete, nodes: branch.nodes }
+    Proof {
+        better: branch.better,
+        complete,
+        nodes: branch.nodes,
+    }
 }
 
 fn twin_of(dag: &Dag, p: usize) -> Option<usize> {
@@ -280,17 +295,25 @@ impl Branch<'_> {
         let mut found = Vec::new();
         for task in 0..self.dag.tasks() {
             let is_ready = !self.is_placed(task)
-                && self.dag.edges_into(task).all(|(_, edge)| self.is_placed(edge.from as usize));
+                && self
+                    .dag
+                    .edges_into(task)
+                    .all(|(_, edge)| self.is_placed(edge.from as usize));
             if !is_ready {
                 continue;
             }
             for p in 0..self.free.len() {
-                let Some(time) = self.dag.time(task, p) else { continue };
+                let Some(time) = self.dag.time(task, p) else {
+                    continue;
+                };
                 // Of two alike and empty processors the first is used.
                 if self.is_empty(p) && self.twin[p].is_some_and(|q| self.is_empty(q)) {
                     continue;
                 }
-                let end = self.ready(task, p).max(if time == 0 { 0 } else { self.free[p] }) + time;
+                let end = self
+                    .ready(task, p)
+                    .max(if time == 0 { 0 } else { self.free[p] })
+                    + time;
                 found.push((end + self.tail[task * self.free.len() + p], end, task, p));
             }
         }
@@ -312,7 +335,9 @@ impl Branch<'_> {
             rest += self.least[task];
             let (mut through, mut end) = (u64::MAX, u64::MAX);
             for p in 0..processors {
-                let Some(time) = self.dag.time(task, p) else { continue };
+                let Some(time) = self.dag.time(task, p) else {
+                    continue;
+                };
                 let mut start = if time == 0 { 0 } else { self.free[p] };
                 for (e, edge) in self.dag.edges_into(task) {
                     let from = edge.from as usize;
@@ -336,7 +361,10 @@ impl Branch<'_> {
     fn is_dominated(&mut self) -> bool {
         let read = |t: &usize| {
             self.is_placed(*t)
-                && self.dag.out_of(*t).any(|(_, edge)| !self.is_placed(edge.to as usize))
+                && self
+                    .dag
+                    .out_of(*t)
+                    .any(|(_, edge)| !self.is_placed(edge.to as usize))
         };
         let open: Vec<usize> = (0..self.dag.tasks()).filter(read).collect();
         let where_from = open.iter().map(|&t| self.processor[t]).collect();
@@ -351,7 +379,10 @@ impl Branch<'_> {
                 .unwrap_or(0),
         );
         let known = self.seen.entry((self.placed, where_from)).or_default();
-        if known.iter().any(|k| k.iter().zip(&front).all(|(a, b)| a <= b)) {
+        if known
+            .iter()
+            .any(|k| k.iter().zip(&front).all(|(a, b)| a <= b))
+        {
             return true;
         }
         let before = known.len();

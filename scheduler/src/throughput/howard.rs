@@ -88,7 +88,11 @@ pub(crate) fn critical(graph: &DepGraph, policy: &mut Policy) -> Result<Critical
         policy.extend((0..graph.nodes()).map(|v| first_choice(graph.of(v))));
     }
     // Tokens of whole iterations share a large factor: without it, most sums fit into 64 bits.
-    let unit = graph.deps.iter().fold(0, |g, d| gcd(g, d.tokens.unsigned_abs())).max(1) as i64;
+    let unit = graph
+        .deps
+        .iter()
+        .fold(0, |g, d| gcd(g, d.tokens.unsigned_abs()))
+        .max(1) as i64;
     let mut state = Iteration {
         graph,
         unit,
@@ -151,7 +155,11 @@ trait Value: Copy + Default + Ord + std::ops::Add<Output = Self> {
 
 impl Value for i64 {
     fn weight(dep: &Dep, unit: i64, num: i64, den: i64) -> i64 {
-        let tokens = if unit == 1 { dep.tokens } else { dep.tokens / unit };
+        let tokens = if unit == 1 {
+            dep.tokens
+        } else {
+            dep.tokens / unit
+        };
         dep.time as i64 * den - num * tokens
     }
 }
@@ -204,12 +212,20 @@ impl Iteration<'_> {
                 best = Some((ratio, cycle));
             }
         }
-        let none = Critical { deps: Vec::new(), time: 0, tokens: 1 };
+        let none = Critical {
+            deps: Vec::new(),
+            time: 0,
+            tokens: 1,
+        };
         best.map_or(none, |(_, cycle)| cycle)
     }
 
     fn cycle_through(&self, node: usize) -> Critical {
-        let mut cycle = Critical { deps: Vec::new(), time: 0, tokens: 0 };
+        let mut cycle = Critical {
+            deps: Vec::new(),
+            time: 0,
+            tokens: 0,
+        };
         let mut at = node;
         loop {
             let dep = *self.choice(at);
@@ -228,22 +244,37 @@ impl Iteration<'_> {
     /// into 64 bits.
     fn weights(&self, cycle: &Critical) -> Result<(i128, i128, bool), Overflow> {
         let tokens = cycle.tokens / i128::from(self.unit);
-        let ratio = ratio(&Critical { deps: Vec::new(), time: cycle.time, tokens });
+        let ratio = ratio(&Critical {
+            deps: Vec::new(),
+            time: cycle.time,
+            tokens,
+        });
         let num = i128::try_from(ratio.num()).map_err(|_| Overflow)?;
         let den = i128::try_from(ratio.den()).map_err(|_| Overflow)?;
         let time = self.graph.deps.iter().map(|d| d.time).max().unwrap_or(0);
-        let tokens = self.graph.deps.iter().map(|d| d.tokens.unsigned_abs()).max().unwrap_or(0);
+        let tokens = self
+            .graph
+            .deps
+            .iter()
+            .map(|d| d.tokens.unsigned_abs())
+            .max()
+            .unwrap_or(0);
         let by_time = i128::from(time).checked_mul(den).ok_or(Overflow)?;
-        let by_tokens =
-            i128::from(tokens / self.unit.unsigned_abs()).checked_mul(num).ok_or(Overflow)?;
+        let by_tokens = i128::from(tokens / self.unit.unsigned_abs())
+            .checked_mul(num)
+            .ok_or(Overflow)?;
         let largest = by_time.checked_add(by_tokens).ok_or(Overflow)?;
-        let sum = largest.checked_mul(2 * (self.graph.nodes() as i128 + 1)).ok_or(Overflow)?;
+        let sum = largest
+            .checked_mul(2 * (self.graph.nodes() as i128 + 1))
+            .ok_or(Overflow)?;
         Ok((num, den, sum < i128::from(i64::MAX)))
     }
 
     /// Values under the policy with its best cycle, and the policy that is better for them; whether there is one.
     fn pass<V: Value>(&mut self, best: &Critical, values: &mut Vec<V>, num: V, den: V) -> bool {
-        let Some(&(root, _)) = best.deps.first() else { return false };
+        let Some(&(root, _)) = best.deps.first() else {
+            return false;
+        };
         values.resize(self.policy.len(), V::default());
         self.evaluate(root as usize, values, num, den);
         self.improve(values, num, den)
@@ -297,8 +328,9 @@ impl Iteration<'_> {
                 *at += 1;
             }
         }
-        let mut reached: Vec<u32> =
-            (0..nodes as u32).filter(|&v| self.mark[v as usize] == HAS_VALUE).collect();
+        let mut reached: Vec<u32> = (0..nodes as u32)
+            .filter(|&v| self.mark[v as usize] == HAS_VALUE)
+            .collect();
         let mut done = 0;
         while done < reached.len() {
             let u = reached[done];
@@ -309,7 +341,12 @@ impl Iteration<'_> {
                     continue;
                 }
                 let latest = |(_, dep): &(usize, &Dep)| V::weight(dep, self.unit, num, den);
-                let deps = self.graph.of(v).iter().enumerate().filter(|(_, d)| d.from == u);
+                let deps = self
+                    .graph
+                    .of(v)
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, d)| d.from == u);
                 if let Some((choice, dep)) = deps.max_by_key(latest) {
                     self.policy[v] = choice as u32;
                     values[v] = values[u as usize] + V::weight(dep, self.unit, num, den);

@@ -165,8 +165,10 @@ pub fn analyse_bounded(
     capacities: &TiVec<ChannelId, u64>,
 ) -> Result<Throughput, ThroughputError> {
     let mut net = Net::new(sdf, true)?;
-    let mut room: Vec<i64> =
-        capacities.iter().map(|&c| i64::try_from(c).unwrap_or(i64::MAX / 4)).collect();
+    let mut room: Vec<i64> = capacities
+        .iter()
+        .map(|&c| i64::try_from(c).unwrap_or(i64::MAX / 4))
+        .collect();
     room.resize(sdf.channels.len(), 0);
     outcome(sdf, &mut net, &room)
 }
@@ -186,7 +188,11 @@ fn outcome(sdf: &TimedSdf, net: &mut Net, room: &[i64]) -> Result<Throughput, Th
         Some((period, bound)) => (period, Some(bound)),
         None => (Period::ZERO, None),
     };
-    Ok(Throughput { repetition: net.q.clone().into(), period, bound })
+    Ok(Throughput {
+        repetition: net.q.clone().into(),
+        period,
+        bound,
+    })
 }
 
 /// The cycle in terms of actors and channels, without what repeats.
@@ -197,7 +203,10 @@ fn bound(sdf: &TimedSdf, net: &Net, verdict: &Verdict) -> Bound {
     // Firings of one actor that follow one another are one step, unless that is the whole cycle.
     for hop in verdict.hops.iter().filter(|h| !moves || h.from != h.to) {
         let wait = hop.link.map_or(Wait::Turn, |link| net.links[link].wait);
-        let step = BoundStep { actor: hop.from.into(), wait };
+        let step = BoundStep {
+            actor: hop.from.into(),
+            wait,
+        };
         if seen.insert(step) {
             steps.push(step);
         }
@@ -205,7 +214,10 @@ fn bound(sdf: &TimedSdf, net: &Net, verdict: &Verdict) -> Bound {
     if let Some(first) = (0..steps.len()).min_by_key(|&i| (steps[i].actor, i)) {
         steps.rotate_left(first);
     }
-    let mut bound = Bound { steps, names: Vec::new() };
+    let mut bound = Bound {
+        steps,
+        names: Vec::new(),
+    };
     let actors = bound.actors();
     let name = |&a: &ActorId| sdf.actors[a].name.clone();
     bound.names = actors.iter().chain(actors.first()).map(name).collect();
@@ -248,9 +260,21 @@ mod tests {
         check(&[5], &[(0, 1, 0, 1, 1)], "5 by n0 -> n0");
         check(&[5], &[(0, 1, 0, 1, 3)], "5/3 by n0 -> n0");
         check(&[5], &[(0, 4, 0, 4, 11)], "5/2 by n0 -> n0");
-        check(&[5, 7], &[(0, 3, 1, 2, 0), (0, 1, 0, 1, 1), (1, 1, 1, 1, 1)], "21 by n1 -> n1");
-        check(&[5, 7], &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)], "12 by n0 -> n1 -> n0");
-        check(&[5, 7], &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 5)], "12/5 by n0 -> n1 -> n0");
+        check(
+            &[5, 7],
+            &[(0, 3, 1, 2, 0), (0, 1, 0, 1, 1), (1, 1, 1, 1, 1)],
+            "21 by n1 -> n1",
+        );
+        check(
+            &[5, 7],
+            &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)],
+            "12 by n0 -> n1 -> n0",
+        );
+        check(
+            &[5, 7],
+            &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 5)],
+            "12/5 by n0 -> n1 -> n0",
+        );
         check(
             &[5, 7],
             &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 0)],
@@ -261,10 +285,22 @@ mod tests {
             &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 0)],
             "deadlock: n0 -> n1 -> n0 has too few tokens or too little space",
         );
-        check(&[0, 0], &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)], "0 by n0 -> n1 -> n0");
+        check(
+            &[0, 0],
+            &[(0, 1, 1, 1, 0), (1, 1, 0, 1, 1)],
+            "0 by n0 -> n1 -> n0",
+        );
         // 2 and 3 firings: 6 tokens are a whole iteration, all at once; 3 let neither get round.
-        check(&[5, 7], &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 6)], "12 by n0 -> n1 -> n0");
-        check(&[5, 7], &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 4)], "24 by n0 -> n1 -> n0");
+        check(
+            &[5, 7],
+            &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 6)],
+            "12 by n0 -> n1 -> n0",
+        );
+        check(
+            &[5, 7],
+            &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 4)],
+            "24 by n0 -> n1 -> n0",
+        );
         check(
             &[5, 7],
             &[(0, 3, 1, 2, 0), (1, 2, 0, 3, 3)],
@@ -279,7 +315,11 @@ mod tests {
         graph.actors.iter_mut().for_each(|a| a.at_once = Some(2));
         let found = analyse(&graph).expect("no cycles");
         assert_eq!(found.period, Period::from(3 * 1_000_000_000_000 / 2));
-        let capacities = graph.channels.keys().map(|c| graph.least_capacity(c) * 2).collect();
+        let capacities = graph
+            .channels
+            .keys()
+            .map(|c| graph.least_capacity(c) * 2)
+            .collect();
         let found = analyse_bounded(&graph, &capacities).expect("capacities suffice");
         assert_eq!(found.period, Period::from(3 * 1_000_000_000_000 / 2));
     }
@@ -299,6 +339,9 @@ mod tests {
             live += u32::from(found.is_some());
             stuck += u32::from(found.is_none());
         }
-        assert!(live > 1000 && stuck > 100, "{live} live, {stuck} stuck: too few of either");
+        assert!(
+            live > 1000 && stuck > 100,
+            "{live} live, {stuck} stuck: too few of either"
+        );
     }
 }

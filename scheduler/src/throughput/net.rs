@@ -166,7 +166,12 @@ impl Net {
             }
             let divisor = actors.iter().fold(0, |g, &a| gcd(g, self.q[a].into()));
             let into = vec![Vec::new(); actors.len()];
-            components.push(Component { actors, into, divisor: divisor as i64, unit: 1 });
+            components.push(Component {
+                actors,
+                into,
+                divisor: divisor as i64,
+                unit: 1,
+            });
         }
         for (i, link) in self.links.iter().enumerate() {
             if home[link.from] != home[link.to] {
@@ -180,7 +185,9 @@ impl Net {
             c.unit = unit
                 .checked_mul(whole)
                 .and_then(|u| i64::try_from(u).ok())
-                .ok_or(ThroughputError::Overflow { actor: link.to.into() })?;
+                .ok_or(ThroughputError::Overflow {
+                    actor: link.to.into(),
+                })?;
         }
         components.retain(|c| c.into.iter().any(|l| !l.is_empty()));
         components.sort_unstable_by_key(|c| c.actors[0]);
@@ -204,7 +211,12 @@ impl Net {
     ///
     /// A deadlocked component answers with a cycle without tokens.
     pub(crate) fn verdicts(&mut self, room: &[i64]) -> Result<Vec<Verdict>, ThroughputError> {
-        let question = Question { room, enough: &|_| false, most: u64::MAX, count_firings: false };
+        let question = Question {
+            room,
+            enough: &|_| false,
+            most: u64::MAX,
+            count_firings: false,
+        };
         Ok(self.answers(question)?.unwrap_or_default())
     }
 
@@ -220,7 +232,12 @@ impl Net {
             // Most of what is short enough is known to be so by far fewer phases.
             self.phases.fill(1);
         }
-        self.answers(Question { room, enough, most, count_firings: false })
+        self.answers(Question {
+            room,
+            enough,
+            most,
+            count_firings: false,
+        })
     }
 
     /// Whether critical cycles had to be unfolded so far that one analysis takes more than a moment.
@@ -232,7 +249,9 @@ impl Net {
         let components = std::mem::take(&mut self.components);
         let mut policies = std::mem::take(&mut self.policies);
         let each = components.iter().zip(&mut policies);
-        let verdicts = each.map(|(c, policy)| self.verdict(c, policy, question)).collect();
+        let verdicts = each
+            .map(|(c, policy)| self.verdict(c, policy, question))
+            .collect();
         (self.components, self.policies) = (components, policies);
         verdicts
     }
@@ -245,7 +264,11 @@ impl Net {
     ) -> Result<Option<Verdict>, ThroughputError> {
         // A cycle of firings without duration weighs nothing: count firings instead of time to see it stuck.
         if c.actors.iter().any(|&a| self.times[a] == 0) {
-            let live = Question { enough: &|p| p.is_some(), count_firings: true, ..question };
+            let live = Question {
+                enough: &|p| p.is_some(),
+                count_firings: true,
+                ..question
+            };
             match self.exact(c, policy, live)? {
                 Some(counted) if counted.tokens > 0 => {}
                 other => return Ok(other),
@@ -260,7 +283,9 @@ impl Net {
         policy: &mut Policy,
         question: Question<'_>,
     ) -> Result<Option<Verdict>, ThroughputError> {
-        let overflow = ThroughputError::Overflow { actor: c.actors[0].into() };
+        let overflow = ThroughputError::Overflow {
+            actor: c.actors[0].into(),
+        };
         let weight = i128::from(c.unit) * i128::from(c.divisor);
         loop {
             self.unfold(c, question.room, question.count_firings)?;
@@ -269,11 +294,23 @@ impl Net {
             }
             self.work += self.unfolding.len() as u64;
             let cycle = critical(&self.unfolding, policy).map_err(|_| overflow.clone())?;
-            let hops: Vec<Hop> = cycle.deps.iter().map(|(to, dep)| self.hop(c, *to, dep)).collect();
-            let real = hops.iter().filter(|h| h.link.is_some()).map(|h| self.times[h.from]);
+            let hops: Vec<Hop> = cycle
+                .deps
+                .iter()
+                .map(|(to, dep)| self.hop(c, *to, dep))
+                .collect();
+            let real = hops
+                .iter()
+                .filter(|h| h.link.is_some())
+                .map(|h| self.times[h.from]);
             let time = real.map(i128::from).sum::<i128>().checked_mul(weight);
             let time = time.ok_or_else(|| overflow.clone())?;
-            let verdict = Verdict { hops, time, time_scale: weight, tokens: cycle.tokens };
+            let verdict = Verdict {
+                hops,
+                time,
+                time_scale: weight,
+                tokens: cycle.tokens,
+            };
             if (question.enough)(verdict.period()) || !self.refine(&verdict.hops) {
                 return Ok(Some(verdict));
             }
@@ -317,10 +354,18 @@ impl Net {
                 let to = self.node[actor] + phase as u32;
                 if k > 1 {
                     let (from, tokens) = match phase {
-                        0 => (to + k as u32 - 1, c.unit / (self.q[actor] as i64 / c.divisor) * k),
+                        0 => (
+                            to + k as u32 - 1,
+                            c.unit / (self.q[actor] as i64 / c.divisor) * k,
+                        ),
                         _ => (to - 1, 0),
                     };
-                    self.unfolding.push(Dep { from, link: Dep::ORDER, tokens, time: 0 });
+                    self.unfolding.push(Dep {
+                        from,
+                        link: Dep::ORDER,
+                        tokens,
+                        time: 0,
+                    });
                 }
                 for &link in links {
                     self.unfold_link(c, link, phase, self.initial(link, room), count_firings)?;
@@ -350,19 +395,34 @@ impl Net {
     ) -> Result<(), ThroughputError> {
         let link = &self.links[index];
         let (p, consume) = (link.produce, link.consume);
-        let overflow = || ThroughputError::Overflow { actor: link.to.into() };
+        let overflow = || ThroughputError::Overflow {
+            actor: link.to.into(),
+        };
         let (writer, reader) = (self.phases[link.from], self.phases[link.to]);
         let step = gcd((p * writer) as u128, (consume * reader) as u128) as i64;
         let last = consume - initial - 1 + consume * b;
         let scale = self.scale(c, index);
-        let time = if count_firings { 1 } else { self.times[link.from] };
+        let time = if count_firings {
+            1
+        } else {
+            self.times[link.from]
+        };
         let count = if step >= p { p * writer / step } else { writer };
         for i in 0..count {
-            let a = if step >= p { (last - i * step).div_euclid(p).rem_euclid(writer) } else { i };
+            let a = if step >= p {
+                (last - i * step).div_euclid(p).rem_euclid(writer)
+            } else {
+                i
+            };
             let tokens = -(last - p * a).div_euclid(step) * step;
             let tokens = tokens.checked_mul(scale).ok_or_else(overflow)?;
             let from = self.node[link.from] + a as u32;
-            self.unfolding.push(Dep { from, link: index as u32, tokens, time });
+            self.unfolding.push(Dep {
+                from,
+                link: index as u32,
+                tokens,
+                time,
+            });
         }
         Ok(())
     }
@@ -381,42 +441,83 @@ impl Net {
         if dep.link == Dep::ORDER {
             let phase = i64::from(dep.from - self.node[from]);
             let tokens = dep.tokens;
-            return Hop { from, to, phase, link: None, base: 0, step: 1, scale: 0, tokens };
+            return Hop {
+                from,
+                to,
+                phase,
+                link: None,
+                base: 0,
+                step: 1,
+                scale: 0,
+                tokens,
+            };
         }
         let index = dep.link as usize;
         let link = &self.links[index];
-        let (a, b) = (i64::from(dep.from - self.node[from]), i64::from(to_node - self.node[to]));
+        let (a, b) = (
+            i64::from(dep.from - self.node[from]),
+            i64::from(to_node - self.node[to]),
+        );
         let step = gcd(
             (link.produce * self.phases[from]) as u128,
             (link.consume * self.phases[to]) as u128,
         ) as i64;
         let base = link.consume - 1 + link.consume * b - link.produce * a;
         let scale = self.scale(c, index);
-        Hop { from, to, phase: a, link: Some(index), base, step, scale, tokens: dep.tokens }
+        Hop {
+            from,
+            to,
+            phase: a,
+            link: Some(index),
+            base,
+            step,
+            scale,
+            tokens: dep.tokens,
+        }
     }
 }
 
 fn too_large(actor: usize, needed: u64) -> ThroughputError {
-    ThroughputError::TooLarge { actor: actor.into(), needed, limit: MAX_DEPS }
+    ThroughputError::TooLarge {
+        actor: actor.into(),
+        needed,
+        limit: MAX_DEPS,
+    }
 }
 
 fn links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<Link>, ThroughputError> {
     let mut links = Vec::new();
     for (id, actor) in sdf.actors.iter_enumerated() {
-        let Some(at_once) = actor.at_once else { continue };
+        let Some(at_once) = actor.at_once else {
+            continue;
+        };
         if at_once == 0 {
             return Err(ThroughputError::NeverAtOnce { actor: id });
         }
         let supply = Supply::Fixed(tokens(at_once, id)?);
         let (from, to) = (id.index(), id.index());
-        links.push(Link { from, to, produce: 1, consume: 1, supply, wait: Wait::Turn });
+        links.push(Link {
+            from,
+            to,
+            produce: 1,
+            consume: 1,
+            supply,
+            wait: Wait::Turn,
+        });
     }
     for (id, ch) in sdf.channels.iter_enumerated() {
         for r in &ch.readers {
             let (produce, consume) = (ch.produce as i64, r.consume as i64);
             let supply = Supply::Fixed(tokens(r.free, r.to)?);
             let (from, to) = (ch.from.index(), r.to.index());
-            links.push(Link { from, to, produce, consume, supply, wait: Wait::Tokens(id) });
+            links.push(Link {
+                from,
+                to,
+                produce,
+                consume,
+                supply,
+                wait: Wait::Tokens(id),
+            });
             if bounded && from != to {
                 let taken = tokens(r.free.saturating_add(r.overlap), r.to)?;
                 links.push(space(id, (from, produce), (to, consume), taken));
@@ -438,11 +539,17 @@ fn space(
         to: writer,
         produce: consume,
         consume: produce,
-        supply: Supply::Space { channel: id.index(), taken },
+        supply: Supply::Space {
+            channel: id.index(),
+            taken,
+        },
         wait: Wait::Space(id),
     }
 }
 
 fn tokens(count: u64, actor: zbmd_ir::ActorId) -> Result<i64, ThroughputError> {
-    i64::try_from(count).ok().filter(|&t| t < 1 << 60).ok_or(ThroughputError::Overflow { actor })
+    i64::try_from(count)
+        .ok()
+        .filter(|&t| t < 1 << 60)
+        .ok_or(ThroughputError::Overflow { actor })
 }

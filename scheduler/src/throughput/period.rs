@@ -20,7 +20,10 @@ impl Period {
     /// `num / den` in lowest terms; `None` for a denominator of 0.
     pub fn new(num: u128, den: u128) -> Option<Self> {
         let g = gcd(num, den);
-        (den > 0).then(|| Period { num: num / g, den: den / g })
+        (den > 0).then(|| Period {
+            num: num / g,
+            den: den / g,
+        })
     }
 
     /// Numerator in lowest terms.
@@ -41,7 +44,10 @@ impl Period {
 
 impl From<u64> for Period {
     fn from(whole: u64) -> Self {
-        Period { num: u128::from(whole), den: 1 }
+        Period {
+            num: u128::from(whole),
+            den: 1,
+        }
     }
 }
 
@@ -120,7 +126,10 @@ mod tests {
     #[test]
     fn fractions_are_reduced_and_printed() {
         for (num, den, text) in [(6, 4, "3/2"), (8, 4, "2"), (0, 9, "0")] {
-            assert_eq!(Period::new(num, den).map(|p| p.to_string()).as_deref(), Some(text));
+            assert_eq!(
+                Period::new(num, den).map(|p| p.to_string()).as_deref(),
+                Some(text)
+            );
         }
         assert_eq!(Period::new(1, 0), None);
     }

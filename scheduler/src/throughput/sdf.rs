@@ -60,11 +60,14 @@ impl TimedSdf {
     ///
     /// Ids stay the same. `times` must have an entry for each actor; those missing count as 0.
     pub fn of(graph: &Graph, times: &TiVec<ActorId, u64>, at_once: Option<u64>) -> Self {
-        let actors = graph.actors.iter_enumerated().map(|(id, actor)| TimedActor {
-            name: actor.name.clone(),
-            time: times.get(id).copied().unwrap_or(0),
-            at_once,
-        });
+        let actors = graph
+            .actors
+            .iter_enumerated()
+            .map(|(id, actor)| TimedActor {
+                name: actor.name.clone(),
+                time: times.get(id).copied().unwrap_or(0),
+                at_once,
+            });
         let channels = graph.channels.iter().map(|ch| {
             let readers = ch.readers.iter().map(|reader| {
                 let port = &graph.actors[reader.to.actor].inputs[reader.to.port as usize];
@@ -83,12 +86,19 @@ impl TimedSdf {
                 readers: readers.collect(),
             }
         });
-        TimedSdf { actors: actors.collect(), channels: channels.collect() }
+        TimedSdf {
+            actors: actors.collect(),
+            channels: channels.collect(),
+        }
     }
 
     /// Adds an actor that may fire any number of times at once.
     pub fn add_actor(&mut self, name: &str, time: u64) -> ActorId {
-        self.actors.push_and_get_key(TimedActor { name: name.into(), time, at_once: None })
+        self.actors.push_and_get_key(TimedActor {
+            name: name.into(),
+            time,
+            at_once: None,
+        })
     }
 
     /// Adds a channel with one reader and tokens of one byte.
@@ -100,7 +110,12 @@ impl TimedSdf {
         consume: u64,
         initial: u64,
     ) -> ChannelId {
-        let reader = TimedReader { to, consume, free: initial, overlap: 0 };
+        let reader = TimedReader {
+            to,
+            consume,
+            free: initial,
+            overlap: 0,
+        };
         self.channels.push_and_get_key(TimedChannel {
             from,
             produce,
@@ -129,7 +144,9 @@ impl TimedSdf {
                 return r.free.saturating_add(r.overlap).saturating_add(ch.produce);
             }
             let g = gcd(ch.produce.into(), r.consume.into()) as u64;
-            let live = (ch.produce - g).saturating_add(r.consume).saturating_add(r.free % g);
+            let live = (ch.produce - g)
+                .saturating_add(r.consume)
+                .saturating_add(r.free % g);
             live.max(r.free).saturating_add(r.overlap)
         };
         ch.readers.iter().map(needs).max().unwrap_or(0)
@@ -166,8 +183,10 @@ impl TimedSdf {
                     if fraction[other].1 > 0 {
                         continue;
                     }
-                    let (n, d) =
-                        (fraction[at].0 * u128::from(mul), fraction[at].1 * u128::from(div));
+                    let (n, d) = (
+                        fraction[at].0 * u128::from(mul),
+                        fraction[at].1 * u128::from(div),
+                    );
                     let g = gcd(n, d);
                     fraction[other] = (n / g, d / g);
                     if n / g > limits::MAX_FIRINGS.into() || d / g > limits::MAX_FIRINGS.into() {
@@ -189,11 +208,19 @@ impl TimedSdf {
             let ends = ch.readers.iter().map(|r| (r.to, r.consume));
             for (actor, rate) in std::iter::once((ch.from, ch.produce)).chain(ends) {
                 if actor.index() >= actors {
-                    return Err(ThroughputError::Id { channel, actor, actors });
+                    return Err(ThroughputError::Id {
+                        channel,
+                        actor,
+                        actors,
+                    });
                 }
                 if !(1..=limits::MAX_RATE).contains(&rate) {
                     let limit = limits::MAX_RATE;
-                    return Err(ThroughputError::Rate { channel, rate, limit });
+                    return Err(ThroughputError::Rate {
+                        channel,
+                        rate,
+                        limit,
+                    });
                 }
             }
         }
@@ -226,7 +253,10 @@ impl TimedSdf {
 }
 
 fn too_many(actor: ActorId) -> AnalysisError {
-    AnalysisError::Overflow { actor, limit: limits::MAX_FIRINGS }
+    AnalysisError::Overflow {
+        actor,
+        limit: limits::MAX_FIRINGS,
+    }
 }
 
 /// Turns the fractions of a component into its smallest whole numbers.
@@ -278,10 +308,18 @@ mod tests {
         check(0, &[], &[]);
         check(2, &[(0, 2, 1, 3, 0)], &[3, 2]);
         check(3, &[(0, 2, 1, 3, 0)], &[3, 2, 1]);
-        check(3, &[(1, 4, 0, 6, 0), (1, 10, 2, 15, 0), (0, 7, 0, 7, 7)], &[2, 3, 2]);
         check(
             3,
-            &[(0, 147, 1, 160, 0), (1, 7, 2, 5, 0), (0, 147, 2, 800 / 7, 0)][..2],
+            &[(1, 4, 0, 6, 0), (1, 10, 2, 15, 0), (0, 7, 0, 7, 7)],
+            &[2, 3, 2],
+        );
+        check(
+            3,
+            &[
+                (0, 147, 1, 160, 0),
+                (1, 7, 2, 5, 0),
+                (0, 147, 2, 800 / 7, 0),
+            ][..2],
             &[800, 735, 1029],
         );
     }
@@ -299,7 +337,10 @@ mod tests {
             "ch0 has a rate of 0, allowed are 1 to 4294967296"
         );
         let nobody = sdf(2, &[(0, 1, 2, 1, 0)]).repetition();
-        assert_eq!(nobody.expect_err("no such actor").to_string(), "ch0 names a2 of 2 actors");
+        assert_eq!(
+            nobody.expect_err("no such actor").to_string(),
+            "ch0 names a2 of 2 actors"
+        );
         let chain: Vec<_> = (0..60).map(|i| (i, 3, i + 1, 2, 0)).collect();
         assert!(matches!(
             sdf(61, &chain).repetition(),
@@ -320,8 +361,16 @@ mod tests {
         ];
         for ((produce, consume, initial), expect) in cases {
             let g = sdf(2, &[(0, produce, 1, consume, initial)]);
-            assert_eq!(g.least_capacity(ChannelId(0)), expect, "{produce} {consume} {initial}");
+            assert_eq!(
+                g.least_capacity(ChannelId(0)),
+                expect,
+                "{produce} {consume} {initial}"
+            );
         }
-        assert_eq!(sdf(1, &[(0, 2, 0, 2, 2)]).least_capacity(ChannelId(0)), 0, "a state");
+        assert_eq!(
+            sdf(1, &[(0, 2, 0, 2, 2)]).least_capacity(ChannelId(0)),
+            0,
+            "a state"
+        );
     }
 }

@@ -42,7 +42,10 @@ pub(crate) fn period(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
     loop {
         for a in 0..q.len() {
             while flows.iter().all(|f| f.2 != a || f.4 >= f.3 as i64) {
-                flows.iter_mut().filter(|f| f.2 == a).for_each(|f| f.4 -= f.3 as i64);
+                flows
+                    .iter_mut()
+                    .filter(|f| f.2 == a)
+                    .for_each(|f| f.4 -= f.3 as i64);
                 running.push((now + sdf.actors.raw[a].time, a));
                 fired += u64::from(a == 0);
             }
@@ -58,7 +61,10 @@ pub(crate) fn period(sdf: &TimedSdf, capacities: &[u64]) -> Option<Period> {
         now = running.first()?.0;
         while let Some(&(_, a)) = running.first().filter(|r| r.0 == now) {
             running.remove(0);
-            flows.iter_mut().filter(|f| f.0 == a).for_each(|f| f.4 += f.1 as i64);
+            flows
+                .iter_mut()
+                .filter(|f| f.0 == a)
+                .for_each(|f| f.4 += f.1 as i64);
         }
     }
 }
@@ -67,8 +73,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 }
@@ -88,16 +96,32 @@ pub(crate) fn random(seed: u64) -> (TimedSdf, Vec<u64>) {
         let (to, from) = if i < actors {
             (i, random.below(i.into()) as u32)
         } else {
-            (random.below(actors.into()) as u32, random.below(actors.into()) as u32)
+            (
+                random.below(actors.into()) as u32,
+                random.below(actors.into()) as u32,
+            )
         };
         let g = gcd(firings[from as usize] as u128, firings[to as usize] as u128) as u64;
         let (produce, consume) = (firings[to as usize] / g, firings[from as usize] / g);
         let k = 1 + random.below(2);
-        let initial = if i < actors { random.below(3) } else { random.below(9) };
-        let ch = graph.add_channel(ActorId(from), produce * k, ActorId(to), consume * k, initial);
+        let initial = if i < actors {
+            random.below(3)
+        } else {
+            random.below(9)
+        };
+        let ch = graph.add_channel(
+            ActorId(from),
+            produce * k,
+            ActorId(to),
+            consume * k,
+            initial,
+        );
         graph.channels[ch].readers[0].overlap = random.below(4) / 3;
     }
-    let room = graph.channels.keys().map(|c| graph.least_capacity(c) + random.below(4));
+    let room = graph
+        .channels
+        .keys()
+        .map(|c| graph.least_capacity(c) + random.below(4));
     let room = room.collect();
     (graph, room)
 }

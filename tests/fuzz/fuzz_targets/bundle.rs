@@ -7,11 +7,12 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use zbmd_ir::bundle;
 use zbmd_ir::testing::{programs, reseal};
 use zbmd_ir::verify::verify;
-use zbmd_ir::bundle;
 
-static VALID: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| programs::all().iter().map(bundle::encode).collect());
+static VALID: LazyLock<Vec<Vec<u8>>> =
+    LazyLock::new(|| programs::all().iter().map(bundle::encode).collect());
 
 fn read(bytes: Vec<u8>) {
     if let Ok(program) = bundle::decode(bytes.into()) {
@@ -21,7 +22,9 @@ fn read(bytes: Vec<u8>) {
 
 fuzz_target!(|data: &[u8]| {
     read(data.to_vec());
-    let Some((&which, patches)) = data.split_first() else { return };
+    let Some((&which, patches)) = data.split_first() else {
+        return;
+    };
     let mut bytes = VALID[usize::from(which) % VALID.len()].clone();
     for patch in patches.chunks_exact(3) {
         let at = usize::from(u16::from_le_bytes([patch[0], patch[1]])) % bytes.len();

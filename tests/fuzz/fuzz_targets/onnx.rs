@@ -24,7 +24,9 @@ fn import(bytes: &[u8]) {
 
 fuzz_target!(|data: &[u8]| {
     import(data);
-    let Some((&which, patches)) = data.split_first() else { return };
+    let Some((&which, patches)) = data.split_first() else {
+        return;
+    };
     let mut bytes = VALID[usize::from(which) % VALID.len()].to_vec();
     for patch in patches.chunks_exact(2) {
         let at = usize::from(patch[0]) % bytes.len();

@@ -9,7 +9,10 @@ use std::time::Instant;
 use zbmd_tests::sim::{Summary, history, large};
 
 fn main() -> ExitCode {
-    if let Some(seed) = std::env::var("ZBMD_SIM_SEED").ok().and_then(|s| s.parse().ok()) {
+    if let Some(seed) = std::env::var("ZBMD_SIM_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+    {
         return match history(seed, None, true) {
             Ok(summary) => {
                 println!("seed {seed}: {summary:?}");
@@ -35,8 +38,13 @@ fn main() -> ExitCode {
             }
         }
     }
-    let run =
-        |seed| if devices > 0 { large(seed, devices, 20) } else { history(seed, None, false) };
+    let run = |seed| {
+        if devices > 0 {
+            large(seed, devices, 20)
+        } else {
+            history(seed, None, false)
+        }
+    };
     let begun = Instant::now();
     let mut all = Summary::default();
     let mut endings: BTreeMap<String, u64> = BTreeMap::new();
@@ -73,5 +81,9 @@ fn main() -> ExitCode {
         all.asides,
         all.steps,
     );
-    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if violations == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

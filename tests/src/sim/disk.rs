@@ -31,7 +31,9 @@ impl Disk {
 
     /// The file is whole and takes its name, unless the disk was full.
     pub(crate) fn end(&mut self) {
-        let Some(checkpoint) = self.writing.take() else { return };
+        let Some(checkpoint) = self.writing.take() else {
+            return;
+        };
         if self.full {
             return;
         }

@@ -15,9 +15,14 @@ use super::world::{Ev, Violation, World};
 impl World {
     pub(crate) fn act(&mut self, action: Action) -> Result<(), Violation> {
         match action {
-            Action::Spawn { device, incarnation } => {
-                let twin =
-                    self.procs.iter().any(|p| p.device == device && p.alive && !p.told_to_die);
+            Action::Spawn {
+                device,
+                incarnation,
+            } => {
+                let twin = self
+                    .procs
+                    .iter()
+                    .any(|p| p.device == device && p.alive && !p.told_to_die);
                 if twin {
                     return Err(Violation::Twins { device });
                 }
@@ -26,7 +31,10 @@ impl World {
                 self.devices[device.index()].latest = Some(at);
                 self.spawned(at);
             }
-            Action::Kill { device, incarnation } => {
+            Action::Kill {
+                device,
+                incarnation,
+            } => {
                 let found = self
                     .procs
                     .iter()
@@ -34,7 +42,11 @@ impl World {
                 if let Some(at) = found {
                     self.procs[at].told_to_die = true;
                     let long = std::mem::take(&mut self.devices[device.index()].undying);
-                    let most = if long { 2 * self.scenario.settings.kill_ns } else { MS / 2 };
+                    let most = if long {
+                        2 * self.scenario.settings.kill_ns
+                    } else {
+                        MS / 2
+                    };
                     let ns = self.rng.u64(20 * US..most);
                     self.after(ns, Ev::Die(at, Cause::Killed { signal: 9 }));
                 }
@@ -50,12 +62,20 @@ impl World {
                 if self.refused.contains(&epoch.0) => {}
             Action::Fence { epoch } => self.fence(epoch)?,
             Action::Quiesce { epoch } => self.quiesce(epoch)?,
-            Action::Complete { epoch, blocks, swap } => self.complete(epoch, blocks, swap)?,
+            Action::Complete {
+                epoch,
+                blocks,
+                swap,
+            } => self.complete(epoch, blocks, swap)?,
             Action::Stop(verdict) => self.over = Some(verdict),
             Action::Event(event) => {
                 self.summary.events += 1;
                 if self.trace {
-                    println!("{:>12.3} us      {}", event.at_ns as f64 / 1e3, event.line());
+                    println!(
+                        "{:>12.3} us      {}",
+                        event.at_ns as f64 / 1e3,
+                        event.line()
+                    );
                 }
                 self.hear(&event.what)?;
             }
@@ -77,7 +97,11 @@ impl World {
                     return Err(Violation::FalseAlarm { device: *device });
                 }
             }
-            What::Lost { device, cause: Cause::NotJoined { .. }, .. } => {
+            What::Lost {
+                device,
+                cause: Cause::NotJoined { .. },
+                ..
+            } => {
                 let d = &self.devices[device.index()];
                 let Some(at) = d.latest else { return Ok(()) };
                 let p = &self.procs[at];
@@ -105,8 +129,14 @@ impl World {
             d.bad_starts += 1;
             self.incident();
             self.procs[at].alive = false;
-            let cause = Cause::NotStarted { why: "cannot allocate memory".to_owned() };
-            self.send(Input::Gone { device, incarnation, cause });
+            let cause = Cause::NotStarted {
+                why: "cannot allocate memory".to_owned(),
+            };
+            self.send(Input::Gone {
+                device,
+                incarnation,
+                cause,
+            });
         } else {
             self.after(ns, Ev::Ready(at));
         }
@@ -114,14 +144,19 @@ impl World {
 
     pub(crate) fn begin(&mut self, epoch: Epoch, lost: &[DeviceId]) -> Result<(), Violation> {
         if !self.scenario.plans.can_run(lost) {
-            return Err(Violation::NoPlan { lost: lost.to_vec() });
+            return Err(Violation::NoPlan {
+                lost: lost.to_vec(),
+            });
         }
         self.next_epoch = epoch.0 + 1;
         if self.refuse > 0 {
             self.refuse -= 1;
             self.summary.refused += 1;
             self.refused.insert(epoch.0);
-            self.send(Input::Refused { epoch, why: "no memory".to_owned() });
+            self.send(Input::Refused {
+                epoch,
+                why: "no memory".to_owned(),
+            });
             return Ok(());
         }
         let devices = self.scenario.plans.uses(lost);
@@ -150,7 +185,9 @@ impl World {
         self.epochs.push(mem);
         self.current = Some(at);
         for device in devices {
-            let Some(proc) = self.devices[device.index()].latest else { continue };
+            let Some(proc) = self.devices[device.index()].latest else {
+                continue;
+            };
             if self.procs[proc].alive {
                 let ns = self.delay();
                 self.after(ns, Ev::Order(proc, at));
@@ -187,27 +224,44 @@ impl World {
     pub(crate) fn restore(&mut self, at: usize, committed: u64) -> Result<(), Violation> {
         let mem = &self.epochs[at];
         let epoch = Epoch(mem.number);
-        let state =
-            mem.restore(committed, self.bug).ok_or(Violation::NotWhole { border: committed })?;
+        let state = mem
+            .restore(committed, self.bug)
+            .ok_or(Violation::NotWhole { border: committed })?;
         self.check_state(&state)?;
         self.futile = if committed > 0 { 0 } else { self.futile + 1 };
         self.state = state;
         self.current = None;
-        self.send(Input::Fenced { epoch, committed_blocks: committed });
+        self.send(Input::Fenced {
+            epoch,
+            committed_blocks: committed,
+        });
         Ok(())
     }
 
     pub(crate) fn check_state(&mut self, state: &State) -> Result<(), Violation> {
         let expected = self.oracle.state(state.blocks);
-        if expected == state { Ok(()) } else { Err(Violation::WrongState { blocks: state.blocks }) }
+        if expected == state {
+            Ok(())
+        } else {
+            Err(Violation::WrongState {
+                blocks: state.blocks,
+            })
+        }
     }
 
     fn quiesce(&mut self, epoch: Epoch) -> Result<(), Violation> {
         let at = self.at_work(epoch)?;
         let tokens = self.scenario.model.tokens;
         let mem = &mut self.epochs[at];
-        let given_out = self.released.div_ceil(tokens).saturating_sub(mem.start.blocks);
-        let given_out = if self.bug == Some(Bug::QuiesceTooShort) { 0 } else { given_out };
+        let given_out = self
+            .released
+            .div_ceil(tokens)
+            .saturating_sub(mem.start.blocks);
+        let given_out = if self.bug == Some(Bug::QuiesceTooShort) {
+            0
+        } else {
+            given_out
+        };
         mem.limit = Some(mem.granted.max(given_out));
         for seat in 0..mem.seats.len() {
             self.wake(at, seat);
@@ -221,7 +275,9 @@ impl World {
     fn complete(&mut self, epoch: Epoch, blocks: u64, swap: bool) -> Result<(), Violation> {
         let at = self.at_work(epoch)?;
         let mem = &self.epochs[at];
-        let mut state = mem.last(blocks).ok_or(Violation::NotWhole { border: blocks })?;
+        let mut state = mem
+            .last(blocks)
+            .ok_or(Violation::NotWhole { border: blocks })?;
         self.check_state(&state)?;
         let tokens = self.scenario.model.tokens;
         if self.released != state.blocks * tokens {
@@ -295,7 +351,10 @@ impl World {
             }
             _ => self.state.clone(),
         };
-        Some(Checkpoint { outputs: state.blocks * self.scenario.model.tokens, state })
+        Some(Checkpoint {
+            outputs: state.blocks * self.scenario.model.tokens,
+            state,
+        })
     }
 
     /// The supervising process dies, and with it all workers; another will take over.
@@ -321,20 +380,32 @@ impl World {
             Verdict::Requested => {
                 self.asked_stop && (self.file == tokens || self.summary.epochs == 0)
             }
-            Verdict::GaveUp { losses, period_ns, .. } => {
+            Verdict::GaveUp {
+                losses, period_ns, ..
+            } => {
                 let from = self.now_ns.saturating_sub(period_ns + 2 * SECOND);
                 let recent = self.incidents.iter().filter(|at| **at >= from).count();
                 recent >= *losses as usize
             }
-            Verdict::NeverStarted { device, attempts, .. } => {
-                let at = self.scenario.tree.devices.iter().position(|d| d.name == *device);
+            Verdict::NeverStarted {
+                device, attempts, ..
+            } => {
+                let at = self
+                    .scenario
+                    .tree
+                    .devices
+                    .iter()
+                    .position(|d| d.name == *device);
                 at.is_some_and(|at| self.devices[at].bad_starts >= *attempts)
             }
             Verdict::NothingRuns { lost, .. } => {
                 let is_lost = |d: &zbmd_executor::supervise::DeviceSpec| lost.contains(&d.name);
                 let specs = &self.scenario.tree.devices;
-                let ids: Vec<DeviceId> =
-                    specs.iter_enumerated().filter(|(_, d)| is_lost(d)).map(|(d, _)| d).collect();
+                let ids: Vec<DeviceId> = specs
+                    .iter_enumerated()
+                    .filter(|(_, d)| is_lost(d))
+                    .map(|(d, _)| d)
+                    .collect();
                 let never = |d: &DeviceId| {
                     specs[*d].restart != zbmd_executor::supervise::Restart::Permanent
                 };
@@ -348,7 +419,9 @@ impl World {
         if is_true && self.file >= tokens {
             Ok(())
         } else {
-            Err(Violation::FalseVerdict { verdict: verdict.to_string() })
+            Err(Violation::FalseVerdict {
+                verdict: verdict.to_string(),
+            })
         }
     }
 }

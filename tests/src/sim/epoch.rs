@@ -89,7 +89,11 @@ impl EpochMem {
             return false;
         }
         let committed = if bug == Some(Bug::CommitTooEarly) {
-            self.counts.iter().map(|c| self.borders.passed(*c)).max().unwrap_or(0)
+            self.counts
+                .iter()
+                .map(|c| self.borders.passed(*c))
+                .max()
+                .unwrap_or(0)
         } else {
             self.borders.committed(self.counts.iter().copied())
         };

@@ -39,7 +39,9 @@ impl Model {
         State {
             blocks: 0,
             actors: (0..self.actors as u64).map(|a| mix(self.seed, a)).collect(),
-            feedback: (0..self.delay as u64).map(|d| mix(self.seed, d + 1000)).collect(),
+            feedback: (0..self.delay as u64)
+                .map(|d| mix(self.seed, d + 1000))
+                .collect(),
             bundle: 0,
         }
     }
@@ -74,7 +76,11 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     pub(crate) fn new(model: Model) -> Self {
-        Self { states: vec![model.initial()], model, outputs: Vec::new() }
+        Self {
+            states: vec![model.initial()],
+            model,
+            outputs: Vec::new(),
+        }
     }
 
     /// The state after so many blocks.
@@ -105,12 +111,15 @@ impl Oracle {
                 x = mix(x, late);
             }
             for actor in 0..self.model.actors {
-                x = self.model.fire(state.bundle, actor, &mut state.actors[actor], x);
+                x = self
+                    .model
+                    .fire(state.bundle, actor, &mut state.actors[actor], x);
             }
             if self.model.delay > 0 {
                 state.feedback.push_back(x);
             }
-            self.outputs.extend((0..self.model.tokens).map(|t| self.model.output(x, t)));
+            self.outputs
+                .extend((0..self.model.tokens).map(|t| self.model.output(x, t)));
             state.blocks += 1;
             self.states.push(state);
         }

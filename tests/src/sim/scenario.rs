@@ -34,7 +34,9 @@ impl Plans for SimPlans {
 
     fn uses(&self, lost: &[DeviceId]) -> Vec<DeviceId> {
         let mut lost = lost.iter().peekable();
-        let left = (0..self.devices).map(DeviceId).filter(|d| lost.next_if(|l| *l == d).is_none());
+        let left = (0..self.devices)
+            .map(DeviceId)
+            .filter(|d| lost.next_if(|l| *l == d).is_none());
         left.take(self.roles).collect()
     }
 
@@ -124,7 +126,12 @@ impl Scenario {
         let slot_ns = rng.u64(20..300) * US;
         let length_ns = model.blocks * slot_ns * 2;
         let mut scenario = Self {
-            plans: SimPlans { devices, borne, essential, roles },
+            plans: SimPlans {
+                devices,
+                borne,
+                essential,
+                roles,
+            },
             tree: tree(rng, &ids),
             settings: settings(rng),
             every,
@@ -134,17 +141,27 @@ impl Scenario {
             checkpoints: rng.bool().then(|| rng.u64(2..20) * MS),
             retained: blocks_kept * tokens,
             delay_ns: rng.u64(5..300) * US,
-            input_ns: if rng.u32(0..4) == 0 { 2 * slot_ns } else { slot_ns / 2 },
+            input_ns: if rng.u32(0..4) == 0 {
+                2 * slot_ns
+            } else {
+                slot_ns / 2
+            },
             faults: Vec::new(),
             model,
         };
-        let n = if rng.u32(0..12) == 0 { 0 } else { rng.usize(1..12) };
+        let n = if rng.u32(0..12) == 0 {
+            0
+        } else {
+            rng.usize(1..12)
+        };
         let span_ns = length_ns + 30 * MS;
         scenario.faults = (0..n).map(|_| scenario.fault(rng, span_ns)).collect();
         if rng.u32(0..6) == 0 {
             // A storm.
             let device = ids[rng.usize(0..ids.len())];
-            scenario.faults.push((rng.u64(0..span_ns), Fault::Flap(device, rng.u32(5..40))));
+            scenario
+                .faults
+                .push((rng.u64(0..span_ns), Fault::Flap(device, rng.u32(5..40))));
         }
         if rng.u32(0..40) == 0 {
             // Long enough for paces to be learned, for one to change for the worse, and perhaps for the better again.
@@ -202,16 +219,31 @@ impl Scenario {
         let ids: Vec<DeviceId> = (0..devices).map(DeviceId).collect();
         scenario.tree = tree(rng, &ids);
         scenario.tree.groups.clear();
-        scenario.tree.devices.iter_mut().for_each(|d| d.restart = Restart::Permanent);
-        scenario.tree.intensity = Intensity { losses: 10 * losses, period_ns: 10 * SECOND };
-        scenario.settings = Settings { futile: 1000, ..Settings::default() };
+        scenario
+            .tree
+            .devices
+            .iter_mut()
+            .for_each(|d| d.restart = Restart::Permanent);
+        scenario.tree.intensity = Intensity {
+            losses: 10 * losses,
+            period_ns: 10 * SECOND,
+        };
+        scenario.settings = Settings {
+            futile: 1000,
+            ..Settings::default()
+        };
         scenario.every = every;
         scenario.slot_ns = 100 * US;
         scenario.input_ns = 50 * US;
         scenario.retained = 4 * every + 2 * stages + 2;
         scenario.checkpoints = None;
         scenario.faults = (0..losses)
-            .map(|_| (rng.u64(0..200 * MS), Fault::Kill(DeviceId(rng.u32(0..devices)))))
+            .map(|_| {
+                (
+                    rng.u64(0..200 * MS),
+                    Fault::Kill(DeviceId(rng.u32(0..devices))),
+                )
+            })
             .collect();
         scenario
     }
@@ -219,7 +251,11 @@ impl Scenario {
 
 fn settings(rng: &mut Rng) -> Settings {
     let mut settings = Settings {
-        on_loss: if rng.u32(0..3) == 0 { OnLoss::Restart } else { OnLoss::Swap },
+        on_loss: if rng.u32(0..3) == 0 {
+            OnLoss::Restart
+        } else {
+            OnLoss::Swap
+        },
         start_ns: 200 * MS,
         kill_ns: rng.u64(5..100) * MS,
         seed: rng.u64(..),
@@ -236,7 +272,11 @@ fn settings(rng: &mut Rng) -> Settings {
         };
     }
     if rng.bool() {
-        settings.backoff = BackoffPolicy { base_ns: MS, longest_ns: 20 * MS, ..settings.backoff };
+        settings.backoff = BackoffPolicy {
+            base_ns: MS,
+            longest_ns: 20 * MS,
+            ..settings.backoff
+        };
     }
     if rng.u32(0..4) == 0 {
         settings.starts = rng.u32(1..4);
@@ -253,8 +293,10 @@ fn tree(rng: &mut Rng, devices: &[DeviceId]) -> TreeSpec {
         _ => Strategy::OneForOne,
     };
     let intensity = |rng: &mut Rng| {
-        (rng.u32(0..3) == 0)
-            .then(|| Intensity { losses: rng.u32(1..6), period_ns: rng.u64(1..10) * SECOND })
+        (rng.u32(0..3) == 0).then(|| Intensity {
+            losses: rng.u32(1..6),
+            period_ns: rng.u64(1..10) * SECOND,
+        })
     };
     let specs = devices.iter().map(|d| DeviceSpec {
         name: format!("dev:{}", d.0),
@@ -284,7 +326,10 @@ fn tree(rng: &mut Rng, devices: &[DeviceId]) -> TreeSpec {
     let losses = [3, 10, 1000][rng.usize(0..3)];
     TreeSpec {
         strategy: strategy(rng),
-        intensity: Intensity { losses, period_ns: 10 * SECOND },
+        intensity: Intensity {
+            losses,
+            period_ns: 10 * SECOND,
+        },
         groups,
         devices: specs,
     }

@@ -102,11 +102,20 @@ impl World {
             _ if starved => Os::Starved,
             _ => Os::Running,
         };
-        let thread = asked.then(|| Thread { os, cpu_ns: p.cpu_ns(self.now_ns) });
+        let thread = asked.then(|| Thread {
+            os,
+            cpu_ns: p.cpu_ns(self.now_ns),
+        });
         let periods = role.block + role.seat as u64;
         Some((
             role.mem,
-            Sample { step, periods, planned_ns: self.scenario.slot_ns, waiting, thread },
+            Sample {
+                step,
+                periods,
+                planned_ns: self.scenario.slot_ns,
+                waiting,
+                thread,
+            },
         ))
     }
 
@@ -115,7 +124,9 @@ impl World {
         let now_ns = self.now_ns;
         let p = &mut self.procs[at];
         let runs = p.alive && !p.stopped && !self.devices[p.device.index()].starved;
-        let (hung, Some(busy)) = (p.hung, &mut p.busy) else { return };
+        let (hung, Some(busy)) = (p.hung, &mut p.busy) else {
+            return;
+        };
         if let Some(since) = busy.since_ns.take() {
             p.cpu_ns += now_ns - since;
             busy.left_ns = busy.left_ns.saturating_sub(now_ns - since);
@@ -143,7 +154,9 @@ impl World {
 
     fn join(&mut self, at: usize) -> bool {
         let p = &mut self.procs[at];
-        let Some(mem) = p.order.take() else { return false };
+        let Some(mem) = p.order.take() else {
+            return false;
+        };
         let epoch = &self.epochs[mem];
         let Some(seat) = epoch.seats.iter().position(|s| s.device == p.device) else {
             return false;
@@ -163,7 +176,15 @@ impl World {
         let actors = epoch.start.actors[epoch.seats[seat].actors.clone()].to_vec();
         let feedback = epoch.start.feedback.clone();
         p.worked = true;
-        p.role = Some(Role { mem, seat, actors, feedback, block: 0, saved: 0, published: 0 });
+        p.role = Some(Role {
+            mem,
+            seat,
+            actors,
+            feedback,
+            block: 0,
+            saved: 0,
+            published: 0,
+        });
         true
     }
 
@@ -173,7 +194,12 @@ impl World {
         p.role = None;
         let (device, incarnation) = (p.device, p.incarnation);
         let epoch = Epoch(self.epochs[mem].number);
-        self.send(Input::Ended { epoch, device, incarnation, end });
+        self.send(Input::Ended {
+            epoch,
+            device,
+            incarnation,
+            end,
+        });
     }
 
     /// A worker between two slots looks whether it can go on.
@@ -203,13 +229,26 @@ impl World {
         let device = self.procs[at].device.index();
         if self.devices[device].slot_faults > 0 {
             self.devices[device].slot_faults -= 1;
-            self.end(at, mem, End::Fault { text: "a slot failed".to_owned() });
+            self.end(
+                at,
+                mem,
+                End::Fault {
+                    text: "a slot failed".to_owned(),
+                },
+            );
             return self.step(at);
         }
         if seat > 0 && self.devices[device].corrupt {
             self.devices[device].corrupt = false;
             let from = self.epochs[mem].seats[seat - 1].device;
-            self.end(at, mem, End::Corrupt { from, text: "checksums differ".to_owned() });
+            self.end(
+                at,
+                mem,
+                End::Corrupt {
+                    from,
+                    text: "checksums differ".to_owned(),
+                },
+            );
             return self.step(at);
         }
         self.fire(at, mem, seat, block)
@@ -219,7 +258,9 @@ impl World {
     fn save(&mut self, at: usize, mem: usize, seat: usize, block: u64) -> bool {
         let bug = self.bug;
         let epoch = &mut self.epochs[mem];
-        let Some(role) = &mut self.procs[at].role else { return false };
+        let Some(role) = &mut self.procs[at].role else {
+            return false;
+        };
         if !epoch.borders.is_saved(block) || role.saved == block {
             return true;
         }
@@ -231,7 +272,14 @@ impl World {
             Some(Bug::FeedbackNotSaved) => epoch.start.feedback.clone(),
             _ => role.feedback.clone(),
         };
-        epoch.save(seat, Saved { border: block, actors: role.actors.clone(), feedback });
+        epoch.save(
+            seat,
+            Saved {
+                border: block,
+                actors: role.actors.clone(),
+                feedback,
+            },
+        );
         true
     }
 
@@ -269,7 +317,9 @@ impl World {
                 });
             }
             let late = epoch.feedback.pop_front();
-            late.map_or(model.input(absolute), |late| mix(model.input(absolute), late))
+            late.map_or(model.input(absolute), |late| {
+                mix(model.input(absolute), late)
+            })
         };
         if seat == 0 && self.bug == Some(Bug::RetentionFreedEarly) {
             self.tail = (absolute + 1) * model.tokens;
@@ -277,14 +327,25 @@ impl World {
         let actors = epoch.seats[seat].actors.clone();
         let bundle = epoch.start.bundle;
         let p = &mut self.procs[at];
-        let Some(role) = &mut p.role else { return Ok(()) };
+        let Some(role) = &mut p.role else {
+            return Ok(());
+        };
         for (state, actor) in role.actors.iter_mut().zip(actors) {
             x = model.fire(bundle, actor, state, x);
         }
-        let percent = if self.rng.u32(0..100) == 0 { 300 } else { self.rng.u64(80..130) };
+        let percent = if self.rng.u32(0..100) == 0 {
+            300
+        } else {
+            self.rng.u64(80..130)
+        };
         let slow = u64::from(self.devices[p.device.index()].slow.max(1));
         let left_ns = self.scenario.slot_ns * percent / 100 * slow;
-        p.busy = Some(Busy { y: x, left_ns, since_ns: None, slow: slow > 1 });
+        p.busy = Some(Busy {
+            y: x,
+            left_ns,
+            since_ns: None,
+            slow: slow > 1,
+        });
         if let Some(computes) = self.devices[p.device.index()].hang.take() {
             p.hung = Some(computes);
             self.incident();
@@ -303,9 +364,13 @@ impl World {
         if p.ticket != ticket || !p.alive {
             return Ok(());
         }
-        let Some(busy) = p.busy.take() else { return Ok(()) };
+        let Some(busy) = p.busy.take() else {
+            return Ok(());
+        };
         p.cpu_ns += busy.since_ns.map_or(0, |since| self.now_ns - since);
-        let Some(role) = &mut p.role else { return Ok(()) };
+        let Some(role) = &mut p.role else {
+            return Ok(());
+        };
         role.block += 1;
         let (mem, seat) = (role.mem, role.seat);
         let last = seat + 1 == self.epochs[mem].seats.len();
@@ -326,7 +391,9 @@ impl World {
 
     /// Publishes the periods done, after the border that they end at is saved.
     fn publish(&mut self, at: usize, mem: usize, seat: usize, blocks: u64) {
-        let Some(role) = &mut self.procs[at].role else { return };
+        let Some(role) = &mut self.procs[at].role else {
+            return;
+        };
         if std::mem::replace(&mut role.published, blocks) == blocks {
             return;
         }
@@ -349,8 +416,14 @@ impl World {
 
     /// All blocks of a run of the epoch are done.
     fn finish(&mut self, at: usize, mem: usize, seat: usize, blocks: u64) -> Result<(), Violation> {
-        let Some(role) = self.procs[at].role.take() else { return Ok(()) };
-        let saved = Saved { border: blocks, actors: role.actors, feedback: role.feedback };
+        let Some(role) = self.procs[at].role.take() else {
+            return Ok(());
+        };
+        let saved = Saved {
+            border: blocks,
+            actors: role.actors,
+            feedback: role.feedback,
+        };
         self.epochs[mem].finals[seat] = Some(saved);
         // The periods of the epilogue do nothing.
         let stages = self.epochs[mem].seats.len() as u64;
@@ -381,7 +454,11 @@ impl World {
         if self.bug == Some(Bug::LostGoneIgnored) && !self.procs[at].told_to_die {
             return Ok(());
         }
-        self.send(Input::Gone { device, incarnation, cause });
+        self.send(Input::Gone {
+            device,
+            incarnation,
+            cause,
+        });
         Ok(())
     }
 

@@ -48,7 +48,11 @@ pub enum Violation {
     #[error("the last word is not true: {verdict}")]
     FalseVerdict { verdict: String },
     #[error("the run does not end: {outputs} of {all} tokens are out after {seconds} s")]
-    Endless { outputs: u64, all: u64, seconds: u64 },
+    Endless {
+        outputs: u64,
+        all: u64,
+        seconds: u64,
+    },
     #[error("the supervisor goes round in circles at {at_ns} ns")]
     Spinning { at_ns: u64 },
 }
@@ -267,7 +271,9 @@ impl World {
         self.supervise(None)?;
         let end_ns = last_ns + 120 * SECOND;
         while self.over.is_none() {
-            let Some(((at_ns, _), event)) = self.queue.pop_first() else { break };
+            let Some(((at_ns, _), event)) = self.queue.pop_first() else {
+                break;
+            };
             self.now_ns = at_ns;
             self.summary.steps += 1;
             if at_ns > end_ns {
@@ -278,14 +284,22 @@ impl World {
         let all = self.scenario.model.blocks * self.scenario.model.tokens;
         let Some(verdict) = self.over.take() else {
             let seconds = self.now_ns / SECOND;
-            return Err(Violation::Endless { outputs: self.file, all, seconds });
+            return Err(Violation::Endless {
+                outputs: self.file,
+                all,
+                seconds,
+            });
         };
         self.check_verdict(&verdict)?;
         let ending = verdict.to_string();
         Ok(Summary {
             outputs: self.file,
             simulated_ns: self.now_ns,
-            ending: ending.split([':', ' ']).next().unwrap_or_default().to_owned(),
+            ending: ending
+                .split([':', ' '])
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
             ..self.summary
         })
     }
@@ -312,8 +326,12 @@ impl World {
 
     /// Something changed that a seat may have waited for.
     pub(crate) fn wake(&mut self, mem: usize, seat: usize) {
-        let Some(seat) = self.epochs[mem].seats.get(seat) else { return };
-        let Some(at) = self.devices[seat.device.index()].latest else { return };
+        let Some(seat) = self.epochs[mem].seats.get(seat) else {
+            return;
+        };
+        let Some(at) = self.devices[seat.device.index()].latest else {
+            return;
+        };
         self.woken.resize(self.procs.len(), false);
         if !std::mem::replace(&mut self.woken[at], true) {
             self.after(0, Ev::Step(at));
@@ -338,7 +356,9 @@ impl World {
             self.act(action)?;
         }
         self.look_later();
-        let Some(due) = self.sup.deadline() else { return Ok(()) };
+        let Some(due) = self.sup.deadline() else {
+            return Ok(());
+        };
         if self.tick_ns.is_none_or(|at| due < at) {
             self.tick_ns = Some(due);
             self.after(due.saturating_sub(self.now_ns), Ev::Tick);
@@ -351,9 +371,15 @@ impl World {
             Input::Gone { device, cause, .. }
                 if self.bug == Some(Bug::StaleIncarnationAccepted) =>
             {
-                let latest = self.devices[device.index()].latest.map(|at| &self.procs[at]);
+                let latest = self.devices[device.index()]
+                    .latest
+                    .map(|at| &self.procs[at]);
                 let incarnation = latest.map(|p| p.incarnation).expect("it was spawned once");
-                Input::Gone { device, incarnation, cause }
+                Input::Gone {
+                    device,
+                    incarnation,
+                    cause,
+                }
             }
             other => other,
         }
@@ -405,7 +431,10 @@ impl World {
             Ev::Noticed(suspect) => self.noticed(suspect)?,
             _ => {}
         }
-        let (kept, most) = (self.produced.saturating_sub(self.tail), self.scenario.retained);
+        let (kept, most) = (
+            self.produced.saturating_sub(self.tail),
+            self.scenario.retained,
+        );
         if kept > most {
             return Err(Violation::Memory { kept, most });
         }
@@ -413,14 +442,18 @@ impl World {
     }
 
     fn is_at_work(&self, epoch: Epoch) -> bool {
-        self.current.is_some_and(|at| self.epochs[at].number == epoch.0 && !self.epochs[at].stop)
+        self.current
+            .is_some_and(|at| self.epochs[at].number == epoch.0 && !self.epochs[at].stop)
     }
 
     fn ready(&mut self, at: usize) {
         let p = &mut self.procs[at];
         p.ready = true;
         let (device, incarnation) = (p.device, p.incarnation);
-        self.send(Input::Ready { device, incarnation });
+        self.send(Input::Ready {
+            device,
+            incarnation,
+        });
         let d = &mut self.devices[device.index()];
         if d.flaps > 0 {
             d.flaps -= 1;
@@ -439,7 +472,11 @@ impl World {
             if let Some(mem) = self.current {
                 self.wake(mem, 0);
                 // The end of the input is known to all.
-                let seats = if self.produced == all { self.epochs[mem].seats.len() } else { 0 };
+                let seats = if self.produced == all {
+                    self.epochs[mem].seats.len()
+                } else {
+                    0
+                };
                 (0..seats).for_each(|seat| self.wake(mem, seat));
             }
         }
@@ -450,17 +487,26 @@ impl World {
 
     fn look(&mut self) -> Result<(), Violation> {
         self.is_looking = false;
-        let Some(mem) = self.current.filter(|_| !self.is_down) else { return Ok(()) };
+        let Some(mem) = self.current.filter(|_| !self.is_down) else {
+            return Ok(());
+        };
         let epoch = Epoch(self.epochs[mem].number);
         for seat in 0..self.epochs[mem].seats.len() {
             let device = self.epochs[mem].seats[seat].device;
-            let Some(at) = self.devices[device.index()].latest else { continue };
+            let Some(at) = self.devices[device.index()].latest else {
+                continue;
+            };
             if self.current != Some(mem) || !self.procs[at].alive {
                 continue;
             }
             let incarnation = self.procs[at].incarnation;
             if let Some((_, sample)) = self.sample(at).filter(|(of, _)| *of == mem) {
-                self.supervise(Some(Input::Seen { epoch, device, incarnation, sample }))?;
+                self.supervise(Some(Input::Seen {
+                    epoch,
+                    device,
+                    incarnation,
+                    sample,
+                }))?;
             }
         }
         self.look_later();
@@ -497,7 +543,10 @@ impl World {
         let (state, outputs) =
             found.map_or((self.scenario.model.initial(), 0), |c| (c.state, c.outputs));
         if self.disk.kept() > 3 {
-            return Err(Violation::Memory { kept: self.disk.kept() as u64, most: 3 });
+            return Err(Violation::Memory {
+                kept: self.disk.kept() as u64,
+                most: 3,
+            });
         }
         // A request that came after the checkpoint is forgotten with all else.
         self.oracle.swap(state.blocks, state.bundle);
@@ -507,7 +556,10 @@ impl World {
             self.file = outputs;
         }
         if self.file != self.released {
-            return Err(Violation::Doubled { file: self.file, released: self.released });
+            return Err(Violation::Doubled {
+                file: self.file,
+                released: self.released,
+            });
         }
         // Sources are files: what was read since the checkpoint is read again.
         self.tail = state.blocks * self.scenario.model.tokens;
@@ -524,7 +576,9 @@ impl World {
 
     /// The live worker of a device.
     fn worker(&self, device: DeviceId) -> Option<usize> {
-        self.devices[device.index()].latest.filter(|at| self.procs[*at].alive)
+        self.devices[device.index()]
+            .latest
+            .filter(|at| self.procs[*at].alive)
     }
 
     pub(crate) fn kill_soon(&mut self, device: DeviceId) {
@@ -536,7 +590,9 @@ impl World {
     }
 
     fn kill(&mut self, device: DeviceId) -> Result<(), Violation> {
-        let Some(at) = self.worker(device) else { return Ok(()) };
+        let Some(at) = self.worker(device) else {
+            return Ok(());
+        };
         self.incident();
         self.die(at, Cause::Killed { signal: 9 })
     }
@@ -634,12 +690,24 @@ impl World {
         }
         let bound_ns = self.sup.bound_ns(p.device, self.scenario.slot_ns);
         let (mem, stops, stopped) = (role.mem, p.stops, p.stopped);
-        let suspect = Suspect { at, mem, stops, stopped, since_ns: self.now_ns };
+        let suspect = Suspect {
+            at,
+            mem,
+            stops,
+            stopped,
+            since_ns: self.now_ns,
+        };
         self.after(5 * MS + 2 * bound_ns, Ev::Noticed(suspect));
     }
 
     fn noticed(&self, suspect: Suspect) -> Result<(), Violation> {
-        let Suspect { at, mem, stops, stopped, since_ns } = suspect;
+        let Suspect {
+            at,
+            mem,
+            stops,
+            stopped,
+            since_ns,
+        } = suspect;
         let p = &self.procs[at];
         let stands = p.stops == stops && p.stopped == stopped && (stopped || p.hung.is_some());
         let same = p.role.as_ref().is_some_and(|role| role.mem == mem);
@@ -649,7 +717,10 @@ impl World {
         let watched = self.current == Some(mem) && !self.epochs[mem].stop && !self.is_down;
         if p.alive && !p.told_to_die && stands && same && !starved && watched {
             let after_us = (self.now_ns - since_ns) / US;
-            return Err(Violation::Unnoticed { device: p.device, after_us });
+            return Err(Violation::Unnoticed {
+                device: p.device,
+                after_us,
+            });
         }
         Ok(())
     }
@@ -657,6 +728,9 @@ impl World {
 
 fn supervisor(scenario: &Scenario, first_epoch: u64) -> Supervisor<SimPlans> {
     let first_epoch = Epoch(first_epoch);
-    let settings = Settings { first_epoch, ..scenario.settings.clone() };
+    let settings = Settings {
+        first_epoch,
+        ..scenario.settings.clone()
+    };
     Supervisor::new(settings, scenario.tree.clone(), scenario.plans.clone())
 }

@@ -90,7 +90,11 @@ impl<'k> Printer<'k> {
                 let sums = list(sums.iter().map(|v| self.var(*v)).collect());
                 let regs = |all: &[Reg]| list(all.iter().map(|r| self.reg(*r)).collect());
                 let (left, right) = (regs(left), regs(right));
-                let shape = if math.is_half() { "m16n8k16" } else { "m16n8k8" };
+                let shape = if math.is_half() {
+                    "m16n8k16"
+                } else {
+                    "m16n8k8"
+                };
                 let op = format!("mma.sync.aligned.{shape}.row.col.f32.{math}.{math}.f32");
                 self.line(&format!("{op} {sums}, {left}, {right}, {sums}"));
             }
@@ -102,7 +106,11 @@ impl<'k> Printer<'k> {
     fn branches(&mut self, c: Reg, then: &'k [Stmt], other: &'k [Stmt]) {
         let n = self.fresh();
         let c = self.reg(c);
-        let no = if other.is_empty() { format!("$end{n}") } else { format!("$else{n}") };
+        let no = if other.is_empty() {
+            format!("$end{n}")
+        } else {
+            format!("$else{n}")
+        };
         self.line(&format!("@!{c} bra {no}"));
         self.body(then);
         if !other.is_empty() {
@@ -189,7 +197,9 @@ impl<'k> Printer<'k> {
             }
             Code::Swapped(a, bits) => {
                 let a = self.reg(a);
-                self.line(&format!("shfl.sync.bfly.b32 {out}, {a}, {bits}, 31, 0xffffffff"));
+                self.line(&format!(
+                    "shfl.sync.bfly.b32 {out}, {a}, {bits}, 31, 0xffffffff"
+                ));
             }
             Code::Load(binding, at) => {
                 self.address(binding, at);
@@ -315,7 +325,11 @@ impl<'k> Printer<'k> {
             format!("selp.{} {out}, {one}, {zero}, {a}", plain(to))
         } else if to == Ty::Bool {
             let ne = if from.is_float() { "neu" } else { "ne" };
-            format!("setp.{ne}.{} {out}, {a}, {}", signed(from), literal(from, 0))
+            format!(
+                "setp.{ne}.{} {out}, {a}, {}",
+                signed(from),
+                literal(from, 0)
+            )
         } else {
             match (from.is_float(), to.is_float()) {
                 (true, true) if to == Ty::F64 => format!("cvt.f64.f32 {out}, {a}"),

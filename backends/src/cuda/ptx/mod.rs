@@ -42,14 +42,21 @@ fn head(kernel: &Kernel, waits: bool) -> String {
 /// The module of a kernel, which perhaps waits for the one before itself, and the name of its entry.
 pub(crate) fn print(kernel: &Kernel, waits: bool) -> (String, String) {
     let name = entry(kernel.name);
-    let mut printer = Printer { kernel, waits, text: head(kernel, waits), labels: 0 };
+    let mut printer = Printer {
+        kernel,
+        waits,
+        text: head(kernel, waits),
+        labels: 0,
+    };
     printer.function(&name);
     (printer.text, name)
 }
 
 /// The name of a kernel as an identifier.
 fn entry(name: &str) -> String {
-    let plain = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    let plain = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     "zbmd_".chars().chain(plain).collect()
 }
 
@@ -115,9 +122,17 @@ impl<'k> Printer<'k> {
         for (set, count) in [('v', kernel.vars.len()), ('r', kernel.regs.len())] {
             let prefix = if set == 'v' { "v" } else { "" };
             for ty in [Ty::Bool, Ty::U32, Ty::U64, Ty::F32, Ty::F64] {
-                let types = if set == 'v' { &kernel.vars } else { &kernel.regs };
+                let types = if set == 'v' {
+                    &kernel.vars
+                } else {
+                    &kernel.regs
+                };
                 if types.iter().any(|t| letter(*t) == letter(ty)) {
-                    self.line(&format!(".reg .{} %{prefix}{}<{count}>", plain(ty), letter(ty)));
+                    self.line(&format!(
+                        ".reg .{} %{prefix}{}<{count}>",
+                        plain(ty),
+                        letter(ty)
+                    ));
                 }
             }
         }

@@ -150,7 +150,9 @@ impl Names {
             return Operand::Target(label);
         }
         let hex = |digits| u64::from_str_radix(digits, 16).ok();
-        let value = ["0x", "0f", "0d"].iter().find_map(|p| text.strip_prefix(p).and_then(hex));
+        let value = ["0x", "0f", "0d"]
+            .iter()
+            .find_map(|p| text.strip_prefix(p).and_then(hex));
         let value = value.or_else(|| text.parse().ok());
         Operand::Value(value.unwrap_or_else(|| panic!("what is {text}?")))
     }
@@ -163,7 +165,10 @@ impl Module {
         let (mut lines, mut shared_bytes, mut local) = (Vec::new(), 0_usize, 0);
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
-            let words: Vec<&str> = line.split([' ', ',', ';']).filter(|w| !w.is_empty()).collect();
+            let words: Vec<&str> = line
+                .split([' ', ',', ';'])
+                .filter(|w| !w.is_empty())
+                .collect();
             match words.as_slice() {
                 [".version" | ".target" | ".address_size" | ".visible", ..]
                 | ["{" | "}" | "(" | ")"]
@@ -181,7 +186,10 @@ impl Module {
                     for n in 0..count.unwrap_or(1) {
                         let full = count.map_or(stem.to_owned(), |_| format!("{stem}{n}"));
                         let number = names.registers.len();
-                        assert!(names.registers.insert(full, number).is_none(), "{name} twice");
+                        assert!(
+                            names.registers.insert(full, number).is_none(),
+                            "{name} twice"
+                        );
                     }
                 }
                 [".shared", _, _, _, array] => {
@@ -192,18 +200,29 @@ impl Module {
                 }
                 [label] if label.ends_with(':') => {
                     let label = label.trim_end_matches(':').to_owned();
-                    assert!(names.labels.insert(label, lines.len()).is_none(), "{line} twice");
+                    assert!(
+                        names.labels.insert(label, lines.len()).is_none(),
+                        "{line} twice"
+                    );
                 }
                 _ => lines.push((number, line.trim_end_matches(';'))),
             }
         }
-        let code: Vec<Instruction> =
-            lines.iter().map(|(number, line)| instruction(&names, *number, line)).collect();
+        let code: Vec<Instruction> = lines
+            .iter()
+            .map(|(number, line)| instruction(&names, *number, line))
+            .collect();
         let (registers, parameters) = (names.registers.len(), names.parameters.len());
         let waits = code.iter().any(|i| matches!(i.op, Op::Wait | Op::Tell));
         let known = text.contains(".version 7.8\n.target sm_90\n");
         assert!(known || !waits, "not for sm_90");
-        Module { code, registers, shared_bytes, local, parameters }
+        Module {
+            code,
+            registers,
+            shared_bytes,
+            local,
+            parameters,
+        }
     }
 
     /// Runs `groups` groups with the given parameters; `waits` says that there is something to wait for.
@@ -244,7 +263,10 @@ impl Module {
                     }
                 }
                 let first = (threads[0].at, threads[0].done);
-                assert!(threads.iter().all(|t| (t.at, t.done) == first), "barriers are not met");
+                assert!(
+                    threads.iter().all(|t| (t.at, t.done) == first),
+                    "barriers are not met"
+                );
             }
         }
         Ok(())
@@ -260,8 +282,13 @@ impl Module {
         let met = |thread: &Thread| {
             before(thread).filter(|i| matches!(i.op, Op::Multiply(_) | Op::Swap) && !thread.done)
         };
-        let Some(step) = warp.iter().find_map(met) else { return false };
-        assert!(warp.iter().all(|t| t.at == warp[0].at && !t.done), "a warp is not together");
+        let Some(step) = warp.iter().find_map(met) else {
+            return false;
+        };
+        assert!(
+            warp.iter().all(|t| t.at == warp[0].at && !t.done),
+            "a warp is not together"
+        );
         let word = |thread: &Thread, n: usize| match step.operands[n] {
             Operand::Reg(r) => thread.registers[r] as u32,
             _ => panic!("line {}: a word lies in a register", step.line),
@@ -269,7 +296,9 @@ impl Module {
         let kind = match step.op {
             Op::Multiply(kind) => kind,
             _ => {
-                let Operand::Value(bits) = step.operands[2] else { panic!("line {}", step.line) };
+                let Operand::Value(bits) = step.operands[2] else {
+                    panic!("line {}", step.line)
+                };
                 let all: Vec<u32> = warp.iter().map(|t| word(t, 1)).collect();
                 for (number, thread) in warp.iter_mut().enumerate() {
                     set(thread, step, 0, all[number ^ bits as usize].into());
@@ -303,7 +332,10 @@ impl Module {
         loop {
             let step = &self.code[thread.at];
             thread.at += 1;
-            if step.guard.is_some_and(|(r, wanted)| (thread.registers[r] == 1) != wanted) {
+            if step
+                .guard
+                .is_some_and(|(r, wanted)| (thread.registers[r] == 1) != wanted)
+            {
                 continue;
             }
             let value = |n: usize| match step.operands[n] {
@@ -371,7 +403,9 @@ impl Module {
 }
 
 fn set(thread: &mut Thread, step: &Instruction, operand: usize, value: u64) {
-    let Operand::Reg(to) = step.operands[operand] else { panic!("line {}", step.line) };
+    let Operand::Reg(to) = step.operands[operand] else {
+        panic!("line {}", step.line)
+    };
     thread.registers[to] = value;
 }
 
@@ -401,5 +435,10 @@ fn instruction(names: &Names, line: usize, text: &str) -> Instruction {
     let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
     let operands = rest.split(',').map(str::trim).filter(|o| !o.is_empty());
     let operands = operands.map(|o| names.operand(o)).collect();
-    Instruction { guard, op: op(name), operands, line: line + 1 }
+    Instruction {
+        guard,
+        op: op(name),
+        operands,
+        line: line + 1,
+    }
 }

@@ -28,7 +28,11 @@ pub(super) fn product(name: &str) -> Option<Factor> {
 pub(super) fn to_tf32(bits: u32) -> u32 {
     let is_finite = bits & 0x7f80_0000 != 0x7f80_0000;
     let rounded = if is_finite { bits + 0x1000 } else { bits };
-    let quiet = if bits & 0x7fff_ffff > 0x7f80_0000 { 0x40_0000 } else { 0 };
+    let quiet = if bits & 0x7fff_ffff > 0x7f80_0000 {
+        0x40_0000
+    } else {
+        0
+    };
     (rounded | quiet) & !0x1fff
 }
 
@@ -104,7 +108,10 @@ pub(super) fn multiply(factor: Factor, warp: &[Fragments]) -> Vec<[u32; 4]> {
             ((f64::from(f32::from_bits(before[i])) + sum) as f32).to_bits()
         })
     };
-    warp.iter().enumerate().map(|(thread, (.., before))| sums(thread, before)).collect()
+    warp.iter()
+        .enumerate()
+        .map(|(thread, (.., before))| sums(thread, before))
+        .collect()
 }
 
 #[cfg(test)]
@@ -123,14 +130,27 @@ mod tests {
             (f32::INFINITY, f32::INFINITY),
             (f32::MAX, f32::INFINITY),
         ] {
-            assert_eq!(f32::from_bits(to_tf32(value.to_bits())), expect, "{value:?}");
+            assert_eq!(
+                f32::from_bits(to_tf32(value.to_bits())),
+                expect,
+                "{value:?}"
+            );
         }
         assert!(f32::from_bits(to_tf32(0x7f80_0001)).is_nan());
-        assert_eq!(pack(Factor::F16, 2f32.to_bits(), 1f32.to_bits()), 0x4000_3c00);
-        assert_eq!(pack(Factor::Bf16, 2f32.to_bits(), 1f32.to_bits()), 0x4000_3f80);
+        assert_eq!(
+            pack(Factor::F16, 2f32.to_bits(), 1f32.to_bits()),
+            0x4000_3c00
+        );
+        assert_eq!(
+            pack(Factor::Bf16, 2f32.to_bits(), 1f32.to_bits()),
+            0x4000_3f80
+        );
         // Ties to even.
         let tie = |v: f32| pack(Factor::F16, 0, v.to_bits());
-        assert_eq!([tie(1.0 + 1.0 / 2048.0), tie(1.0 + 3.0 / 2048.0)], [0x3c00, 0x3c02]);
+        assert_eq!(
+            [tie(1.0 + 1.0 / 2048.0), tie(1.0 + 3.0 / 2048.0)],
+            [0x3c00, 0x3c02]
+        );
         assert_eq!(tie(65_520.0), 0x7c00, "beyond the largest");
     }
 

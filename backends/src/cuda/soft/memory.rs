@@ -77,13 +77,19 @@ impl Memory {
 
     /// Allocations and their bytes.
     pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.blocks.iter().map(|(at, layout)| (*at, layout.size() as u64))
+        self.blocks
+            .iter()
+            .map(|(at, layout)| (*at, layout.size() as u64))
     }
 
     fn check(&self, at: u64, bytes: u64) -> Result<(), Code> {
         let block = self.blocks.range(..=at).next_back();
         let end = block.map_or(0, |(first, layout)| first + layout.size() as u64);
-        let others = self.registered.range(..=at).next_back().map_or(0, |(_, end)| *end);
+        let others = self
+            .registered
+            .range(..=at)
+            .next_back()
+            .map_or(0, |(_, end)| *end);
         if at.checked_add(bytes).is_some_and(|e| e <= end.max(others)) {
             Ok(())
         } else {
@@ -97,7 +103,11 @@ impl Memory {
         if bytes == 0 {
             return Err(Code(1));
         }
-        if self.registered.iter().any(|(a, e)| a / PAGE < end && first < e.div_ceil(PAGE)) {
+        if self
+            .registered
+            .iter()
+            .any(|(a, e)| a / PAGE < end && first < e.div_ceil(PAGE))
+        {
             return Err(TWICE);
         }
         self.registered.insert(at, at + bytes);

@@ -53,7 +53,11 @@ fn listed() -> Listed {
         memory_bytes: 1 << 30,
         groups: MAX_GROUPS,
         signals: true,
-        caps: Caps { bindings: MAX_BINDINGS, capability: Some(CAPABILITY), ..Caps::CUDA },
+        caps: Caps {
+            bindings: MAX_BINDINGS,
+            capability: Some(CAPABILITY),
+            ..Caps::CUDA
+        },
         device: 0,
     }
 }
@@ -121,8 +125,15 @@ pub struct Machine(Mutex<Inner>);
 #[derive(Clone, Debug)]
 enum Work {
     Kernel(Launch),
-    Copy { from: Address, to: Address, bytes: u64 },
-    Zero { at: Address, bytes: u64 },
+    Copy {
+        from: Address,
+        to: Address,
+        bytes: u64,
+    },
+    Zero {
+        at: Address,
+        bytes: u64,
+    },
     Product(Product<Address>, u64),
 }
 
@@ -158,7 +169,9 @@ struct Inner {
 
 impl std::fmt::Debug for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Machine").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("Machine")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
     }
 }
 
@@ -173,7 +186,9 @@ impl Machine {
 
     /// Opens the device.
     pub(super) fn open(self: &Arc<Self>) -> Soft {
-        Soft { machine: Arc::clone(self) }
+        Soft {
+            machine: Arc::clone(self),
+        }
     }
 
     /// The device, as it is listed.
@@ -181,8 +196,16 @@ impl Machine {
         let inner = self.lock();
         let plain = listed();
         let arch = inner.arch.unwrap_or(plain.arch);
-        let caps = Caps { capability: Some(arch), ..plain.caps };
-        Listed { signals: inner.lacking != Lacking::Signals, arch, caps, ..plain }
+        let caps = Caps {
+            capability: Some(arch),
+            ..plain.caps
+        };
+        Listed {
+            signals: inner.lacking != Lacking::Signals,
+            arch,
+            caps,
+            ..plain
+        }
     }
 
     /// Compute capability of devices that are found from now on.
@@ -284,7 +307,9 @@ impl Inner {
         let mut ready: Vec<usize> = (0..nodes.len()).filter(|n| waits[*n] == 0).collect();
         let mut followers = vec![Vec::new(); nodes.len()];
         for (n, node) in nodes.iter().enumerate() {
-            node.after.iter().for_each(|a| followers[*a as usize].push(n));
+            node.after
+                .iter()
+                .for_each(|a| followers[*a as usize].push(n));
         }
         let mut traces = vec![Trace::default(); nodes.len()];
         let mut done = 0;
@@ -312,7 +337,9 @@ impl Inner {
         let mut before: Vec<BTreeSet<u64>> = Vec::new();
         for (n, node) in nodes.iter().enumerate() {
             let mut all: BTreeSet<u64> = node.after.iter().copied().collect();
-            node.after.iter().for_each(|a| all.extend(&before[*a as usize]));
+            node.after
+                .iter()
+                .for_each(|a| all.extend(&before[*a as usize]));
             for other in (0..n).filter(|o| !all.contains(&(*o as u64))) {
                 let (a, b) = (&traces[other], &traces[n]);
                 let clash = overlap(&a.written, &b.written)
@@ -369,10 +396,20 @@ impl Soft {
 
     fn add(&self, site: Site, graph: Graph, after: &[Node], work: Work) -> Result<Node, Said> {
         let mut inner = self.enter(site)?;
-        let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
+        let nodes = inner
+            .graphs
+            .get_mut(&graph.0)
+            .expect("a graph in the making");
         let after: Vec<u64> = after.iter().map(|n| n.0).collect();
-        assert!(after.iter().all(|n| *n < nodes.len() as u64), "a node of another graph");
-        nodes.push(Made { work, after, behind: Vec::new() });
+        assert!(
+            after.iter().all(|n| *n < nodes.len() as u64),
+            "a node of another graph"
+        );
+        nodes.push(Made {
+            work,
+            after,
+            behind: Vec::new(),
+        });
         Ok(Node(nodes.len() as u64 - 1))
     }
 }
@@ -385,7 +422,10 @@ impl Driver for Soft {
     fn alloc(&self, bytes: u64) -> Result<Address, Said> {
         self.settle();
         let mut inner = self.enter(Site::Alloc)?;
-        inner.memory.alloc(bytes).map_err(|code| Said { site: Site::Alloc, code })
+        inner.memory.alloc(bytes).map_err(|code| Said {
+            site: Site::Alloc,
+            code,
+        })
     }
 
     fn free(&self, at: Address) {
@@ -396,7 +436,10 @@ impl Driver for Soft {
     fn alloc_host(&self, bytes: u64) -> Result<Address, Said> {
         self.settle();
         let mut inner = self.enter(Site::AllocHost)?;
-        inner.memory.alloc(bytes).map_err(|code| Said { site: Site::AllocHost, code })
+        inner.memory.alloc(bytes).map_err(|code| Said {
+            site: Site::AllocHost,
+            code,
+        })
     }
 
     fn free_host(&self, at: Address) {
@@ -410,12 +453,20 @@ impl Driver for Soft {
             Lacking::Registration => Err(Code(801)),
             _ => inner.memory.register(first as u64, bytes),
         };
-        registered.map_err(|code| Said { site: Site::Register, code })
+        registered.map_err(|code| Said {
+            site: Site::Register,
+            code,
+        })
     }
 
     fn unregister(&self, first: *mut u8) {
         self.settle();
-        let given_back = self.machine.lock().memory.registered.remove(&(first as u64));
+        let given_back = self
+            .machine
+            .lock()
+            .memory
+            .registered
+            .remove(&(first as u64));
         assert!(given_back.is_some(), "given back twice");
     }
 
@@ -429,11 +480,17 @@ impl Driver for Soft {
                 let text = std::str::from_utf8(object.get(128..).unwrap_or_default());
                 // Only a device in software knows what to do with such an object.
                 let text = text.ok().filter(|text| text.starts_with(".version"));
-                text.ok_or(Said { site: Site::Load, code: Code(209) })?
+                text.ok_or(Said {
+                    site: Site::Load,
+                    code: Code(209),
+                })?
             }
         };
         drop(inner);
-        assert!(ptx.contains(&format!(".entry {entry}(")), "no entry {entry}");
+        assert!(
+            ptx.contains(&format!(".entry {entry}(")),
+            "no entry {entry}"
+        );
         let module = Arc::new(Module::read(ptx));
         let mut inner = self.enter(Site::Function)?;
         inner.modules.push(module);
@@ -456,12 +513,21 @@ impl Driver for Soft {
         if signals.is_empty() {
             return Ok(());
         }
-        assert!(signals.len() <= MAX_SIGNALS, "{} operations in a batch", signals.len());
+        assert!(
+            signals.len() <= MAX_SIGNALS,
+            "{} operations in a batch",
+            signals.len()
+        );
         let mut inner = self.machine.lock();
-        assert!(inner.lacking != Lacking::Signals, "it has no such operations");
+        assert!(
+            inner.lacking != Lacking::Signals,
+            "it has no such operations"
+        );
         inner.counts.signals += signals.len();
         drop(inner);
-        signals.iter().try_for_each(|signal| self.put(Site::Signal, Entry::Signal(*signal)))
+        signals
+            .iter()
+            .try_for_each(|signal| self.put(Site::Signal, Entry::Signal(*signal)))
     }
 
     fn event(&self) -> Result<Event, Said> {
@@ -472,7 +538,10 @@ impl Driver for Soft {
     }
 
     fn free_event(&self, event: Event) {
-        assert!(self.machine.lock().events.remove(&event.0).is_some(), "given back twice");
+        assert!(
+            self.machine.lock().events.remove(&event.0).is_some(),
+            "given back twice"
+        );
     }
 
     fn record(&self, event: Event) -> Result<(), Said> {
@@ -494,7 +563,10 @@ impl Driver for Soft {
     }
 
     fn free_graph(&self, graph: Graph) {
-        assert!(self.machine.lock().graphs.remove(&graph.0).is_some(), "given back twice");
+        assert!(
+            self.machine.lock().graphs.remove(&graph.0).is_some(),
+            "given back twice"
+        );
     }
 
     fn kernel_node(&self, graph: Graph, after: &[Node], launch: &Launch) -> Result<Node, Said> {
@@ -507,9 +579,15 @@ impl Driver for Soft {
 
     fn programmatic_edge(&self, graph: Graph, before: Node, after: Node) -> Result<(), Said> {
         let mut inner = self.enter(Site::KernelNode)?;
-        let nodes = inner.graphs.get_mut(&graph.0).expect("a graph in the making");
+        let nodes = inner
+            .graphs
+            .get_mut(&graph.0)
+            .expect("a graph in the making");
         let both = [before, after].map(|n| &nodes[n.0 as usize].work);
-        assert!(both.iter().all(|w| matches!(w, Work::Kernel(_))), "an edge of what is no kernel");
+        assert!(
+            both.iter().all(|w| matches!(w, Work::Kernel(_))),
+            "an edge of what is no kernel"
+        );
         assert!(before < after, "an edge to what came before");
         nodes[after.0 as usize].behind.push(before.0);
         Ok(())
@@ -555,7 +633,10 @@ impl Driver for Soft {
         product: &Product<Address>,
         count: u64,
     ) -> Result<Node, Said> {
-        assert!(self.library().is_ok(), "a library that is not there is asked for a product");
+        assert!(
+            self.library().is_ok(),
+            "a library that is not there is asked for a product"
+        );
         self.add(Site::Product, graph, after, Work::Product(*product, count))
     }
 
@@ -599,7 +680,10 @@ impl Driver for Soft {
 
     fn free_exec(&self, exec: Exec) {
         self.settle();
-        assert!(self.machine.lock().ready.remove(&exec.0).is_some(), "given back twice");
+        assert!(
+            self.machine.lock().ready.remove(&exec.0).is_some(),
+            "given back twice"
+        );
     }
 
     fn launch(&self, exec: Exec) -> Result<(), Said> {
@@ -613,6 +697,9 @@ impl Driver for Soft {
     }
 
     fn close(&self) {
-        assert!(self.machine.lock().is_settled(), "closed with work in the queue");
+        assert!(
+            self.machine.lock().is_settled(),
+            "closed with work in the queue"
+        );
     }
 }

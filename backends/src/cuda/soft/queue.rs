@@ -42,7 +42,11 @@ impl Inner {
     /// Whether the queue can go on with this.
     fn is_ready(&mut self, entry: &Entry) -> bool {
         match entry {
-            Entry::Signal(Signal { at, value, waits: true }) => match self.memory.word(*at) {
+            Entry::Signal(Signal {
+                at,
+                value,
+                waits: true,
+            }) => match self.memory.word(*at) {
                 Ok(word) => word.wrapping_sub(*value).cast_signed() >= 0,
                 // It goes on, to say so.
                 Err(_) => true,
@@ -69,7 +73,10 @@ impl Inner {
             }
             Entry::Mark(event) => {
                 // It may have been given back meanwhile.
-                self.events.get_mut(&event).into_iter().for_each(|marked| marked.done += 1);
+                self.events
+                    .get_mut(&event)
+                    .into_iter()
+                    .for_each(|marked| marked.done += 1);
             }
         }
     }
@@ -77,7 +84,9 @@ impl Inner {
     /// Goes on as far as it can; whether something is left that may still come about.
     fn go_on(&mut self) -> bool {
         while !self.queue.is_frozen && self.lost.is_none() {
-            let Some(entry) = self.queue.pending.pop_front() else { return false };
+            let Some(entry) = self.queue.pending.pop_front() else {
+                return false;
+            };
             if !self.is_ready(&entry) {
                 self.queue.pending.push_front(entry);
                 return true;

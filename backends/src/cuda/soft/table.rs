@@ -104,9 +104,21 @@ pub(super) fn two(name: &str) -> Option<fn(u64, u64) -> u64> {
         "div.u32" => |a, b| u(a).checked_div(u(b)).unwrap_or(u32::MAX).into(),
         "div.s64" => |a, b| divided(a as i64, b as i64) as u64,
         "div.u64" => |a, b| a.checked_div(b).unwrap_or(u64::MAX),
-        "rem.s32" => |a, b| if i(b) == 0 { a } else { ib(i(a).wrapping_rem(i(b))) },
+        "rem.s32" => |a, b| {
+            if i(b) == 0 {
+                a
+            } else {
+                ib(i(a).wrapping_rem(i(b)))
+            }
+        },
         "rem.u32" => |a, b| u(a).checked_rem(u(b)).unwrap_or(u(a)).into(),
-        "rem.s64" => |a, b| if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 },
+        "rem.s64" => |a, b| {
+            if b == 0 {
+                a
+            } else {
+                (a as i64).wrapping_rem(b as i64) as u64
+            }
+        },
         "rem.u64" => |a, b| a.checked_rem(b).unwrap_or(a),
         "and.pred" | "and.b64" => |a, b| a & b,
         "or.pred" | "or.b64" => |a, b| a | b,

@@ -62,12 +62,23 @@ fn params(signal: &Signal) -> sys::CUstreamBatchMemOpParams {
     let (address, value64) = (signal.at, signal.value);
     if signal.waits {
         let (operation, value) = (Kind::CU_STREAM_MEM_OP_WAIT_VALUE_64, Least { value64 });
-        let waits = Wait { operation, address, __bindgen_anon_1: value, flags: GEQ, alias: 0 };
+        let waits = Wait {
+            operation,
+            address,
+            __bindgen_anon_1: value,
+            flags: GEQ,
+            alias: 0,
+        };
         sys::CUstreamBatchMemOpParams { waitValue: waits }
     } else {
         let (operation, value) = (Kind::CU_STREAM_MEM_OP_WRITE_VALUE_64, Value { value64 });
-        let stores =
-            Write { operation, address, __bindgen_anon_1: value, flags: DEFAULT, alias: 0 };
+        let stores = Write {
+            operation,
+            address,
+            __bindgen_anon_1: value,
+            flags: DEFAULT,
+            alias: 0,
+        };
         sys::CUstreamBatchMemOpParams { writeValue: stores }
     }
 }
@@ -80,7 +91,11 @@ mod tests {
     #[test]
     fn operations_lie_as_the_driver_reads_them() {
         for (waits, kind) in [(true, 4), (false, 5)] {
-            let made = params(&Signal { at: 0x1000, value: u64::MAX - 1, waits });
+            let made = params(&Signal {
+                at: 0x1000,
+                value: u64::MAX - 1,
+                waits,
+            });
             let field = |at: usize| {
                 // SAFETY: the structure has 48 bytes, of which these four belong to fields that were filled.
                 unsafe { (&raw const made).cast::<u32>().add(at / 4).read() }

@@ -21,7 +21,12 @@ struct EdgeData {
 
 /// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC` and `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: over when all groups of the
 /// first kernel have told so or ended.
-const PROGRAMMATIC: EdgeData = EdgeData { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };
+const PROGRAMMATIC: EdgeData = EdgeData {
+    from_port: 1,
+    to_port: 0,
+    kind: 1,
+    reserved: [0; 5],
+};
 
 type AddDependencies = unsafe extern "C" fn(
     sys::CUgraph,

@@ -68,18 +68,91 @@ const PLAIN: Case = Case {
 /// Tiles have 16, 32 or 64 queries and 32 keys; edges everywhere.
 const CASES: &[Case] = &[
     PLAIN,
-    Case { queries: 21, keys: [0, 37], sizes: [20, 12], causal: true, ..PLAIN },
-    Case { queries: 70, keys: [0, 70], heads: [1, 1], sizes: [33, 17], causal: true, ..PLAIN },
-    Case { batch: 2, heads: [4, 2], queries: 17, keys: [0, 33], rows: true, ..PLAIN },
-    Case { batch: 2, queries: 9, keys: [26, 9], causal: true, shown: Some(0), ..PLAIN },
-    Case { batch: 2, queries: 13, keys: [0, 40], mask: Mask::Truth, shown: Some(2), ..PLAIN },
-    Case { batch: 2, queries: 13, keys: [0, 34], mask: Mask::Added, softcap: 2.0, ..PLAIN },
-    Case { batch: 3, queries: 6, keys: [0, 45], lengths: true, causal: true, ..PLAIN },
-    Case { queries: 40, keys: [0, 40], window: [5, 3], softcap: 1.5, shown: Some(1), ..PLAIN },
+    Case {
+        queries: 21,
+        keys: [0, 37],
+        sizes: [20, 12],
+        causal: true,
+        ..PLAIN
+    },
+    Case {
+        queries: 70,
+        keys: [0, 70],
+        heads: [1, 1],
+        sizes: [33, 17],
+        causal: true,
+        ..PLAIN
+    },
+    Case {
+        batch: 2,
+        heads: [4, 2],
+        queries: 17,
+        keys: [0, 33],
+        rows: true,
+        ..PLAIN
+    },
+    Case {
+        batch: 2,
+        queries: 9,
+        keys: [26, 9],
+        causal: true,
+        shown: Some(0),
+        ..PLAIN
+    },
+    Case {
+        batch: 2,
+        queries: 13,
+        keys: [0, 40],
+        mask: Mask::Truth,
+        shown: Some(2),
+        ..PLAIN
+    },
+    Case {
+        batch: 2,
+        queries: 13,
+        keys: [0, 34],
+        mask: Mask::Added,
+        softcap: 2.0,
+        ..PLAIN
+    },
+    Case {
+        batch: 3,
+        queries: 6,
+        keys: [0, 45],
+        lengths: true,
+        causal: true,
+        ..PLAIN
+    },
+    Case {
+        queries: 40,
+        keys: [0, 40],
+        window: [5, 3],
+        softcap: 1.5,
+        shown: Some(1),
+        ..PLAIN
+    },
     // A head of whole products in each type, one beyond, and values of two groups.
-    Case { heads: [1, 1], queries: 16, keys: [0, 64], sizes: [64, 64], ..PLAIN },
-    Case { heads: [1, 1], queries: 8, keys: [0, 40], sizes: [65, 130], ..PLAIN },
-    Case { heads: [1, 1], queries: 6, keys: [0, 33], sizes: [128, 128], ..PLAIN },
+    Case {
+        heads: [1, 1],
+        queries: 16,
+        keys: [0, 64],
+        sizes: [64, 64],
+        ..PLAIN
+    },
+    Case {
+        heads: [1, 1],
+        queries: 8,
+        keys: [0, 40],
+        sizes: [65, 130],
+        ..PLAIN
+    },
+    Case {
+        heads: [1, 1],
+        queries: 6,
+        keys: [0, 33],
+        sizes: [128, 128],
+        ..PLAIN
+    },
 ];
 
 impl Case {
@@ -97,7 +170,9 @@ impl Case {
     fn parameters(&self) -> String {
         let mut all = vec![format!("softcap: {:?}", self.softcap)];
         let [left, right] = self.window;
-        all.push(format!("left_window_size: {left}, right_window_size: {right}"));
+        all.push(format!(
+            "left_window_size: {left}, right_window_size: {right}"
+        ));
         if self.rows {
             let [q, kv] = self.heads;
             all.push(format!("q_num_heads: {q}, kv_num_heads: {kv}"));
@@ -155,8 +230,14 @@ impl Case {
         let floats: Vec<Vec<f32>> = data.iter().map(|bytes| floats_of(bytes)).collect();
         let (has_mask, past) = (usize::from(self.mask != Mask::None), self.keys[0]);
         let lengths = data.last().filter(|_| self.lengths);
-        let lengths: Option<Vec<i64>> = lengths
-            .map(|bytes| bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect());
+        let lengths: Option<Vec<i64>> = lengths.map(|bytes| {
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| i64::from_le_bytes(*b))
+                .collect()
+        });
         let ([heads, kv], [size, value]) = (self.heads, self.sizes);
         let (total, len) = (self.total(), self.queries);
         let factor = |v: f32| f64::from(round(math, v));
@@ -191,12 +272,20 @@ impl Case {
                 let products = (0..size).map(|d| factor(query[d]) * cached(1, size, b, kh, j, d));
                 let dot = products.sum::<f64>() * scale;
                 let cap = f64::from(self.softcap);
-                let capped = if cap > 0.0 { (dot / cap).tanh() * cap } else { dot };
+                let capped = if cap > 0.0 {
+                    (dot / cap).tanh() * cap
+                } else {
+                    dot
+                };
                 let added = match self.mask {
                     Mask::Added => f64::from(floats[3][(b * len + i) * total + j]),
                     _ => 0.0,
                 };
-                let score = if seen(j) { capped + added } else { f64::NEG_INFINITY };
+                let score = if seen(j) {
+                    capped + added
+                } else {
+                    f64::NEG_INFINITY
+                };
                 shown.push(if self.shown == Some(2) { score } else { capped } as f32);
                 scores.push(score);
             }
@@ -229,7 +318,12 @@ impl Case {
 }
 
 fn floats_of(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect()
 }
 
 fn bytes_of(floats: &[f32]) -> Vec<u8> {
@@ -239,13 +333,25 @@ fn bytes_of(floats: &[f32]) -> Vec<u8> {
 /// As near as sums in f32 are, but for rows of which a weight near a tie was rounded the other way: those are as far
 /// away as weights have bits, and few.
 fn near(math: Math, got: &[u8], want: &[u8]) -> Result<(), String> {
-    let unit = if math == Math::Bf16 { 1.0 / 256.0 } else { 1.0 / 2048.0 };
+    let unit = if math == Math::Bf16 {
+        1.0 / 256.0
+    } else {
+        1.0 / 2048.0
+    };
     compare(DType::F32, got, want, Tolerance::Sum(2.0 * unit))?;
     let (got, want) = (floats_of(got), floats_of(want));
     let scale = want.iter().fold(0.0_f32, |most, v| most.max(v.abs()));
-    let off = got.iter().zip(&want).filter(|(a, b)| (*a - *b).abs() > 5e-6 * scale).count();
+    let off = got
+        .iter()
+        .zip(&want)
+        .filter(|(a, b)| (*a - *b).abs() > 5e-6 * scale)
+        .count();
     let all = got.len();
-    if off * 4 > all { Err(format!("{off} of {all} are off")) } else { Ok(()) }
+    if off * 4 > all {
+        Err(format!("{off} of {all} are off"))
+    } else {
+        Ok(())
+    }
 }
 
 fn check_all(device: &Arc<Device>) {
@@ -254,7 +360,10 @@ fn check_all(device: &Arc<Device>) {
         for case in CASES {
             let text = format!("({}) of ({}) in {math}", case.parameters(), case.inputs());
             let (given, plan) = case.subject(math);
-            assert!(plan.kernels().any(|k| k.multiplies), "{text}: not on tensor cores");
+            assert!(
+                plan.kernels().any(|k| k.multiplies),
+                "{text}: not on tensor cores"
+            );
             assert_eq!(plan.math(), math, "{text}");
             let firings = 2;
             let mut data = given.inputs(firings, |dtype, count| match dtype {
@@ -273,7 +382,9 @@ fn check_all(device: &Arc<Device>) {
                 let one = |all: &Vec<u8>| all.len() / firings;
                 let parts = data.iter().map(|all| &all[f * one(all)..][..one(all)]);
                 let made = case.defined(math, &parts.collect::<Vec<_>>());
-                want.iter_mut().zip(made).for_each(|(all, more)| all.extend(bytes_of(&more)));
+                want.iter_mut()
+                    .zip(made)
+                    .for_each(|(all, more)| all.extend(bytes_of(&more)));
             }
             let got = on_device(device, (&given, &plan), &data, (firings, 1 + firings % 2));
             near(math, &got.0[0], &want[0]).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -283,7 +394,10 @@ fn check_all(device: &Arc<Device>) {
             }
             // What is not rounded is as far away as factors have bits.
             let exact = given.run(&data, firings, firings);
-            assert!(agree(&given, &got, &exact, Tolerance::Sum(1e-5)).is_err(), "{text}: exact");
+            assert!(
+                agree(&given, &got, &exact, Tolerance::Sum(1e-5)).is_err(),
+                "{text}: exact"
+            );
             let most = if math == Math::Bf16 { 5e-2 } else { 1e-2 };
             let far = agree(&given, &got, &exact, Tolerance::Sum(most));
             far.unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -297,7 +411,12 @@ fn hide(case: &Case, data: &mut [Vec<u8>], firings: usize) {
     let [kv, len, size] = [case.heads[1], case.keys[1], case.sizes[1]];
     let lengths = data.last().filter(|_| case.lengths);
     let lengths: Vec<i64> = lengths.map_or_else(Vec::new, |bytes| {
-        bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect()
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i64::from_le_bytes(*b))
+            .collect()
     });
     let mut values = floats_of(&data[2]);
     for n in 0..firings * case.batch {
@@ -316,20 +435,53 @@ fn hide(case: &Case, data: &mut [Vec<u8>], firings: usize) {
 
 /// The kernels of all cases, for the assembler, and the largest.
 pub(super) fn kernels() -> Vec<(String, KernelPlan)> {
-    let large = Case { heads: [1, 1], queries: 64, keys: [64, 64], causal: true, ..PLAIN };
+    let large = Case {
+        heads: [1, 1],
+        queries: 64,
+        keys: [64, 64],
+        causal: true,
+        ..PLAIN
+    };
     let large = [
-        Case { sizes: [128, 256], mask: Mask::Added, softcap: 2.0, ..large },
-        Case { sizes: [128, 128], mask: Mask::Truth, shown: Some(2), ..large },
-        Case { sizes: [64, 64], keys: [0, 128], ..large },
-        Case { sizes: [256, 256], keys: [0, 128], ..large },
+        Case {
+            sizes: [128, 256],
+            mask: Mask::Added,
+            softcap: 2.0,
+            ..large
+        },
+        Case {
+            sizes: [128, 128],
+            mask: Mask::Truth,
+            shown: Some(2),
+            ..large
+        },
+        Case {
+            sizes: [64, 64],
+            keys: [0, 128],
+            ..large
+        },
+        Case {
+            sizes: [256, 256],
+            keys: [0, 128],
+            ..large
+        },
     ];
-    let all = ROUNDED.iter().flat_map(|math| CASES.iter().chain(&large).map(move |c| (*math, c)));
+    let all = ROUNDED
+        .iter()
+        .flat_map(|math| CASES.iter().chain(&large).map(move |c| (*math, c)));
     // Queries of 256 factors of 32 bits are too large.
     let all = all.filter(|(math, c)| *math != Math::Tf32 || c.sizes[0] <= 128);
     all.map(|(math, case)| {
         let (_, plan) = case.subject(math);
         assert_eq!(plan.math(), math);
-        (format!("NnAttention({}) of ({}) in {math}", case.parameters(), case.inputs()), plan)
+        (
+            format!(
+                "NnAttention({}) of ({}) in {math}",
+                case.parameters(),
+                case.inputs()
+            ),
+            plan,
+        )
     })
     .collect()
 }
@@ -349,15 +501,44 @@ fn rounded_attention_agrees_with_its_definition_on_a_gpu() {
 #[test]
 fn what_is_too_small_or_too_large_or_keeps_its_weights_is_not_rounded() {
     for (math, case) in [
-        (Math::Bf16, Case { queries: 4, ..PLAIN }),
-        (Math::Tf32, Case { sizes: [129, 8], ..PLAIN }),
-        (Math::F16, Case { sizes: [257, 8], ..PLAIN }),
-        (Math::F16, Case { shown: Some(3), ..PLAIN }),
+        (
+            Math::Bf16,
+            Case {
+                queries: 4,
+                ..PLAIN
+            },
+        ),
+        (
+            Math::Tf32,
+            Case {
+                sizes: [129, 8],
+                ..PLAIN
+            },
+        ),
+        (
+            Math::F16,
+            Case {
+                sizes: [257, 8],
+                ..PLAIN
+            },
+        ),
+        (
+            Math::F16,
+            Case {
+                shown: Some(3),
+                ..PLAIN
+            },
+        ),
     ] {
         let (_, plan) = case.subject(math);
         assert_eq!(plan.math(), Math::F32, "{}", case.inputs());
         assert!(plan.kernels().all(|k| !k.multiplies), "{}", case.inputs());
     }
-    let (_, plan) = Case { queries: 5, sizes: [256, 500], ..PLAIN }.subject(Math::F16);
+    let (_, plan) = Case {
+        queries: 5,
+        sizes: [256, 500],
+        ..PLAIN
+    }
+    .subject(Math::F16);
     assert_eq!(plan.math(), Math::F16);
 }

@@ -21,7 +21,12 @@ fn product(device: &Arc<Device>) -> Result<(), Fault> {
     let (registry, blobs) = (Registry::standard(), TiVec::new());
     let plan = registry.lower_in(&subject.actor, &blobs, device.caps(), Some("cublaslt"));
     let plan = plan.expect("it is known");
-    assert_eq!(plan.products().find_map(|p| device.refuses(p).transpose()).transpose()?, None);
+    assert_eq!(
+        plan.products()
+            .find_map(|p| device.refuses(p).transpose())
+            .transpose()?,
+        None
+    );
     call(device, &subject.actor, &plan)?.run()
 }
 
@@ -67,7 +72,11 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
             for after in [0, 1] {
                 let device = soft();
                 let machine = machine(&device);
-                machine.inject(Some(Injection { site, after, code: Some(Code(code)) }));
+                machine.inject(Some(Injection {
+                    site,
+                    after,
+                    code: Some(Code(code)),
+                }));
                 let Err(fault) = work(&device) else {
                     assert_eq!(after, 1, "{site}: {code} went unnoticed");
                     continue;
@@ -80,10 +89,18 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
                 if device.is_alive() {
                     // The fault was one of a call: nothing was kept, and the device still works.
                     let counts = machine.counts();
-                    let kept = [counts.allocations, counts.events, counts.graphs, counts.ready];
+                    let kept = [
+                        counts.allocations,
+                        counts.events,
+                        counts.graphs,
+                        counts.ready,
+                    ];
                     // A thread that is not bound cannot give anything back.
                     let bound = site != Site::Bind;
-                    assert!(!bound || kept == [0; 4], "{site} after {after}: {fault}: {kept:?}");
+                    assert!(
+                        !bound || kept == [0; 4],
+                        "{site} after {after}: {fault}: {kept:?}"
+                    );
                     work(&device).unwrap_or_else(|e| panic!("after {fault}: {e}"));
                 }
             }
@@ -94,16 +111,28 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
 #[test]
 fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
     let device = soft();
-    machine(&device).inject(Some(Injection { site: Site::Query, after: 0, code: None }));
+    machine(&device).inject(Some(Injection {
+        site: Site::Query,
+        after: 0,
+        code: None,
+    }));
     let waited = device.once(1_000_000, |_| Ok(()));
-    assert_eq!(waited, Err(Fault::Hung { value: 0, waited_ms: 1 }));
+    assert_eq!(
+        waited,
+        Err(Fault::Hung {
+            value: 0,
+            waited_ms: 1
+        })
+    );
     assert!(!device.is_alive());
 }
 
 /// What the device says of a misdeed, at the next wait.
 fn said(device: &Arc<Device>, misdeed: Misdeed) -> Fault {
     device.misbehave(misdeed).expect("nothing was wrong before");
-    let fault = device.once(PATIENCE_NS, |_| Ok(())).expect_err("a kernel did wrong");
+    let fault = device
+        .once(PATIENCE_NS, |_| Ok(()))
+        .expect_err("a kernel did wrong");
     assert!(!device.is_alive(), "{fault}");
     fault
 }
@@ -112,7 +141,10 @@ fn said(device: &Arc<Device>, misdeed: Misdeed) -> Fault {
 fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
     for (misdeed, code) in [(Misdeed::IllegalAddress, 700), (Misdeed::Trap, 719)] {
         match said(&soft(), misdeed) {
-            Fault::Lost { site: Site::Event | Site::Query | Site::Record, code: found } => {
+            Fault::Lost {
+                site: Site::Event | Site::Query | Site::Record,
+                code: found,
+            } => {
                 assert_eq!(found.0, code, "{misdeed:?}");
             }
             other => panic!("{misdeed:?}: {other}"),
@@ -124,7 +156,10 @@ fn what_a_kernel_does_wrong_is_said_by_the_next_wait() {
 fn on_a_gpu(misdeed: Misdeed, is_right: fn(&Fault) -> bool) {
     let Some(device) = real() else { return };
     let fault = said(&device, misdeed);
-    assert!(is_right(&fault) && fault.verdict() == Verdict::RestartWorker, "{fault}");
+    assert!(
+        is_right(&fault) && fault.verdict() == Verdict::RestartWorker,
+        "{fault}"
+    );
     // As a worker does: the driver would wait for the kernel.
     println!("... ok");
     std::process::exit(0);
@@ -133,7 +168,9 @@ fn on_a_gpu(misdeed: Misdeed, is_right: fn(&Fault) -> bool) {
 #[test]
 #[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
 fn an_illegal_address_on_a_gpu_is_a_loss_of_the_worker_only() {
-    on_a_gpu(Misdeed::IllegalAddress, |fault| matches!(fault, Fault::Lost { .. }));
+    on_a_gpu(Misdeed::IllegalAddress, |fault| {
+        matches!(fault, Fault::Lost { .. })
+    });
 }
 
 #[test]
@@ -145,7 +182,9 @@ fn a_trap_on_a_gpu_is_a_loss_of_the_worker_only() {
 #[test]
 #[ignore = "takes the process's context along; tests/gpu.sh runs it alone"]
 fn a_kernel_on_a_gpu_that_does_not_end_is_a_hang() {
-    on_a_gpu(Misdeed::Endless, |fault| matches!(fault, Fault::Hung { .. }));
+    on_a_gpu(Misdeed::Endless, |fault| {
+        matches!(fault, Fault::Hung { .. })
+    });
 }
 
 #[test]
@@ -154,15 +193,23 @@ fn edges_left_out_are_found() {
         let device = soft();
         let machine = machine(&device);
         machine.check();
-        let banks: Result<Vec<Bank>, Fault> =
-            (0..3).map(|_| Bank::new(&device, 64, Home::Device)).collect();
-        let at: Vec<u64> = banks.as_ref().expect("memory").iter().map(|b| b.at).collect();
+        let banks: Result<Vec<Bank>, Fault> = (0..3)
+            .map(|_| Bank::new(&device, 64, Home::Device))
+            .collect();
+        let at: Vec<u64> = banks
+            .as_ref()
+            .expect("memory")
+            .iter()
+            .map(|b| b.at)
+            .collect();
         let draft = Draft::new(&device).expect("a graph");
         let first = draft.copy(&[], at[0], at[1], 64).expect("a node");
         let after = if keeps { vec![first] } else { vec![] };
         draft.copy(&after, at[1], at[2], 64).expect("a node");
         let ready = draft.finish().expect("a graph");
-        device.call(|driver| driver.launch(ready.exec)).expect("a launch");
+        device
+            .call(|driver| driver.launch(ready.exec))
+            .expect("a launch");
         assert_eq!(machine.conflicts().len(), conflicts);
     }
 }

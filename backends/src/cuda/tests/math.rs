@@ -18,17 +18,41 @@ const TOLERANCE: Tolerance = Tolerance::Sum(2e-6);
 pub(super) const ROUNDED: [Math; 3] = [Math::Tf32, Math::F16, Math::Bf16];
 
 /// Op, parameters, inputs, how many of the inputs are factors, firings and those of a call.
-type Case = (&'static str, &'static str, &'static str, usize, (usize, usize));
+type Case = (
+    &'static str,
+    &'static str,
+    &'static str,
+    usize,
+    (usize, usize),
+);
 
 /// Edges everywhere: tiles have 32 or 64 elements along each side, of 16 or 32 along the inner dimension.
 const CASES: &[Case] = &[
     ("NnMatMul", "", "x: f32[37,29], y: f32[29,41]", 2, (2, 1)),
-    ("NnMatMul", "", "x: f32[2,5,33], y: f32[3,1,33,8]", 2, (3, 2)),
-    ("NnMatMul", "y: #[48,70], bias: %[70], act: gelu", "x: f32[7,48]", 1, (5, 3)),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[2,5,33], y: f32[3,1,33,8]",
+        2,
+        (3, 2),
+    ),
+    (
+        "NnMatMul",
+        "y: #[48,70], bias: %[70], act: gelu",
+        "x: f32[7,48]",
+        1,
+        (5, 3),
+    ),
     ("NnMatMul", "y: #[64,64]", "x: f32[64,64]", 1, (1, 1)),
     // As many tiles as it takes for large ones.
     ("NnMatMul", "y: #[35,300]", "x: f32[100,35]", 1, (18, 18)),
-    ("NnMatMul", "", "x: f32[33,66,18], y: f32[33,18,68]", 2, (1, 1)),
+    (
+        "NnMatMul",
+        "",
+        "x: f32[33,66,18], y: f32[33,18,68]",
+        2,
+        (1, 1),
+    ),
     (
         "NnGemm",
         "transA: 1, alpha: 0.5, beta: 2.0",
@@ -36,7 +60,13 @@ const CASES: &[Case] = &[
         2,
         (2, 2),
     ),
-    ("NnGemm", "b: #[40,70], c: %[40], transB: 1, act: relu", "a: f32[6,70]", 1, (3, 2)),
+    (
+        "NnGemm",
+        "b: #[40,70], c: %[40], transB: 1, act: relu",
+        "a: f32[6,70]",
+        1,
+        (3, 2),
+    ),
     (
         "NnConv",
         "w: #[8,3,3,3], b: %[8], pads: [1, 1, 1, 1], act: relu",
@@ -44,7 +74,13 @@ const CASES: &[Case] = &[
         1,
         (2, 1),
     ),
-    ("NnConv", "w: #[40,24,1,1], act: clip, act_min: 0, act_max: 6", "x: f32[1,24,7,7]", 1, (1, 1)),
+    (
+        "NnConv",
+        "w: #[40,24,1,1], act: clip, act_min: 0, act_max: 6",
+        "x: f32[1,24,7,7]",
+        1,
+        (1, 1),
+    ),
     (
         "NnConv",
         "w: #[18,4,5], b: %[18], strides: [2], dilations: [2], group: 2",
@@ -52,14 +88,24 @@ const CASES: &[Case] = &[
         1,
         (2, 2),
     ),
-    ("NnConv", "w: #[16,8,1,1]", "x: f32[1,8,6,6], added: f32[1,16,6,6]", 1, (3, 2)),
+    (
+        "NnConv",
+        "w: #[16,8,1,1]",
+        "x: f32[1,8,6,6], added: f32[1,16,6,6]",
+        1,
+        (3, 2),
+    ),
 ];
 
 /// What is too small for tensor cores, whose constants are rounded all the same where that makes them smaller.
 const SMALL: &[(&str, &str, &str)] = &[
     ("NnMatMul", "y: #[70,33]", "x: f32[1,70]"),
     ("NnGemm", "b: #[10,70], transB: 1", "a: f32[2,70]"),
-    ("NnConv", "w: #[6,1,3,3], group: 6, pads: [1, 1, 1, 1]", "x: f32[1,6,9,9]"),
+    (
+        "NnConv",
+        "w: #[6,1,3,3], group: 6, pads: [1, 1, 1, 1]",
+        "x: f32[1,6,9,9]",
+    ),
 ];
 
 /// The nearest number that a factor can be, as its definition has it.
@@ -74,7 +120,11 @@ pub(super) fn round(math: Math, value: f32) -> f32 {
     let exponent = (value.abs().log2().floor() as i32).max(least);
     let unit = 2_f64.powi(exponent - bits);
     let steps = value / unit;
-    let whole = if math == Math::Tf32 { steps.round() } else { steps.round_ties_even() };
+    let whole = if math == Math::Tf32 {
+        steps.round()
+    } else {
+        steps.round_ties_even()
+    };
     (whole * unit) as f32
 }
 
@@ -85,9 +135,16 @@ fn filled(text: &str, math: Math, random: &mut Random) -> [String; 2] {
     while let Some(at) = rest.find(['#', '%']) {
         let (before, behind) = rest.split_at(at);
         let (dims, after) = behind[2..].split_once(']').expect("a shape");
-        let dims: Vec<usize> = dims.split(',').map(|d| d.parse().expect("a size")).collect();
+        let dims: Vec<usize> = dims
+            .split(',')
+            .map(|d| d.parse().expect("a size"))
+            .collect();
         let values: Vec<f32> = (0..dims.iter().product()).map(|_| random.unit()).collect();
-        let rounds = if behind.starts_with('#') { math } else { Math::F32 };
+        let rounds = if behind.starts_with('#') {
+            math
+        } else {
+            Math::F32
+        };
         let other: Vec<f32> = values.iter().map(|v| round(rounds, *v)).collect();
         for (out, values) in out.iter_mut().zip([values, other]) {
             *out += before;
@@ -135,7 +192,9 @@ pub(super) fn on_device(
 
 fn numbers(random: &mut Random, dtype: DType, count: usize) -> Vec<u8> {
     assert_eq!(dtype, DType::F32);
-    (0..count).flat_map(|_| (random.unit() * 2.0).to_le_bytes()).collect()
+    (0..count)
+        .flat_map(|_| (random.unit() * 2.0).to_le_bytes())
+        .collect()
 }
 
 fn rounded(math: Math, bytes: &[u8]) -> Vec<u8> {
@@ -149,23 +208,35 @@ fn check_all(device: &Arc<Device>) {
         for &(op, parameters, inputs, factors, calls) in CASES {
             let case = format!("{op}({parameters}) of ({inputs}) in {math}");
             let (given, plan, exact) = subjects((op, parameters, inputs), math, &mut random);
-            assert!(plan.kernels().all(|k| k.multiplies), "{case}: not on tensor cores");
+            assert!(
+                plan.kernels().all(|k| k.multiplies),
+                "{case}: not on tensor cores"
+            );
             assert_eq!(plan.math(), math, "{case}");
             let data = given.inputs(calls.0, |dtype, count| numbers(&mut random, dtype, count));
             let mut before = data.clone();
-            before.iter_mut().take(factors).for_each(|d| *d = rounded(math, d));
+            before
+                .iter_mut()
+                .take(factors)
+                .for_each(|d| *d = rounded(math, d));
             let want = exact.run(&before, calls.0, calls.0);
             let got = on_device(device, (&given, &plan), &data, calls);
             agree(&given, &got, &want, TOLERANCE).unwrap_or_else(|e| panic!("{case}: {e}"));
             // What is not rounded is as far away as factors have bits.
             let exact = given.run(&data, calls.0, calls.0);
-            assert!(agree(&given, &got, &exact, Tolerance::Sum(1e-5)).is_err(), "{case}: exact");
+            assert!(
+                agree(&given, &got, &exact, Tolerance::Sum(1e-5)).is_err(),
+                "{case}: exact"
+            );
             let far = agree(&given, &got, &exact, Tolerance::Sum(1e-2));
             far.unwrap_or_else(|e| panic!("{case}: {e}"));
         }
         for &case in SMALL {
             let (given, plan, exact) = subjects(case, math, &mut random);
-            assert!(plan.kernels().all(|k| !k.multiplies), "{case:?}: on tensor cores");
+            assert!(
+                plan.kernels().all(|k| !k.multiplies),
+                "{case:?}: on tensor cores"
+            );
             let (said, of) = match math.is_half() {
                 true => (math, &exact),
                 false => (Math::F32, &given),
@@ -210,12 +281,25 @@ fn a_device_that_is_too_old_is_refused_with_both_numbers_and_others_round_nothin
     let case = ("NnMatMul", "y: #[16,16]", "x: f32[16,16]");
     let (subject, ..) = subjects(case, Math::Bf16, &mut random);
     let (registry, blobs) = (Registry::standard(), TiVec::new());
-    let turing = Caps { capability: Some((7, 5)), ..Caps::CUDA };
-    let why = registry.gpu_reason(&subject.actor, &blobs, &turing).expect("a reason");
-    assert_eq!(why, "products in bf16 need compute capability 8.0, the device has 7.5");
+    let turing = Caps {
+        capability: Some((7, 5)),
+        ..Caps::CUDA
+    };
+    let why = registry
+        .gpu_reason(&subject.actor, &blobs, &turing)
+        .expect("a reason");
+    assert_eq!(
+        why,
+        "products in bf16 need compute capability 8.0, the device has 7.5"
+    );
     assert!(registry.lower(&subject.actor, &blobs, &turing).is_none());
-    assert_eq!(registry.gpu_reason(&subject.actor, &blobs, &Caps::CUDA), None);
-    let elsewhere = registry.lower(&subject.actor, &blobs, &Caps::COMMON).expect("kernels");
+    assert_eq!(
+        registry.gpu_reason(&subject.actor, &blobs, &Caps::CUDA),
+        None
+    );
+    let elsewhere = registry
+        .lower(&subject.actor, &blobs, &Caps::COMMON)
+        .expect("kernels");
     assert_eq!(elsewhere.math(), Math::F32);
     assert!(elsewhere.kernels().all(|k| !k.multiplies));
 }
@@ -226,5 +310,8 @@ fn an_unknown_math_is_refused() {
         std::panic::catch_unwind(|| subject("NnMatMul", "math: f8", "x: f32[4,4], y: f32[4,4]"));
     let said = refused.map(drop).expect_err("refused");
     let said = said.downcast_ref::<String>().expect("a text");
-    assert!(said.contains("`f8` is unknown") && said.contains("f32, tf32, f16, bf16"), "{said}");
+    assert!(
+        said.contains("`f8` is unknown") && said.contains("f32, tf32, f16, bf16"),
+        "{said}"
+    );
 }

@@ -26,10 +26,12 @@ fn soft() -> Arc<Device> {
 fn real() -> Option<Arc<Device>> {
     let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "cuda"));
     let wanted = std::env::var("ZBMD_CUDA").unwrap_or_else(|_| "cuda:0".to_owned());
-    let opened = Instance::load().map_err(OpenError::from).and_then(|instance| {
-        let listed = instance.find(&wanted)?;
-        Device::open(&instance, &listed, &Options::default())
-    });
+    let opened = Instance::load()
+        .map_err(OpenError::from)
+        .and_then(|instance| {
+            let listed = instance.find(&wanted)?;
+            Device::open(&instance, &listed, &Options::default())
+        });
     match opened {
         Ok(device) => Some(device),
         Err(error) if required => panic!("ZBMD_REQUIRE names cuda, but {error}"),

@@ -20,8 +20,15 @@ fn soft(arch: (u32, u32), programmatic: bool) -> Arc<Device> {
     let instance = Instance::software();
     let mut listed = instance.find("cuda:0").expect("the only one");
     listed.arch = arch;
-    Device::open(&instance, &listed, &Options { programmatic, ..Options::default() })
-        .expect("nothing is injected")
+    Device::open(
+        &instance,
+        &listed,
+        &Options {
+            programmatic,
+            ..Options::default()
+        },
+    )
+    .expect("nothing is injected")
 }
 
 #[test]
@@ -66,8 +73,9 @@ fn twice(change: impl Fn(String) -> String) -> Result<usize, String> {
     let machine = Arc::clone(device.instance().machine().expect("software"));
     machine.check();
     let (text, entry) = print(&increment(), true);
-    let function =
-        device.call(|driver| driver.function(Image::Ptx(&change(text)), &entry)).expect("it loads");
+    let function = device
+        .call(|driver| driver.function(Image::Ptx(&change(text)), &entry))
+        .expect("it loads");
     let banks = [(); 3].map(|()| Bank::new(&device, 16, Home::Device).expect("memory"));
     let launch = |from: Address, to: Address| Launch {
         function,
@@ -83,7 +91,9 @@ fn twice(change: impl Fn(String) -> String) -> Result<usize, String> {
     let ready = draft.finish().expect("a graph");
     // Nodes run in another order each time.
     for _ in 0..16 {
-        device.call(|driver| driver.launch(ready.exec)).map_err(|fault| fault.to_string())?;
+        device
+            .call(|driver| driver.launch(ready.exec))
+            .map_err(|fault| fault.to_string())?;
     }
     Ok(machine.conflicts().len())
 }

@@ -21,8 +21,17 @@ fn lowered(subject: &Subject) -> Option<KernelPlan> {
 /// All instructions in one kernel: what no op uses as well.
 fn everything() -> Kernel {
     let k = Builder::new("every instruction", 32);
-    let all =
-        [Mem::U8, Mem::I8, Mem::U16, Mem::I16, Mem::I32, Mem::U32, Mem::I64, Mem::F32, Mem::F64];
+    let all = [
+        Mem::U8,
+        Mem::I8,
+        Mem::U16,
+        Mem::I16,
+        Mem::I32,
+        Mem::U32,
+        Mem::I64,
+        Mem::F32,
+        Mem::F64,
+    ];
     let at = k.place(Place::Thread);
     let truth = k.var(at.lt(k.spec(7)));
     let flags = k.shared(Ty::Bool, 32);
@@ -40,9 +49,21 @@ fn everything() -> Kernel {
                 v = v.abs();
             }
         }
-        for to in [Ty::I32, Ty::U32, Ty::I64, Ty::U64, Ty::F32, Ty::F64, Ty::Bool] {
+        for to in [
+            Ty::I32,
+            Ty::U32,
+            Ty::I64,
+            Ty::U64,
+            Ty::F32,
+            Ty::F64,
+            Ty::Bool,
+        ] {
             let there = v.cast(to);
-            let back = if to == Ty::Bool { (!there).cast(a.ty) } else { there.cast(a.ty) };
+            let back = if to == Ty::Bool {
+                (!there).cast(a.ty)
+            } else {
+                there.cast(a.ty)
+            };
             let same = k.select(truth.get(), flags.get(at), back.eq(v));
             v = k.select(same.ne(v.le(back)), v, back);
         }
@@ -79,7 +100,9 @@ fn kernels_read_like_ptx() {
 fn ptxas() -> Option<PathBuf> {
     let named = std::env::var_os("ZBMD_PTXAS").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|p| p.join("ptxas")).find(|p| p.is_file());
+    let found = std::env::split_paths(&path)
+        .map(|p| p.join("ptxas"))
+        .find(|p| p.is_file());
     named.or(found)
 }
 
@@ -118,13 +141,21 @@ fn every_kernel_is_assembled_without_spills() {
         let name = format!("{op}({parameters}) of ({inputs})");
         lowered(&subject(op, parameters, inputs)).map(|plan| (name, plan))
     });
-    let rounded = super::math::kernels().into_iter().chain(super::attention::kernels());
+    let rounded = super::math::kernels()
+        .into_iter()
+        .chain(super::attention::kernels());
     for (name, plan) in plans.chain(rounded).chain(products::plans(&Caps::CUDA)) {
         for step in &plan.steps {
             let Step::Run(run) = step else { continue };
-            let plain = Kernel { specs: vec![1; run.kernel.specs.len()], ..(*run.kernel).clone() };
+            let plain = Kernel {
+                specs: vec![1; run.kernel.specs.len()],
+                ..(*run.kernel).clone()
+            };
             if seen.insert(print(&plain, false)) {
-                modules.insert(format!("{name}: {}", run.kernel.name), (*run.kernel).clone());
+                modules.insert(
+                    format!("{name}: {}", run.kernel.name),
+                    (*run.kernel).clone(),
+                );
             }
         }
     }
@@ -146,6 +177,15 @@ fn every_kernel_is_assembled_without_spills() {
         }
     }
     let _ = std::fs::remove_dir_all(&folder);
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), modules.len(), wrong.join("\n"));
-    println!("{} kernels assembled for sm_80 and sm_90, none spills", modules.len());
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        modules.len(),
+        wrong.join("\n")
+    );
+    println!(
+        "{} kernels assembled for sm_80 and sm_90, none spills",
+        modules.len()
+    );
 }

@@ -19,7 +19,12 @@ fn all(device: &Arc<Device>) {
 fn every_op_agrees_with_its_cpu_kernel_in_software() {
     let device = soft();
     all(&device);
-    let modules = device.instance().machine().expect("software").counts().modules;
+    let modules = device
+        .instance()
+        .machine()
+        .expect("software")
+        .counts()
+        .modules;
     assert!(modules > 60, "only {modules} kernels");
 }
 

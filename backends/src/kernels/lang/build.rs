@@ -51,7 +51,10 @@ impl Builder {
             multiplies: false,
             body: Vec::new(),
         };
-        Self { kernel: RefCell::new(kernel), open: RefCell::new(vec![Vec::new()]) }
+        Self {
+            kernel: RefCell::new(kernel),
+            open: RefCell::new(vec![Vec::new()]),
+        }
     }
 
     /// The finished kernel.
@@ -64,7 +67,11 @@ impl Builder {
     }
 
     fn push(&self, stmt: Stmt) {
-        self.open.borrow_mut().last_mut().expect("never empty").push(stmt);
+        self.open
+            .borrow_mut()
+            .last_mut()
+            .expect("never empty")
+            .push(stmt);
     }
 
     fn reg(&self, ty: Ty) -> Reg {
@@ -173,19 +180,30 @@ impl Builder {
         let at = self.element(binding, index);
         let regs = [self.reg(Ty::F32), self.reg(Ty::F32)];
         self.push(Stmt::LoadPair(regs, binding, at));
-        regs.map(|reg| Val { k: self, reg, ty: Ty::F32 })
+        regs.map(|reg| Val {
+            k: self,
+            reg,
+            ty: Ty::F32,
+        })
     }
 
     pub(crate) fn store<'k>(&'k self, binding: u32, index: Val<'k>, value: Val<'k>) {
         let mem = self.mem(binding);
-        assert_eq!((mem.ty(), mem == Mem::Pair), (value.ty, false), "store of another type");
+        assert_eq!(
+            (mem.ty(), mem == Mem::Pair),
+            (value.ty, false),
+            "store of another type"
+        );
         let at = self.element(binding, index);
         self.push(Stmt::Store(binding, at, value.reg));
     }
 
     pub(crate) fn store_pair<'k>(&'k self, binding: u32, index: Val<'k>, value: [Val<'k>; 2]) {
         assert_eq!(self.mem(binding), Mem::Pair);
-        assert!(value.iter().all(|v| v.ty == Ty::F32), "halves of a pair are f32");
+        assert!(
+            value.iter().all(|v| v.ty == Ty::F32),
+            "halves of a pair are f32"
+        );
         let at = self.element(binding, index);
         self.push(Stmt::StorePair(binding, at, value.map(|v| v.reg)));
     }
@@ -196,7 +214,10 @@ impl Builder {
     }
 
     pub(crate) fn fma<'k>(&'k self, a: Val<'k>, b: Val<'k>, c: Val<'k>) -> Val<'k> {
-        assert!(a.ty.is_float() && a.ty == b.ty && b.ty == c.ty, "operands of a product and sum");
+        assert!(
+            a.ty.is_float() && a.ty == b.ty && b.ty == c.ty,
+            "operands of a product and sum"
+        );
         self.emit(a.ty, Code::Fma(a.reg, b.reg, c.reg))
     }
 
@@ -207,7 +228,10 @@ impl Builder {
 
     /// A word of factors: one, or two where they have 16 bits.
     pub(crate) fn factors<'k>(&'k self, math: Math, values: &[Val<'k>]) -> Val<'k> {
-        assert!(values.iter().all(|v| v.ty == Ty::F32), "factors are made of f32");
+        assert!(
+            values.iter().all(|v| v.ty == Ty::F32),
+            "factors are made of f32"
+        );
         let code = match *values {
             [a] if math == Math::Tf32 => Code::Factor(math, a.reg),
             [a, b] if math.is_half() => Code::Pack(math, a.reg, b.reg),
@@ -225,9 +249,15 @@ impl Builder {
         right: [Val<'k>; 2],
     ) {
         let words = left.iter().chain(&right).all(|v| v.ty == Ty::U32);
-        assert!(words && sums.iter().all(|v| v.ty == Ty::F32), "operands of a product");
-        let (sums, left, right) =
-            (sums.map(|v| v.index), left.map(|v| v.reg), right.map(|v| v.reg));
+        assert!(
+            words && sums.iter().all(|v| v.ty == Ty::F32),
+            "operands of a product"
+        );
+        let (sums, left, right) = (
+            sums.map(|v| v.index),
+            left.map(|v| v.reg),
+            right.map(|v| v.reg),
+        );
         self.kernel.borrow_mut().multiplies = true;
         self.push(Stmt::Multiply(math, sums, left, right));
     }
@@ -239,13 +269,21 @@ impl Builder {
             vars.len() as u32 - 1
         };
         self.push(Stmt::SetVar(index, initial.reg));
-        Var { k: self, index, ty: initial.ty }
+        Var {
+            k: self,
+            index,
+            ty: initial.ty,
+        }
     }
 
     pub(crate) fn shared(&self, ty: Ty, len: u32) -> Shared<'_> {
         let arrays = &mut self.kernel.borrow_mut().shared;
         arrays.push((ty, len));
-        Shared { k: self, index: arrays.len() as u32 - 1, ty }
+        Shared {
+            k: self,
+            index: arrays.len() as u32 - 1,
+            ty,
+        }
     }
 
     pub(crate) fn barrier(&self) {
@@ -270,7 +308,10 @@ impl Builder {
         step: Val<'k>,
         body: impl FnOnce(Val<'k>),
     ) {
-        assert!([from, until, step].iter().all(|v| v.ty == Ty::U32), "bounds of a loop");
+        assert!(
+            [from, until, step].iter().all(|v| v.ty == Ty::U32),
+            "bounds of a loop"
+        );
         let i = self.var(from);
         let body = self.body(|| body(i.get()));
         self.push(Stmt::Loop(i.index, until.reg, step.reg, body));
@@ -290,7 +331,12 @@ impl Builder {
 
     /// Every row below `rows`, one group at a time: all threads of a group have the same row.
     pub(crate) fn each_group<'k>(&'k self, rows: Val<'k>, body: impl FnOnce(Val<'k>)) {
-        self.range(self.place(Place::Group), rows, self.place(Place::Groups), body);
+        self.range(
+            self.place(Place::Group),
+            rows,
+            self.place(Place::Groups),
+            body,
+        );
     }
 
     /// Every i below `total`, shared out among the threads of a group.
@@ -303,7 +349,12 @@ impl Builder {
         let logic = matches!(bin, Bin::And | Bin::Or | Bin::Xor);
         let bits = logic || matches!(bin, Bin::Shl | Bin::Shr | Bin::MulHigh | Bin::Rem);
         let shift = matches!(bin, Bin::Shl | Bin::Shr) && b.ty == Ty::U32;
-        assert!(a.ty == b.ty || shift, "{bin:?} of {:?} and {:?}", a.ty, b.ty);
+        assert!(
+            a.ty == b.ty || shift,
+            "{bin:?} of {:?} and {:?}",
+            a.ty,
+            b.ty
+        );
         assert!(a.ty != Ty::Bool || logic, "{bin:?} of truth values");
         assert!(!(bits && a.ty.is_float()), "{bin:?} of floats");
         self.emit(a.ty, Code::Bin(bin, a.reg, b.reg))
@@ -381,7 +432,10 @@ impl<'k> Val<'k> {
 
     /// What the thread of the warp has whose number differs in these bits: see [`Code::Swapped`].
     pub(crate) fn swapped(self, bits: u32) -> Val<'k> {
-        assert!(!self.ty.is_wide() && self.ty != Ty::Bool && bits < 32, "warps swap words");
+        assert!(
+            !self.ty.is_wide() && self.ty != Ty::Bool && bits < 32,
+            "warps swap words"
+        );
         self.k.kernel.borrow_mut().multiplies = true;
         self.k.emit(self.ty, Code::Swapped(self.reg, bits))
     }
@@ -426,7 +480,8 @@ impl<'k> Shared<'k> {
 
     pub(crate) fn set(self, index: Val<'k>, value: Val<'k>) {
         assert_eq!(self.ty, value.ty, "shared array of another type");
-        self.k.push(Stmt::SetShared(self.index, index.reg, value.reg));
+        self.k
+            .push(Stmt::SetShared(self.index, index.reg, value.reg));
     }
 
     /// What the values of a group's threads make together, the same for all of them. The array has one place for each
@@ -437,7 +492,10 @@ impl<'k> Shared<'k> {
             let kernel = k.kernel.borrow();
             (kernel.local, kernel.shared[self.index as usize].1)
         };
-        assert!(places == threads && threads.is_power_of_two(), "{places} for {threads} threads");
+        assert!(
+            places == threads && threads.is_power_of_two(),
+            "{places} for {threads} threads"
+        );
         let local = k.place(Place::Local);
         self.set(local, value);
         k.barrier();

@@ -243,7 +243,10 @@ impl Needs {
             (self.bytes && !caps.bytes, "memory of bytes"),
             (self.halves && !caps.halves, "memory of 16-bit elements"),
         ];
-        all.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
+        all.into_iter()
+            .filter(|(lacks, _)| *lacks)
+            .map(|(_, what)| what)
+            .collect()
     }
 
     /// Whether a device that can do `caps` can do all of this.
@@ -279,6 +282,9 @@ impl Kernel {
     /// Bytes of shared memory.
     pub(crate) fn shared_bytes(&self) -> u64 {
         let size = |ty: Ty| if ty.is_wide() { 8 } else { 4 };
-        self.shared.iter().map(|(ty, len)| size(*ty) * u64::from(*len)).sum()
+        self.shared
+            .iter()
+            .map(|(ty, len)| size(*ty) * u64::from(*len))
+            .sum()
     }
 }

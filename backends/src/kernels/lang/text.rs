@@ -8,7 +8,11 @@ use super::{Kernel, Stmt};
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "kernel {} local {} specs {:?}", self.name, self.local, self.specs)?;
+        writeln!(
+            f,
+            "kernel {} local {} specs {:?}",
+            self.name, self.local, self.specs
+        )?;
         for (i, binding) in self.bindings.iter().enumerate() {
             let mode = if binding.writes { "writes" } else { "reads" };
             writeln!(f, "  b{i}: {mode} {:?}", binding.mem)?;
@@ -34,8 +38,17 @@ impl Kernel {
     /// A number for all that a printer makes code from, and for what it is told besides: kernels that differ in
     /// shapes only have the same.
     pub(crate) fn digest(&self, how: &str) -> u128 {
-        let Self { name: _, local, bindings, specs, regs, vars, shared, multiplies: _, body } =
-            self;
+        let Self {
+            name: _,
+            local,
+            bindings,
+            specs,
+            regs,
+            vars,
+            shared,
+            multiplies: _,
+            body,
+        } = self;
         let mut sum = Sum(Xxh3Default::new());
         let head = (how, local, bindings, specs.len(), regs, vars, shared);
         let written = write!(sum, "{head:?}").and_then(|()| statements(&mut sum, body, 0));
@@ -64,8 +77,10 @@ fn statements(f: &mut impl fmt::Write, body: &[Stmt], depth: usize) -> fmt::Resu
             Stmt::SetVar(var, value) => writeln!(f, "{pad}v{var} = r{}", value.0)?,
             Stmt::Barrier => writeln!(f, "{pad}barrier")?,
             Stmt::Multiply(math, sums, left, right) => {
-                let [sums, left] =
-                    [sums.map(|v| format!("v{v}")), left.map(|r| format!("r{}", r.0))];
+                let [sums, left] = [
+                    sums.map(|v| format!("v{v}")),
+                    left.map(|r| format!("r{}", r.0)),
+                ];
                 let (sums, left) = (sums.join(", "), left.join(", "));
                 let [a, b] = right.map(|r| r.0);
                 writeln!(f, "{pad}{sums} += {math} {left} by r{a}, r{b}")?;

@@ -126,7 +126,12 @@ impl<'k> Tile<'_, 'k> {
                 Some(bits) => bits(b, d, line),
                 None => (rules.right)(b, d, line),
             };
-            let word = self.word(line.lt(on.columns), first, rules.right_bits.is_some(), &right);
+            let word = self.word(
+                line.lt(on.columns),
+                first,
+                rules.right_bits.is_some(),
+                &right,
+            );
             self.ahead[1][n].set(word);
         }
     }
@@ -159,8 +164,12 @@ impl<'k> Tile<'_, 'k> {
         let tile = tile(self.per);
         for n in 0..self.ahead[0].len() {
             let [(i, d), (e, j)] = self.spots(n as u32);
-            self.xs.set(half * (tile * LINE) + i * LINE + d, self.ahead[0][n].get());
-            self.ys.set(half * (DEPTH * (tile + 8)) + e * (tile + 8) + j, self.ahead[1][n].get());
+            self.xs
+                .set(half * (tile * LINE) + i * LINE + d, self.ahead[0][n].get());
+            self.ys.set(
+                half * (DEPTH * (tile + 8)) + e * (tile + 8) + j,
+                self.ahead[1][n].get(),
+            );
         }
     }
 
@@ -200,11 +209,16 @@ impl<'k> Tile<'_, 'k> {
         for (n, sums) in sums.iter().enumerate() {
             let (i, j) = (n as u32 / (2 * self.per), n as u32 % (2 * self.per));
             for (c, sum) in sums.iter().enumerate() {
-                let (at_row, at_column) =
-                    (first + (16 * i + 8 * (c as u32 / 2)), left + (8 * j + c as u32 % 2));
-                k.if_(at_row.lt(self.on.rows) & at_column.lt(self.on.columns), || {
-                    (self.rules.store)(b, at_row, at_column, sum.get());
-                });
+                let (at_row, at_column) = (
+                    first + (16 * i + 8 * (c as u32 / 2)),
+                    left + (8 * j + c as u32 % 2),
+                );
+                k.if_(
+                    at_row.lt(self.on.rows) & at_column.lt(self.on.columns),
+                    || {
+                        (self.rules.store)(b, at_row, at_column, sum.get());
+                    },
+                );
             }
         }
     }

@@ -24,8 +24,16 @@ pub(crate) fn erf<'k>(x: Val<'k>) -> Val<'k> {
             -1.609_603_3e-2,
         ],
     );
-    let q =
-        horner(z, &[-1.456_607_2e-5, -2.133_740_6e-4, -1.682_827e-3, -7.373_329e-3, -1.426_474e-2]);
+    let q = horner(
+        z,
+        &[
+            -1.456_607_2e-5,
+            -2.133_740_6e-4,
+            -1.682_827e-3,
+            -7.373_329e-3,
+            -1.426_474e-2,
+        ],
+    );
     c * p / q
 }
 
@@ -60,8 +68,14 @@ fn sinh<'k>(x: Val<'k>) -> Val<'k> {
     let k = x.builder();
     let a = x.abs();
     let z = x * x;
-    let near =
-        k.fma(horner(z, &[2.755_731_9e-6, 1.984_127e-4, 8.333_333e-3, 0.166_666_67]) * z, x, x);
+    let near = k.fma(
+        horner(
+            z,
+            &[2.755_731_9e-6, 1.984_127e-4, 8.333_333e-3, 0.166_666_67],
+        ) * z,
+        x,
+        x,
+    );
     // e^(a/2) twice: e^a alone would be infinite too soon.
     let e = exp(a * k.f32(0.5));
     let far = (k.f32(0.5) * e) * e - k.f32(0.5) / (e * e);

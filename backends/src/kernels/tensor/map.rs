@@ -21,13 +21,21 @@ pub(crate) fn map(
     let bench = Bench::new("elementwise", LOCAL);
     let shapes: Vec<&[usize]> = inputs.iter().map(|i| i.1.as_slice()).collect();
     let space = Space::broadcasting(dims, &shapes);
-    let tensors = inputs.iter().map(|i| bench.reads(i.0)).collect::<Result<Vec<_>, Why>>()?;
+    let tensors = inputs
+        .iter()
+        .map(|i| bench.reads(i.0))
+        .collect::<Result<Vec<_>, Why>>()?;
     let y = bench.writes(out)?;
     let each = bench.size(out.elements as usize)?;
     // Tokens that lie like the result need no place of their own.
-    let along: Vec<bool> =
-        (0..inputs.len()).map(|i| space.is_dense(i) && !inputs[i].0.constant).collect();
-    let places = if along.iter().all(|a| *a) { None } else { Some(space.on(&bench)?) };
+    let along: Vec<bool> = (0..inputs.len())
+        .map(|i| space.is_dense(i) && !inputs[i].0.constant)
+        .collect();
+    let places = if along.iter().all(|a| *a) {
+        None
+    } else {
+        Some(space.on(&bench)?)
+    };
     let k = &bench.k;
     let mut wrong = None;
     k.each(k.firings() * each, |i| {
@@ -38,7 +46,13 @@ pub(crate) fn map(
         let loaded: Vec<Val<'_>> = tensors
             .iter()
             .enumerate()
-            .map(|(n, t)| if along[n] { t.load(i) } else { t.get(firing, at[n]) })
+            .map(|(n, t)| {
+                if along[n] {
+                    t.load(i)
+                } else {
+                    t.get(firing, at[n])
+                }
+            })
             .collect();
         match f(&loaded) {
             Ok(value) => y.store(i, value),

@@ -71,19 +71,32 @@ pub(crate) struct Tensor<'k> {
 impl Bench {
     /// A kernel whose groups have `local` threads.
     pub(crate) fn new(name: &'static str, local: u32) -> Self {
-        Self { k: Builder::new(name, local), operands: RefCell::default() }
+        Self {
+            k: Builder::new(name, local),
+            operands: RefCell::default(),
+        }
     }
 
     fn tensor(&self, slot: Slot, writes: bool, index: bool) -> Result<Tensor<'_>, Why> {
         let wide = index && slot.dtype == DType::I64;
         let mem = if wide { Mem::U32 } else { mem(slot.dtype) };
-        let binding = if writes { self.k.writes(mem) } else { self.k.reads(mem) };
+        let binding = if writes {
+            self.k.writes(mem)
+        } else {
+            self.k.reads(mem)
+        };
         self.operands.borrow_mut().push(slot.operand);
         let each = match slot.constant {
             true => None,
             false => Some(self.size(slot.elements as usize)?),
         };
-        Ok(Tensor { k: &self.k, binding, dtype: slot.dtype, each, index: wide })
+        Ok(Tensor {
+            k: &self.k,
+            binding,
+            dtype: slot.dtype,
+            each,
+            index: wide,
+        })
     }
 
     /// The next binding, only read. Tensors are bound before the first statement.
@@ -132,7 +145,8 @@ impl Bench {
 impl<'k> Tensor<'k> {
     /// Where the token of a firing begins.
     pub(crate) fn base(self, firing: Val<'k>) -> Val<'k> {
-        self.each.map_or_else(|| self.k.u32(0), |each| firing * each)
+        self.each
+            .map_or_else(|| self.k.u32(0), |each| firing * each)
     }
 
     pub(crate) fn is_constant(self) -> bool {
@@ -178,7 +192,11 @@ impl<'k> Tensor<'k> {
             k.store(self.binding, at * 2, word.cast(Ty::U32));
             return k.store(self.binding, at * 2 + 1, (word >> 31).cast(Ty::U32));
         }
-        let value = if value.ty == Ty::Bool { value.cast(Ty::U32) } else { value };
+        let value = if value.ty == Ty::Bool {
+            value.cast(Ty::U32)
+        } else {
+            value
+        };
         let value = match self.dtype {
             DType::F16 => to_half(value),
             DType::Bf16 => to_bfloat(value),

@@ -32,7 +32,11 @@ pub(crate) fn copy(plan: KernelPlan, ends: Ends, copy: &Strided) -> Result<Kerne
     // In bytes, with the bytes of an element as the last dimension.
     let size = copy.size as isize;
     let bytes = |steps: &[isize]| -> Vec<isize> {
-        steps.iter().map(|s| s.saturating_mul(size)).chain([1]).collect()
+        steps
+            .iter()
+            .map(|s| s.saturating_mul(size))
+            .chain([1])
+            .collect()
     };
     let dims: Vec<usize> = copy.dims.iter().copied().chain([copy.size]).collect();
     let runs = Runs::new(&dims, &bytes(&copy.from.1), &bytes(&copy.to.1));
@@ -43,9 +47,16 @@ pub(crate) fn copy(plan: KernelPlan, ends: Ends, copy: &Strided) -> Result<Kerne
     let bench = Bench::new("strided copy", 64);
     let k = &bench.k;
     let mem = Mem::word(unit as u64);
-    let (x, y) = (bench.binds(ends.from.0, mem, false), bench.binds(ends.to.0, mem, true));
+    let (x, y) = (
+        bench.binds(ends.from.0, mem, false),
+        bench.binds(ends.to.0, mem, true),
+    );
     let all = bench.size(each)?;
-    let token_from = bench.size(if ends.constant { 0 } else { ends.from.1 as usize / unit })?;
+    let token_from = bench.size(if ends.constant {
+        0
+    } else {
+        ends.from.1 as usize / unit
+    })?;
     let token_to = bench.size(ends.to.1 as usize / unit)?;
     let starts = (bench.size(starts.0 / unit)?, bench.size(starts.1 / unit)?);
     let places = Space::new(&dims, &[from, to]).on(&bench)?;
@@ -67,7 +78,11 @@ struct Runs {
 impl Runs {
     /// Merges the innermost dimensions, so that the last one is as long a run of bytes as there is.
     fn new(dims: &[usize], from: &[isize], to: &[isize]) -> Self {
-        let mut runs = Runs { dims: Vec::new(), from: Vec::new(), to: Vec::new() };
+        let mut runs = Runs {
+            dims: Vec::new(),
+            from: Vec::new(),
+            to: Vec::new(),
+        };
         for i in 0..dims.len() {
             let dim = dims[i] as isize;
             if dim == 1 && i + 1 < dims.len() {
@@ -92,7 +107,10 @@ impl Runs {
     /// Bytes of the largest word that divides everything.
     fn unit(&self, others: [usize; 4]) -> usize {
         let last = self.dims.len() - 1;
-        let steps = self.from[..last].iter().chain(&self.to[..last]).map(|s| s.unsigned_abs());
+        let steps = self.from[..last]
+            .iter()
+            .chain(&self.to[..last])
+            .map(|s| s.unsigned_abs());
         let fits = |unit: usize| {
             self.dims[last].is_multiple_of(unit)
                 && steps.clone().chain(others).all(|v| v.is_multiple_of(unit))
@@ -116,7 +134,11 @@ impl Bench {
     /// The next binding, as words.
     pub(crate) fn binds(&self, operand: Operand, mem: Mem, writes: bool) -> u32 {
         self.operands.borrow_mut().push(operand);
-        if writes { self.k.writes(mem) } else { self.k.reads(mem) }
+        if writes {
+            self.k.writes(mem)
+        } else {
+            self.k.reads(mem)
+        }
     }
 }
 
@@ -148,7 +170,10 @@ pub(crate) fn gather(
     let bench = Bench::new(name, 64);
     let k = &bench.k;
     let from = bench.binds(x.operand, mem, false);
-    let indices = extra.iter().map(|s| bench.reads_index(*s)).collect::<Result<Vec<_>, Why>>()?;
+    let indices = extra
+        .iter()
+        .map(|s| bench.reads_index(*s))
+        .collect::<Result<Vec<_>, Why>>()?;
     let filler = fill.map(|f| bench.binds(f.operand, mem, false));
     let to = bench.binds(y.operand, mem, true);
     let each = bench.size(y.elements as usize)?;
@@ -157,10 +182,18 @@ pub(crate) fn gather(
         Some(f) if !f.constant => Some(bench.size(f.elements as usize)?),
         _ => None,
     };
-    let sizes = sizes.iter().map(|s| bench.size(*s)).collect::<Result<Vec<_>, Why>>()?;
+    let sizes = sizes
+        .iter()
+        .map(|s| bench.size(*s))
+        .collect::<Result<Vec<_>, Why>>()?;
     k.each(k.firings() * each, |i| {
         let (firing, element) = (i / each, i % each);
-        let at = At { firing, element, indices: &indices, sizes: &sizes };
+        let at = At {
+            firing,
+            element,
+            indices: &indices,
+            sizes: &sizes,
+        };
         let Place { inside, at } = place(&at);
         let move_all = |from: u32, first: Val<'_>| {
             for part in 0..parts as u32 {
@@ -169,7 +202,9 @@ pub(crate) fn gather(
             }
         };
         let place = firing * token + at;
-        let Some(inside) = inside else { return move_all(from, place) };
+        let Some(inside) = inside else {
+            return move_all(from, place);
+        };
         k.if_else(
             inside,
             || move_all(from, place),
@@ -212,11 +247,19 @@ pub(crate) fn by_table(
     table: Operand,
 ) -> Result<KernelPlan, Why> {
     let elements = y.elements;
-    let table = Slot { operand: table, dtype: zbmd_ir::DType::I32, elements, constant: true };
+    let table = Slot {
+        operand: table,
+        dtype: zbmd_ir::DType::I32,
+        elements,
+        constant: true,
+    };
     gather(plan, "copy by table", (x, y), fill, &[table], &[], |at| {
         let place = at.indices[0].index(at.firing, at.element);
         let inside = place.ne(place.builder().i32(-1));
-        Place { inside: Some(inside), at: place.cast(Ty::U32) }
+        Place {
+            inside: Some(inside),
+            at: place.cast(Ty::U32),
+        }
     })
 }
 

@@ -63,9 +63,18 @@ impl Variant {
             Self::Tiles { side: 16, per: 8 } => "tiles-128",
             Self::Cores { per: 1, .. } => "cores-32",
             Self::Cores { per: 2, .. } => "cores-64",
-            Self::Slices { wide: 16, slices: 4 } => "slices-16x4",
-            Self::Slices { wide: 16, slices: 16 } => "slices-16x16",
-            Self::Slices { wide: 32, slices: 8 } => "slices-32x8",
+            Self::Slices {
+                wide: 16,
+                slices: 4,
+            } => "slices-16x4",
+            Self::Slices {
+                wide: 16,
+                slices: 16,
+            } => "slices-16x16",
+            Self::Slices {
+                wide: 32,
+                slices: 8,
+            } => "slices-32x8",
             Self::Group(64) => "group-64",
             Self::Group(256) => "group-256",
             Self::Elements => "elements",
@@ -93,12 +102,27 @@ impl Sizes {
     /// The variants for elements of f32, the one to start from first; `across` says that the right matrix is read along
     /// its columns.
     pub(crate) fn variants(&self, across: bool, math: Math) -> Vec<Variant> {
-        let Sizes { batches, rows, columns, depth, .. } = *self;
+        let Sizes {
+            batches,
+            rows,
+            columns,
+            depth,
+            ..
+        } = *self;
         let (default, all) = if rows <= FEW || columns < 8 {
             const SHARED: [Variant; 5] = [
-                Variant::Slices { wide: 16, slices: 4 },
-                Variant::Slices { wide: 32, slices: 8 },
-                Variant::Slices { wide: 16, slices: 16 },
+                Variant::Slices {
+                    wide: 16,
+                    slices: 4,
+                },
+                Variant::Slices {
+                    wide: 32,
+                    slices: 8,
+                },
+                Variant::Slices {
+                    wide: 16,
+                    slices: 16,
+                },
                 Variant::Group(64),
                 Variant::Group(256),
             ];
@@ -131,7 +155,12 @@ impl Sizes {
     }
 
     fn grid(&self, variant: Variant) -> Grid {
-        let Sizes { batches, rows, columns, .. } = *self;
+        let Sizes {
+            batches,
+            rows,
+            columns,
+            ..
+        } = *self;
         match variant {
             Variant::Tiles { .. } | Variant::Cores { .. } => {
                 let tile = match variant {
@@ -199,7 +228,10 @@ pub(crate) struct Rules<'r, 'k> {
     pub(crate) left_bits: Option<Element<'r, 'k>>,
     pub(crate) right_bits: Option<Element<'r, 'k>>,
     /// Takes a sum: row, column.
-    #[expect(clippy::type_complexity, reason = "named parameters would not make it plainer")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "named parameters would not make it plainer"
+    )]
     pub(crate) store: &'r dyn Fn(&[Val<'k>], Val<'k>, Val<'k>, Val<'k>),
     pub(crate) ty: Ty,
 }
@@ -214,7 +246,11 @@ pub(crate) fn product<'k>(
     let k = &bench.k;
     let size = |by: Grows| -> Result<Val<'k>, Why> {
         let one = bench.size(sizes.counted(by))?;
-        Ok(if sizes.grows == by { k.firings() * one } else { one })
+        Ok(if sizes.grows == by {
+            k.firings() * one
+        } else {
+            one
+        })
     };
     let on = On {
         batches: size(Grows::Batches)?,
@@ -234,7 +270,11 @@ pub(crate) fn product<'k>(
 
 /// a · b + c.
 fn add_product<'k>(a: Val<'k>, b: Val<'k>, c: Val<'k>) -> Val<'k> {
-    if a.ty.is_float() { a.builder().fma(a, b, c) } else { c + a * b }
+    if a.ty.is_float() {
+        a.builder().fma(a, b, c)
+    } else {
+        c + a * b
+    }
 }
 
 /// A thread for each element.
@@ -316,7 +356,10 @@ fn groups<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, threads: u32)
 fn tiles<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, side: u32, r: u32) {
     let k = &bench.k;
     let tile = side * r;
-    let (xs, ys) = (k.shared(rules.ty, tile * DEPTH), k.shared(rules.ty, tile * DEPTH));
+    let (xs, ys) = (
+        k.shared(rules.ty, tile * DEPTH),
+        k.shared(rules.ty, tile * DEPTH),
+    );
     let local = k.place(Place::Local);
     let (down_at, across_at) = (local / side, local % side);
     let (down, across) = (up(on.rows, tile), up(on.columns, tile));
@@ -329,17 +372,23 @@ fn tiles<'k>(bench: &'k Bench, on: On<'k>, rules: &Rules<'_, 'k>, side: u32, r: 
             k.each_local(k.u32(tile * DEPTH), |e| {
                 let (i, d) = (e / DEPTH, e % DEPTH);
                 let inside = (row + i).lt(on.rows) & (depth + d).lt(on.depth);
-                fill(xs, d * tile + i, inside, || (rules.left)(&b, row + i, depth + d));
+                fill(xs, d * tile + i, inside, || {
+                    (rules.left)(&b, row + i, depth + d)
+                });
                 let (d, j) = (e / tile, e % tile);
                 let inside = (column + j).lt(on.columns) & (depth + d).lt(on.depth);
-                fill(ys, d * tile + j, inside, || (rules.right)(&b, depth + d, column + j));
+                fill(ys, d * tile + j, inside, || {
+                    (rules.right)(&b, depth + d, column + j)
+                });
             });
             k.barrier();
             let most = (on.depth - depth).min(k.u32(DEPTH));
             k.times(most, |d| {
                 let line = d * tile;
                 let left: Vec<_> = (0..r).map(|i| xs.get(line + down_at + side * i)).collect();
-                let right: Vec<_> = (0..r).map(|j| ys.get(line + across_at + side * j)).collect();
+                let right: Vec<_> = (0..r)
+                    .map(|j| ys.get(line + across_at + side * j))
+                    .collect();
                 for (i, x) in left.iter().enumerate() {
                     for (j, y) in right.iter().enumerate() {
                         let sum = sums[i * r as usize + j];
@@ -365,5 +414,9 @@ pub(super) fn up<'k>(v: Val<'k>, tile: u32) -> Val<'k> {
 /// An element of shared memory: what is loaded, or 0 outside.
 fn fill<'k>(to: Shared<'k>, at: Val<'k>, inside: Val<'k>, load: impl FnOnce() -> Val<'k>) {
     let k = at.builder();
-    k.if_else(inside, || to.set(at, load()), || to.set(at, k.number(to.ty(), 0.0)));
+    k.if_else(
+        inside,
+        || to.set(at, load()),
+        || to.set(at, k.number(to.ty(), 0.0)),
+    );
 }

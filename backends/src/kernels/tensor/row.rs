@@ -59,7 +59,10 @@ impl<'k> Team<'k> {
 
     /// Values that are joined have type `ty`.
     pub(crate) fn new(bench: &'k Bench, grouped: bool, ty: Ty) -> Self {
-        Self { bench, shared: grouped.then(|| bench.k.shared(ty, GROUP)) }
+        Self {
+            bench,
+            shared: grouped.then(|| bench.k.shared(ty, GROUP)),
+        }
     }
 
     /// Every row below `total`.
@@ -99,7 +102,11 @@ impl<'k> Team<'k> {
 
     pub(crate) fn grid(&self, rows: usize) -> Grid {
         let rows = Amount::each(rows as u64);
-        if self.shared.is_some() { Grid::Groups(rows) } else { Grid::Threads(rows) }
+        if self.shared.is_some() {
+            Grid::Groups(rows)
+        } else {
+            Grid::Threads(rows)
+        }
     }
 
     /// The sum of f over a row.
@@ -178,7 +185,10 @@ pub(crate) fn fold(
     kind: Fold,
 ) -> Result<KernelPlan, Why> {
     let ty = super::computed(x.dtype)?;
-    let plain = matches!(kind, Fold::Max | Fold::Min | Fold::Prod | Fold::Sum | Fold::SumSquare);
+    let plain = matches!(
+        kind,
+        Fold::Max | Fold::Min | Fold::Prod | Fold::Sum | Fold::SumSquare
+    );
     if !ty.is_float() && !plain {
         return Err("means and norms of integers are the CPU's".to_owned());
     }
@@ -193,7 +203,11 @@ pub(crate) fn fold(
     let team = Team::new(&bench, rows.shared(), ty);
     team.rows(k.firings() * count, |r| {
         let first = source.base(r / count) + kept.at(r % count)[0];
-        let row = Row { x: source, first, over: over.clone() };
+        let row = Row {
+            x: source,
+            first,
+            over: over.clone(),
+        };
         let square = |i| row.get(i) * row.get(i);
         let value = match kind {
             Fold::Max | Fold::Min => {
@@ -202,7 +216,12 @@ pub(crate) fn fold(
                     DType::Bool => k.u32(u32::from(!max)),
                     _ => extreme(&bench, ty, !max),
                 };
-                team.chain(len, start, |i| row.get(i), if max { greatest } else { least })
+                team.chain(
+                    len,
+                    start,
+                    |i| row.get(i),
+                    if max { greatest } else { least },
+                )
             }
             Fold::Prod => team.chain(len, k.number(ty, 1.0), |i| row.get(i), |a, b| a * b),
             Fold::Sum => team.sum(len, ty, |i| row.get(i)),
@@ -240,12 +259,24 @@ pub(crate) fn arg(
     let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
     k.each(k.firings() * count, |r| {
         let first = source.base(r / count) + kept.at(r % count)[0];
-        let row = Row { x: source, first, over: over.clone() };
+        let row = Row {
+            x: source,
+            first,
+            over: over.clone(),
+        };
         let (best, place) = (k.var(row.get(k.u32(0))), k.var(k.u32(0)));
         k.range(k.u32(1), len, k.u32(1), |i| {
             let v = row.get(i);
-            let better = if is_greatest { best.get().lt(v) } else { v.lt(best.get()) };
-            let better = if last { better | v.eq(best.get()) } else { better };
+            let better = if is_greatest {
+                best.get().lt(v)
+            } else {
+                v.lt(best.get())
+            };
+            let better = if last {
+                better | v.eq(best.get())
+            } else {
+                better
+            };
             k.if_(better, || {
                 best.set(v);
                 place.set(i);
@@ -286,8 +317,16 @@ pub(crate) fn softmax(
     let places = Team::new(&bench, rows.shared() && kind == Soft::Hard, Ty::U32);
     team.rows(k.firings() * count, |r| {
         let (firing, at) = (r / count, kept.at(r % count)[0]);
-        let row = Row { x: source, first: source.base(firing) + at, over: over.clone() };
-        let to = Row { x: target, first: target.base(firing) + at, over: over.clone() };
+        let row = Row {
+            x: source,
+            first: source.base(firing) + at,
+            over: over.clone(),
+        };
+        let to = Row {
+            x: target,
+            first: target.base(firing) + at,
+            over: over.clone(),
+        };
         let start = extreme(&bench, ty, false);
         let top = team.chain(len, start, |i| row.get(i), greatest);
         if kind == Soft::Hard {
@@ -295,7 +334,9 @@ pub(crate) fn softmax(
             let here = |i| k.select(row.get(i).eq(top), i, none);
             let first = places.chain(len, none, here, |a, b| a.min(b));
             let (one, zero) = (k.number(ty, 1.0), k.number(ty, 0.0));
-            return team.each(len, |i| target.store(to.place(i), k.select(i.eq(first), one, zero)));
+            return team.each(len, |i| {
+                target.store(to.place(i), k.select(i.eq(first), one, zero))
+            });
         }
         let sum = team.sum(len, ty, |i| exp(row.get(i) - top));
         match kind {
@@ -305,7 +346,9 @@ pub(crate) fn softmax(
             }
             _ => {
                 let scale = k.f32(1.0) / sum;
-                team.each(len, |i| target.store(to.place(i), exp(row.get(i) - top) * scale));
+                team.each(len, |i| {
+                    target.store(to.place(i), exp(row.get(i) - top) * scale)
+                });
             }
         }
     });
@@ -361,10 +404,16 @@ pub(crate) fn normalise(
     let bound = |a: &Option<Affine>| a.as_ref().map(|a| bench.reads(a.slot)).transpose();
     let tensors = [bound(&scale)?, bound(&bias)?];
     let written = |slot: Option<Slot>| slot.map(|s| bench.writes(s)).transpose();
-    let (y, mean_to, deviation_to) =
-        (written(what.y)?, written(what.mean)?, written(what.deviation)?);
+    let (y, mean_to, deviation_to) = (
+        written(what.y)?,
+        written(what.mean)?,
+        written(what.deviation)?,
+    );
     let sizes = |a: &Option<Affine>| -> Result<Vec<Val<'_>>, Why> {
-        a.iter().flat_map(|a| &a.sizes).map(|s| bench.size(*s)).collect()
+        a.iter()
+            .flat_map(|a| &a.sizes)
+            .map(|s| bench.size(*s))
+            .collect()
     };
     let affine = [sizes(&scale)?, sizes(&bias)?];
     let (count, len) = (bench.size(rows.rows)?, bench.size(rows.len)?);
@@ -374,7 +423,11 @@ pub(crate) fn normalise(
     team.rows(k.firings() * count, |r| {
         let (firing, at) = (r / count, r % count);
         let place = kept.at(at)[0];
-        let row = Row { x: source, first: source.base(firing) + place, over: over.clone() };
+        let row = Row {
+            x: source,
+            first: source.base(firing) + place,
+            over: over.clone(),
+        };
         let centred = matches!(norm, Norm::Deviation(_) | Norm::Plain(_));
         let mean = match centred {
             true => team.sum(len, ty, |i| row.get(i)) / k.number(ty, n),
@@ -402,11 +455,17 @@ pub(crate) fn normalise(
             deviation_to.inspect(|t| t.store(r, by.cast(Ty::F32)));
         });
         let Some(y) = y else { return };
-        let to = Row { x: y, first: y.base(firing) + place, over: over.clone() };
+        let to = Row {
+            x: y,
+            first: y.base(firing) + place,
+            over: over.clone(),
+        };
         team.each(len, |i| {
             let mut value = (row.get(i) - mean) * by;
             for (j, a) in [&scale, &bias].into_iter().enumerate() {
-                let (Some(a), Some(t)) = (a, tensors[j]) else { continue };
+                let (Some(a), Some(t)) = (a, tensors[j]) else {
+                    continue;
+                };
                 let more = t.get(firing, (a.place)(at, i, &affine[j])).cast(ty);
                 value = if j == 0 { value * more } else { value + more };
             }
@@ -432,8 +491,16 @@ pub(crate) fn cumulative(
     let (kept, over) = (rows.kept.on(&bench)?, rows.over.on(&bench)?);
     k.each(k.firings() * count, |r| {
         let (firing, at) = (r / count, kept.at(r % count)[0]);
-        let row = Row { x: source, first: source.base(firing) + at, over: over.clone() };
-        let to = Row { x: target, first: target.base(firing) + at, over: over.clone() };
+        let row = Row {
+            x: source,
+            first: source.base(firing) + at,
+            over: over.clone(),
+        };
+        let to = Row {
+            x: target,
+            first: target.base(firing) + at,
+            over: over.clone(),
+        };
         let sum = k.var(k.number(ty, if product { 1.0 } else { 0.0 }));
         k.times(len, |i| {
             let i = if reverse { len - 1 - i } else { i };

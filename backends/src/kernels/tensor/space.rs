@@ -38,7 +38,10 @@ impl Space {
         for (i, &dim) in dims.iter().enumerate().filter(|(_, d)| **d != 1) {
             let step: Vec<isize> = steps.iter().map(|s| s[i]).collect();
             let joins = |before: &[isize]| {
-                before.iter().zip(&step).all(|(b, s)| *b == s.saturating_mul(dim as isize))
+                before
+                    .iter()
+                    .zip(&step)
+                    .all(|(b, s)| *b == s.saturating_mul(dim as isize))
             };
             match merged.last_mut() {
                 Some((n, before)) if joins(before) => {
@@ -48,7 +51,10 @@ impl Space {
                 _ => merged.push((dim, step)),
             }
         }
-        Self { dims: merged, tensors: steps.len() }
+        Self {
+            dims: merged,
+            tensors: steps.len(),
+        }
     }
 
     /// The space of `out` with dense tensors that are broadcast to it.
@@ -82,7 +88,10 @@ impl Space {
             let steps = steps.iter().map(step).collect::<Result<Vec<_>, Why>>()?;
             dims.push((bench.size(*size)?, steps));
         }
-        Ok(Places { dims, tensors: self.tensors })
+        Ok(Places {
+            dims,
+            tensors: self.tensors,
+        })
     }
 }
 
@@ -120,6 +129,9 @@ impl<'k> Places<'k> {
             }
         }
         let k = index.builder();
-        places.into_iter().map(|p| p.unwrap_or_else(|| k.u32(0))).collect()
+        places
+            .into_iter()
+            .map(|p| p.unwrap_or_else(|| k.u32(0)))
+            .collect()
     }
 }

@@ -39,10 +39,24 @@ pub(super) fn attention(cx: &Cx<'_>) -> Made {
     let kv_heads = cx.args.uint_or("kv_num_heads", 0, 0, 1 << 20)? as usize;
     let heads = |i: usize, heads: usize| -> Result<(usize, Heads), OpError> {
         match cx.dims(i)?[..] {
-            [b, heads, len, size] => Ok((b, Heads { heads, len, size, rows: false })),
-            [b, len, width] if heads > 0 && width.is_multiple_of(heads) => {
-                Ok((b, Heads { heads, len, size: width / heads, rows: true }))
-            }
+            [b, heads, len, size] => Ok((
+                b,
+                Heads {
+                    heads,
+                    len,
+                    size,
+                    rows: false,
+                },
+            )),
+            [b, len, width] if heads > 0 && width.is_multiple_of(heads) => Ok((
+                b,
+                Heads {
+                    heads,
+                    len,
+                    size: width / heads,
+                    rows: true,
+                },
+            )),
             _ => Err(cx.refuse(
                 i,
                 format!("is {}", cx.operand(i)?.ty),
@@ -60,7 +74,11 @@ pub(super) fn attention(cx: &Cx<'_>) -> Made {
         || k.heads == 0
         || !q.heads.is_multiple_of(k.heads)
     {
-        let message = format!("is {}, the queries {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
+        let message = format!(
+            "is {}, the queries {}",
+            cx.operand(1)?.ty,
+            cx.operand(0)?.ty
+        );
         return Err(cx.refuse(
             1,
             message,
@@ -125,12 +143,18 @@ pub(super) fn attention(cx: &Cx<'_>) -> Made {
             let truth = mask.ty.dtype == DType::Bool;
             Some(Mask {
                 steps,
-                kv: if kv == 1 && total > 1 && dims.len() < 2 { total } else { kv },
+                kv: if kv == 1 && total > 1 && dims.len() < 2 {
+                    total
+                } else {
+                    kv
+                },
                 truth,
             })
         }
     };
-    let scale = cx.args.float_or("scale", 1.0 / (q.size.max(1) as f64).sqrt())?;
+    let scale = cx
+        .args
+        .float_or("scale", 1.0 / (q.size.max(1) as f64).sqrt())?;
     let body = Attention {
         batch,
         q,
@@ -243,8 +267,11 @@ impl FloatBody for Attention {
     fn run<F: Float>(&self, t: &mut Tensors<'_>) {
         let (q, k, v) = (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2));
         let (mask, pk, pv, lengths) = (t.bytes(3), t.get::<F>(4), t.get::<F>(5), t.bytes(6));
-        let float: &[F] =
-            if self.mask.as_ref().is_some_and(|m| !m.truth) { t.get::<F>(3) } else { &[] };
+        let float: &[F] = if self.mask.as_ref().is_some_and(|m| !m.truth) {
+            t.get::<F>(3)
+        } else {
+            &[]
+        };
         let total = self.pair.1;
         let mut outs: [&mut [F]; 4] = Default::default();
         for (i, &o) in self.wanted.iter().enumerate() {
@@ -303,7 +330,10 @@ impl FloatBody for Attention {
                 }
             }
             if seen {
-                simd::dispatch(SoftRow { x: scores, y: weights });
+                simd::dispatch(SoftRow {
+                    x: scores,
+                    y: weights,
+                });
             } else {
                 weights.fill(F::ZERO);
             }
@@ -315,7 +345,9 @@ impl FloatBody for Attention {
             } else {
                 ((b * self.q.heads + h) * self.q.len + i) * self.v.size
             };
-            let Some(y) = y.get_mut(at..at + self.v.size) else { continue };
+            let Some(y) = y.get_mut(at..at + self.v.size) else {
+                continue;
+            };
             y.fill(F::ZERO);
             for (j, &w) in weights.iter().enumerate() {
                 // Hidden values may be NaN; they do not count.
@@ -340,10 +372,18 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
     let dims = cx.dims(0)?;
     let heads = cx.args.uint_or("num_heads", 0, 0, 1 << 20)? as usize;
     let x = match dims[..] {
-        [_, heads, len, size] => Heads { heads, len, size, rows: false },
-        [_, len, width] if heads > 0 && width.is_multiple_of(heads) => {
-            Heads { heads, len, size: width / heads, rows: true }
-        }
+        [_, heads, len, size] => Heads {
+            heads,
+            len,
+            size,
+            rows: false,
+        },
+        [_, len, width] if heads > 0 && width.is_multiple_of(heads) => Heads {
+            heads,
+            len,
+            size: width / heads,
+            rows: true,
+        },
         _ => {
             return Err(cx.refuse(
                 0,
@@ -381,7 +421,11 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
     if let Some(at) = cx.opt(3)
         && at.dims() != [dims[0], x.len]
     {
-        return Err(cx.refuse(3, format!("is {}", at.ty), format!("[{}, {}]", dims[0], x.len)));
+        return Err(cx.refuse(
+            3,
+            format!("is {}", at.ty),
+            format!("[{}, {}]", dims[0], x.len),
+        ));
     }
     struct Rotary {
         batch: usize,
@@ -392,8 +436,13 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
     }
     impl FloatBody for Rotary {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
-            let (x, cos, sin, at, y) =
-                (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2), t.bytes(3), t.out::<F>(0));
+            let (x, cos, sin, at, y) = (
+                t.get::<F>(0),
+                t.get::<F>(1),
+                t.get::<F>(2),
+                t.bytes(3),
+                t.out::<F>(0),
+            );
             y.copy_from_slice(x);
             for (b, h, i) in (0..self.batch).flat_map(|b| {
                 (0..self.x.heads).flat_map(move |h| (0..self.x.len).map(move |i| (b, h, i)))
@@ -408,8 +457,11 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
                 let first = self.x.at(b, h, i);
                 for j in 0..self.half {
                     let (c, s) = (cos[row * self.half + j], sin[row * self.half + j]);
-                    let (p, q) =
-                        if self.interleaved { (2 * j, 2 * j + 1) } else { (j, j + self.half) };
+                    let (p, q) = if self.interleaved {
+                        (2 * j, 2 * j + 1)
+                    } else {
+                        (j, j + self.half)
+                    };
                     let (re, im) = (x[first + p], x[first + q]);
                     y[first + p] = c * re - s * im;
                     y[first + q] = s * re + c * im;
@@ -422,7 +474,9 @@ pub(super) fn rotary(cx: &Cx<'_>) -> Made {
         x,
         half: turned / 2,
         interleaved: cx.flag("interleaved", false)?,
-        positions: cx.opt(3).map(|o| (super::cx::computed(o.ty.dtype), cache[0])),
+        positions: cx
+            .opt(3)
+            .map(|o| (super::cx::computed(o.ty.dtype), cache[0])),
     };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body).flops(4.0 * volume(&dims) as f64))
 }

@@ -40,14 +40,27 @@ impl Shape {
             && input[0] > 0;
         if !fits {
             let message = format!("is {}, the input {}", cx.operand(w)?.ty, cx.operand(x)?.ty);
-            return Err(cx.refuse(w, message, format!("[filters, channels / {groups}, kernel…]")));
+            return Err(cx.refuse(
+                w,
+                message,
+                format!("[filters, channels / {groups}, kernel…]"),
+            ));
         }
         let window = Window::new(cx, &input[2..], &weights[2..])?;
-        Ok(Self { batch: input[0], channels: input[1], filters: weights[0], groups, window })
+        Ok(Self {
+            batch: input[0],
+            channels: input[1],
+            filters: weights[0],
+            groups,
+            window,
+        })
     }
 
     fn out(&self, dtype: DType) -> TokenType {
-        token(dtype, &[&[self.batch, self.filters], self.window.out_dims()].concat())
+        token(
+            dtype,
+            &[&[self.batch, self.filters], self.window.out_dims()].concat(),
+        )
     }
 
     fn flops(&self) -> f64 {
@@ -63,14 +76,22 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     if let Some(bias) = cx.opt(2)
         && bias.dims() != [s.filters]
     {
-        return Err(cx.refuse(2, format!("is {}", bias.ty), format!("it is [{}]", s.filters)));
+        return Err(cx.refuse(
+            2,
+            format!("is {}", bias.ty),
+            format!("it is [{}]", s.filters),
+        ));
     }
     let (out, flops) = (vec![s.out(dtype)], s.flops());
     let act = act(cx)?;
     if let Some(added) = cx.opt(3)
         && added.ty != out[0]
     {
-        return Err(cx.refuse(3, format!("is {}", added.ty), format!("the result is {}", out[0])));
+        return Err(cx.refuse(
+            3,
+            format!("is {}", added.ty),
+            format!("the result is {}", out[0]),
+        ));
     }
     if dtype == DType::F64 {
         return Ok(Plan::float(dtype, out, Direct(s)).flops(8.0 * flops));
@@ -80,7 +101,9 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
         && s.window.input[0] == 1
         && s.window.kernel[0] == 1
     {
-        return Ok(Plan::lazy(out, move || Ok(Box::new(Depthwise::new(s, act)))).flops(3.0 * flops));
+        return Ok(
+            Plan::lazy(out, move || Ok(Box::new(Depthwise::new(s, act)))).flops(3.0 * flops),
+        );
     }
     let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))?) as Box<dyn Body>);
     Ok(Plan::in_variants(out, &Tile::ALL, make).flops(flops))
@@ -129,7 +152,11 @@ pub(super) fn padded_dims(w: &Window) -> ([usize; 3], bool) {
 impl Padded {
     fn new(w: &Window) -> Self {
         let (dims, any) = padded_dims(w);
-        Self { dims, plane: volume(&dims), any }
+        Self {
+            dims,
+            plane: volume(&dims),
+            any,
+        }
     }
 
     /// Copies planes of the input, zeros around them.
@@ -173,13 +200,16 @@ impl Gathered {
         let w = &s.window;
         let (_, out, kernel) = w.sizes();
         if padded.plane.saturating_mul(per) > u32::MAX as usize {
-            return Err(Cx::other("the padded input is too large", "make it smaller"));
+            return Err(Cx::other(
+                "the padded input is too large",
+                "make it smaller",
+            ));
         }
         let mut spots = Vec::with_capacity(out.next_multiple_of(PANEL));
         w.each(|_, o| {
-            spots
-                .push(padded.offset(o[0] * w.stride[0], o[1] * w.stride[1], o[2] * w.stride[2])
-                    as u32);
+            spots.push(
+                padded.offset(o[0] * w.stride[0], o[1] * w.stride[1], o[2] * w.stride[2]) as u32,
+            );
         });
         let last = spots.last().copied().unwrap_or(0);
         spots.resize(out.next_multiple_of(PANEL), last);
@@ -193,8 +223,19 @@ impl Gathered {
             }
         }
         let depth = taps.len().clamp(1, 512);
-        let columns = (65_536 / depth / PANEL * PANEL).clamp(PANEL, 4096).min(spots.len());
-        Ok(Self { s, padded, act, tile, spots, taps, columns, depth })
+        let columns = (65_536 / depth / PANEL * PANEL)
+            .clamp(PANEL, 4096)
+            .min(spots.len());
+        Ok(Self {
+            s,
+            padded,
+            act,
+            tile,
+            spots,
+            taps,
+            columns,
+            depth,
+        })
     }
 }
 
@@ -216,7 +257,11 @@ impl Loop for Gather<'_> {
             let first = spots[0] as usize;
             let (rows, _) = panel.as_chunks_mut::<PANEL>();
             let reach = spots.iter().map(|&s| s as usize).max().unwrap_or(0);
-            if spots.iter().enumerate().all(|(i, &s)| s as usize == first + i) {
+            if spots
+                .iter()
+                .enumerate()
+                .all(|(i, &s)| s as usize == first + i)
+            {
                 for (row, &tap) in rows.iter_mut().zip(taps) {
                     let at = first + tap as usize;
                     row.copy_from_slice(&x[at..at + PANEL]);
@@ -265,7 +310,12 @@ impl Body for Gathered {
                 for k0 in (0..taps).step_by(self.depth) {
                     let k = self.depth.min(taps - k0);
                     let to = &mut packed[..k * spots.len()];
-                    simd::dispatch(Gather { x, spots, taps: &self.taps[k0..k0 + k], to });
+                    simd::dispatch(Gather {
+                        x,
+                        spots,
+                        taps: &self.taps[k0..k0 + k],
+                        to,
+                    });
                     let last = k0 + k == taps;
                     let extra = Extra {
                         accumulate: k0 > 0 || added.is_some(),
@@ -274,7 +324,11 @@ impl Body for Gathered {
                         tile: self.tile,
                         ..Extra::default()
                     };
-                    let left = Left { data: &weights[k0..], row: taps, column: 1 };
+                    let left = Left {
+                        data: &weights[k0..],
+                        row: taps,
+                        column: 1,
+                    };
                     gemm((filters, k, n), left, to, &mut y[o0..], out, extra);
                 }
             }
@@ -283,7 +337,11 @@ impl Body for Gathered {
 
     fn scratch_bytes(&self) -> usize {
         let per = self.s.channels / self.s.groups;
-        let padded = if self.padded.any { per * self.padded.plane } else { 0 };
+        let padded = if self.padded.any {
+            per * self.padded.plane
+        } else {
+            0
+        };
         4 * (padded + self.depth * self.columns.next_multiple_of(PANEL))
     }
 }
@@ -334,7 +392,9 @@ impl Plane<'_> {
                 match w.stride[2] {
                     1 => {
                         let x = &self.x[at..at + PANEL];
-                        sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
+                        sums.iter_mut()
+                            .zip(x)
+                            .for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
                     }
                     2 => {
                         let (pairs, _) = self.x[at..at + 2 * PANEL].as_chunks::<2>();
@@ -344,7 +404,9 @@ impl Plane<'_> {
                     }
                     step => {
                         let x = self.x[at..].iter().step_by(step);
-                        sums.iter_mut().zip(x).for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
+                        sums.iter_mut()
+                            .zip(x)
+                            .for_each(|(sum, &x)| *sum = fma::<FMA>(x, h, *sum));
                     }
                 }
             }
@@ -377,14 +439,28 @@ impl Body for Depthwise {
         let (plane, out, kernel) = w.sizes();
         let padded = t.scratch::<f32>();
         let act = if added.is_some() { Act::None } else { self.act };
-        for (i, (x, y)) in x.chunks_exact(plane).zip(y.chunks_exact_mut(out)).enumerate() {
+        for (i, (x, y)) in x
+            .chunks_exact(plane)
+            .zip(y.chunks_exact_mut(out))
+            .enumerate()
+        {
             let c = i % self.s.channels;
             self.padded.fill(w, x, &mut padded[..self.padded.plane]);
             let taps = &taps[c * kernel..][..kernel];
             let bias = bias.map_or(0.0, |b| b[c]);
-            simd::dispatch(Plane { x: padded, taps, bias, y, w, padded: &self.padded, act });
+            simd::dispatch(Plane {
+                x: padded,
+                taps,
+                bias,
+                y,
+                w,
+                padded: &self.padded,
+                act,
+            });
             if let Some(added) = added {
-                y.iter_mut().zip(&added[i * out..]).for_each(|(y, a)| *y += a);
+                y.iter_mut()
+                    .zip(&added[i * out..])
+                    .for_each(|(y, a)| *y += a);
                 self.act.apply::<false>(y);
             }
         }
@@ -411,7 +487,10 @@ pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
         let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
         return Err(cx.refuse(1, message, "[channels, filters / group, kernel…]"));
     }
-    let (stride, dilation) = (cx.sizes("strides", rank, 1)?, cx.sizes("dilations", rank, 1)?);
+    let (stride, dilation) = (
+        cx.sizes("strides", rank, 1)?,
+        cx.sizes("dilations", rank, 1)?,
+    );
     let extra = cx.sizes("output_padding", rank, 0)?;
     let mut pads = cx.sizes("pads", 2 * rank, 0)?;
     let auto = cx.args.word_opt("auto_pad")?.unwrap_or("NOTSET");
@@ -431,14 +510,21 @@ pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
         if let Some(size) = size {
             let total = full.saturating_sub(size);
             let (half, rest) = (total / 2, total - total / 2);
-            (pads[d], pads[rank + d]) =
-                if auto == "SAME_UPPER" { (half, rest) } else { (rest, half) };
+            (pads[d], pads[rank + d]) = if auto == "SAME_UPPER" {
+                (half, rest)
+            } else {
+                (rest, half)
+            };
         }
         let size = size
             .or(full.checked_sub(pads[d] + pads[rank + d]))
             .filter(|s| (1..1 << 31).contains(s));
         out.push(size.ok_or_else(|| {
-            cx.args.error("pads", "leaves nothing, or the result is absurdly large", "pad less")
+            cx.args.error(
+                "pads",
+                "leaves nothing, or the result is absurdly large",
+                "pad less",
+            )
         })?);
     }
     let filters = weights[1] * groups;
@@ -480,8 +566,11 @@ struct Transposed {
 impl FloatBody for Transposed {
     fn run<F: Float>(&self, t: &mut Tensors<'_>) {
         let (x, w, bias, y) = (t.get::<F>(0), t.get::<F>(1), t.opt::<F>(2), t.out::<F>(0));
-        let (plane, out, kernel) =
-            (volume(&self.input), volume(&self.output), volume(&self.kernel));
+        let (plane, out, kernel) = (
+            volume(&self.input),
+            volume(&self.output),
+            volume(&self.kernel),
+        );
         let filters = self.per * self.groups;
         for (i, y) in y.chunks_exact_mut(out).enumerate() {
             y.fill(bias.map_or(F::ZERO, |b| b[i % filters]));
@@ -535,7 +624,13 @@ fn integer_sums(
 ) {
     let [(xi, dx, zx), (wi, dw, zw)] = ops;
     let (x, w) = (t.bytes(xi), t.bytes(wi));
-    let wide = |v: u8, d: DType| if d == DType::I8 { i32::from(v as i8) } else { i32::from(v) };
+    let wide = |v: u8, d: DType| {
+        if d == DType::I8 {
+            i32::from(v as i8)
+        } else {
+            i32::from(v)
+        }
+    };
     let zero = |i: usize, d: DType, f: usize| match t.bytes(i).len() {
         0 => 0,
         1 => index_at(t.bytes(i), d, 0) as i32,
@@ -568,15 +663,21 @@ pub(super) fn conv_integer(cx: &Cx<'_>) -> Made {
     expect_count(cx, 2, &[1], dx)?;
     expect_count(cx, 3, &[1, s.filters], dw)?;
     let flops = 8.0 * s.flops();
-    Ok(Plan::new(vec![s.out(DType::I32)], move |t: &mut Tensors<'_>| {
-        let y = t.out::<i32>(0);
-        integer_sums(t, &s, [(0, dx, 2), (1, dw, 3)], |i, _, v| y[i] = v);
-    })
-    .flops(flops))
+    Ok(
+        Plan::new(vec![s.out(DType::I32)], move |t: &mut Tensors<'_>| {
+            let y = t.out::<i32>(0);
+            integer_sums(t, &s, [(0, dx, 2), (1, dw, 3)], |i, _, v| y[i] = v);
+        })
+        .flops(flops),
+    )
 }
 
 pub(super) fn qlinear_conv(cx: &Cx<'_>) -> Made {
-    let (dx, dw, dy) = (cx.expect(0, &BYTES)?, cx.expect(3, &BYTES)?, cx.expect(7, &BYTES)?);
+    let (dx, dw, dy) = (
+        cx.expect(0, &BYTES)?,
+        cx.expect(3, &BYTES)?,
+        cx.expect(7, &BYTES)?,
+    );
     for scale in [1, 4, 6] {
         cx.expect(scale, &[DType::F32])?;
     }
@@ -627,11 +728,18 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
     if let Some(past) = cx.opt(3)
         && past.dims() != [b, c, k - 1]
     {
-        return Err(cx.refuse(3, format!("is {}", past.ty), format!("[{b}, {c}, {}]", k - 1)));
+        return Err(cx.refuse(
+            3,
+            format!("is {}", past.ty),
+            format!("[{b}, {c}, {}]", k - 1),
+        ));
     }
     let silu = matches!(cx.args.word_opt("activation")?, Some("silu" | "swish"));
-    let outs =
-        cx.wanted.iter().map(|&o| token(dtype, &[b, c, if o == 0 { n } else { k - 1 }])).collect();
+    let outs = cx
+        .wanted
+        .iter()
+        .map(|&o| token(dtype, &[b, c, if o == 0 { n } else { k - 1 }]))
+        .collect();
     struct Causal {
         channels: usize,
         n: usize,
@@ -642,9 +750,16 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
     impl FloatBody for Causal {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
             let (x, w, bias, past) = (t.get::<F>(0), t.get::<F>(1), t.opt::<F>(2), t.opt::<F>(3));
-            let y = if self.wants[0] { t.out::<F>(0) } else { &mut [] };
-            let state =
-                if self.wants[1] { t.out::<F>(usize::from(self.wants[0])) } else { &mut [] };
+            let y = if self.wants[0] {
+                t.out::<F>(0)
+            } else {
+                &mut []
+            };
+            let state = if self.wants[1] {
+                t.out::<F>(usize::from(self.wants[0]))
+            } else {
+                &mut []
+            };
             let (n, k) = (self.n, self.k);
             for (i, x) in x.chunks_exact(n).enumerate() {
                 let c = i % self.channels;
@@ -667,12 +782,20 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
             }
         }
     }
-    let body = Causal { channels: c, n, k, silu, wants: [cx.wants(0), cx.wants(1)] };
+    let body = Causal {
+        channels: c,
+        n,
+        k,
+        silu,
+        wants: [cx.wants(0), cx.wants(1)],
+    };
     Ok(Plan::float(dtype, outs, body))
 }
 
 /// A constant weight, for passes that fold into it.
 #[allow(dead_code, reason = "kept beside the kernels that it feeds")]
 fn weight(cx: &Cx<'_>) -> Option<Vec<f32>> {
-    cx.opt(1).and_then(constant_f32).map(std::borrow::Cow::into_owned)
+    cx.opt(1)
+        .and_then(constant_f32)
+        .map(std::borrow::Cow::into_owned)
 }

@@ -59,7 +59,9 @@ pub(crate) fn volume(dims: &[usize]) -> usize {
 pub(crate) fn token(dtype: DType, dims: &[usize]) -> TokenType {
     TokenType::new(
         dtype,
-        dims.iter().map(|&d| u32::try_from(d).unwrap_or(u32::MAX)).collect::<Vec<_>>(),
+        dims.iter()
+            .map(|&d| u32::try_from(d).unwrap_or(u32::MAX))
+            .collect::<Vec<_>>(),
     )
 }
 
@@ -95,7 +97,11 @@ impl<'a> Cx<'a> {
         message: impl Into<String>,
         help: impl Into<String>,
     ) -> OpError {
-        let name = self.ins.get(i).and_then(|o| o.as_ref()).map_or("x", |o| o.name.as_str());
+        let name = self
+            .ins
+            .get(i)
+            .and_then(|o| o.as_ref())
+            .map_or("x", |o| o.name.as_str());
         input_error(name, message, help)
     }
 
@@ -125,7 +131,9 @@ impl<'a> Cx<'a> {
 
     /// The integers of a constant operand, if it is there.
     pub(crate) fn ints(&self, i: usize) -> Result<Option<Vec<i64>>, OpError> {
-        let Some(operand) = self.opt(i) else { return Ok(None) };
+        let Some(operand) = self.opt(i) else {
+            return Ok(None);
+        };
         match &operand.data {
             Some(bytes) => Ok(Some(to_i64(bytes, operand.ty.dtype))),
             None => Err(self.not_constant(i)),
@@ -134,8 +142,13 @@ impl<'a> Cx<'a> {
 
     /// The floats of a constant operand, if it is there.
     pub(crate) fn floats(&self, i: usize) -> Result<Option<Vec<f64>>, OpError> {
-        let Some(operand) = self.opt(i) else { return Ok(None) };
-        operand.floats().map(Some).ok_or_else(|| self.not_constant(i))
+        let Some(operand) = self.opt(i) else {
+            return Ok(None);
+        };
+        operand
+            .floats()
+            .map(Some)
+            .ok_or_else(|| self.not_constant(i))
     }
 
     pub(crate) fn not_constant(&self, i: usize) -> OpError {
@@ -152,7 +165,11 @@ impl<'a> Cx<'a> {
         if (0..rank as i64).contains(&place) {
             return Ok(place as usize);
         }
-        Err(self.args.error("axis", format!("is {axis}"), format!("there are {rank} dimensions")))
+        Err(self.args.error(
+            "axis",
+            format!("is {axis}"),
+            format!("there are {rank} dimensions"),
+        ))
     }
 
     /// An integer parameter that is a truth value.
@@ -170,7 +187,9 @@ impl<'a> Cx<'a> {
         n: usize,
         default: usize,
     ) -> Result<Vec<usize>, OpError> {
-        let Some(list) = self.args.ints_opt(name)? else { return Ok(vec![default; n]) };
+        let Some(list) = self.args.ints_opt(name)? else {
+            return Ok(vec![default; n]);
+        };
         let list: Option<Vec<usize>> = list
             .into_iter()
             .map(|v| usize::try_from(v).ok().filter(|v| *v <= u32::MAX as usize))
@@ -182,7 +201,9 @@ impl<'a> Cx<'a> {
                 Err(self.args.error(name, message, "one for each dimension"))
             }
             None => {
-                Err(self.args.error(name, "has an impossible element", "give sizes of 0 or more"))
+                Err(self
+                    .args
+                    .error(name, "has an impossible element", "give sizes of 0 or more"))
             }
         }
     }
@@ -199,12 +220,19 @@ impl<'a> Cx<'a> {
             return Ok(ty.dtype);
         }
         let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
-        Err(self.refuse(i, format!("is {ty}"), format!("it takes {}", names.join(" or "))))
+        Err(self.refuse(
+            i,
+            format!("is {ty}"),
+            format!("it takes {}", names.join(" or ")),
+        ))
     }
 
     /// A refusal of the whole op.
     pub(crate) fn other(message: impl Into<String>, help: impl Into<String>) -> OpError {
-        OpError::Other { message: message.into(), help: help.into() }
+        OpError::Other {
+            message: message.into(),
+            help: help.into(),
+        }
     }
 }
 
@@ -225,9 +253,12 @@ pub(crate) fn expect_count(
     dtype: DType,
 ) -> Result<(), OpError> {
     match cx.opt(i) {
-        Some(o) if o.ty.dtype != dtype || !counts.contains(&(o.ty.elements() as usize)) => {
-            Err(cx.refuse(i, format!("is {}", o.ty), format!("{dtype} of {counts:?} elements")))
-        }
+        Some(o) if o.ty.dtype != dtype || !counts.contains(&(o.ty.elements() as usize)) => Err(cx
+            .refuse(
+                i,
+                format!("is {}", o.ty),
+                format!("{dtype} of {counts:?} elements"),
+            )),
         _ => Ok(()),
     }
 }
@@ -338,15 +369,30 @@ impl Plan {
         make: impl FnOnce(V) -> Result<Box<dyn Body>, OpError> + 'static,
     ) -> Self {
         let (names, values): (Vec<_>, Vec<V>) = variants.iter().copied().unzip();
-        let plan = Self::with(outs, Make::Lazy(Box::new(move |variant| make(values[variant]))));
-        Self { variants: names, ..plan }
+        let plan = Self::with(
+            outs,
+            Make::Lazy(Box::new(move |variant| make(values[variant]))),
+        );
+        Self {
+            variants: names,
+            ..plan
+        }
     }
 
     /// Not generic: there are hundreds of bodies.
     fn with(outs: Vec<TokenType>, make: Make) -> Self {
         let flops = outs.iter().map(|t| t.elements() as f64).sum::<f64>() * 2.0;
         let (variants, over, parts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { outs, make, variants, flops, moves: None, over, parts, packs: None }
+        Self {
+            outs,
+            make,
+            variants,
+            flops,
+            moves: None,
+            over,
+            parts,
+            packs: None,
+        }
     }
 
     /// Says that it moves elements of operand 0 and nothing else.
@@ -401,7 +447,11 @@ impl Plan {
         for (i, operand) in ins.iter().enumerate() {
             let source = match operand {
                 None => Source::Missing,
-                Some(Operand { data: Some(data), ty, .. }) => Source::Const(data.clone(), ty.dtype),
+                Some(Operand {
+                    data: Some(data),
+                    ty,
+                    ..
+                }) => Source::Const(data.clone(), ty.dtype),
                 Some(Operand { name, port, ty, .. }) => {
                     let alike = self.outs.first().is_some_and(|out| is_alike(ty, out));
                     let input = ports.len() as u32;
@@ -420,10 +470,16 @@ impl Plan {
             };
             sources.push(source);
         }
-        let outs: Vec<OutPort> =
-            names.iter().zip(&self.outs).map(|(n, t)| out_port(n, t.clone(), 1)).collect();
-        let types: Vec<(usize, DType)> =
-            self.outs.iter().map(|t| (t.bytes() as usize, t.dtype)).collect();
+        let outs: Vec<OutPort> = names
+            .iter()
+            .zip(&self.outs)
+            .map(|(n, t)| out_port(n, t.clone(), 1))
+            .collect();
+        let types: Vec<(usize, DType)> = self
+            .outs
+            .iter()
+            .map(|t| (t.bytes() as usize, t.dtype))
+            .collect();
         let make = self.make;
         let flops = self.flops;
         let fire = move |variant| Fire::new(make.body(variant)?, sources, types);
@@ -471,7 +527,12 @@ impl Aligned {
 pub(crate) fn constant_f32(operand: &Operand) -> Option<Cow<'_, [f32]>> {
     let data = operand.data.as_ref()?;
     if operand.ty.dtype != DType::F32 {
-        return Some(to_f64(data, operand.ty.dtype).into_iter().map(|v| v as f32).collect());
+        return Some(
+            to_f64(data, operand.ty.dtype)
+                .into_iter()
+                .map(|v| v as f32)
+                .collect(),
+        );
     }
     Some(match bytemuck::try_cast_slice(data) {
         Ok(floats) => Cow::Borrowed(floats),
@@ -482,7 +543,9 @@ pub(crate) fn constant_f32(operand: &Operand) -> Option<Cow<'_, [f32]>> {
 /// Copies little-endian floats from wherever they lie.
 pub(crate) fn floats_of(bytes: &[u8]) -> Vec<f32> {
     let floats = bytes.chunks_exact(4);
-    floats.map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default())).collect()
+    floats
+        .map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default()))
+        .collect()
 }
 
 enum Place {
@@ -525,13 +588,20 @@ impl Fire {
 impl Kernel for Fire {
     fn fire(&self, io: &mut Io<'_>) -> Result<(), KernelFault> {
         let firings = io.firings();
-        let (calls, each) = if self.batches { (1, firings) } else { (firings, 1) };
+        let (calls, each) = if self.batches {
+            (1, firings)
+        } else {
+            (firings, 1)
+        };
         let mut whole: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
         for (o, slot) in whole.iter_mut().enumerate().take(self.outs.len()) {
             *slot = io.output_bytes(o);
         }
-        let under =
-            |port| self.places.iter().position(|p| matches!(p, Place::Port(at, _) if *at == port));
+        let under = |port| {
+            self.places
+                .iter()
+                .position(|p| matches!(p, Place::Port(at, _) if *at == port))
+        };
         let over = io.over(0).and_then(under);
         let scratch: &mut [u8] = match self.scratch_bytes() {
             0 => &mut [],
@@ -545,8 +615,18 @@ impl Kernel for Fire {
                 let (now, later) = rest.split_at_mut(bytes * each);
                 (outs[o], whole[o]) = (now, later);
             }
-            let source = Inputs::Io { io, places: &self.places, call, each };
-            let mut tensors = Tensors { ins: source, outs, over, scratch: &mut scratch[..] };
+            let source = Inputs::Io {
+                io,
+                places: &self.places,
+                call,
+                each,
+            };
+            let mut tensors = Tensors {
+                ins: source,
+                outs,
+                over,
+                scratch: &mut scratch[..],
+            };
             self.body.run(&mut tensors);
         }
         Ok(())
@@ -566,10 +646,18 @@ pub(crate) fn operand_of(
 ) -> Result<(TokenType, Bytes), OpError> {
     if let Value::Tensor(blob, token) = value {
         let bytes = args.cx.blobs.get(*blob).ok_or_else(|| {
-            args.error(name, format!("refers to {blob}"), "the program holds no such tensor")
+            args.error(
+                name,
+                format!("refers to {blob}"),
+                "the program holds no such tensor",
+            )
         })?;
         if bytes.len() as u64 != token.bytes() {
-            let message = format!("{blob} has {} bytes, {token} {}", bytes.len(), token.bytes());
+            let message = format!(
+                "{blob} has {} bytes, {token} {}",
+                bytes.len(),
+                token.bytes()
+            );
             return Err(args.error(name, message, "the program's tensor is damaged"));
         }
         return Ok((token.clone(), bytes.clone()));
@@ -584,7 +672,10 @@ pub(crate) fn operand_of(
         }
     }
     let numbers = args.numbers(name)?;
-    Ok((TokenType::new(dtype, numbers.shape), Bytes::from(encode(dtype, &numbers.data))))
+    Ok((
+        TokenType::new(dtype, numbers.shape),
+        Bytes::from(encode(dtype, &numbers.data)),
+    ))
 }
 
 /// Runs `$f::<T>($args)` for the type that a dtype is computed in: narrow ones in wider ones, see [`Halves`].

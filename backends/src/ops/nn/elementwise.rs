@@ -45,12 +45,20 @@ fn map_plan<A: Num, B: bytemuck::Pod>(
 pub(super) fn arithmetic(cx: &Cx<'_>, name: &str) -> Made {
     fn make<T: Num>(out: zbmd_ir::TokenType, name: &str) -> Made {
         Ok(match name {
-            "Abs" => {
-                map_plan(out, |v: T| if v < T::ZERO { T::ZERO.sub(v) } else { T::ZERO.add(v) })
-            }
-            "Neg" => {
-                map_plan(out, |v: T| if T::FLOAT { v.mul(T::of(-1.0)) } else { T::ZERO.sub(v) })
-            }
+            "Abs" => map_plan(out, |v: T| {
+                if v < T::ZERO {
+                    T::ZERO.sub(v)
+                } else {
+                    T::ZERO.add(v)
+                }
+            }),
+            "Neg" => map_plan(out, |v: T| {
+                if T::FLOAT {
+                    v.mul(T::of(-1.0))
+                } else {
+                    T::ZERO.sub(v)
+                }
+            }),
             "Relu" => map_plan(out, |v: T| v.max(T::ZERO)),
             _ => map_plan(out, |v: T| {
                 if v > T::ZERO {
@@ -83,7 +91,10 @@ pub(super) fn test(cx: &Cx<'_>, name: &str) -> Made {
         cx.expect(0, &INTS)?;
         return by_integer!(ty.dtype, make(ty.clone()));
     }
-    let (down, up) = (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?);
+    let (down, up) = (
+        cx.flag("detect_negative", true)?,
+        cx.flag("detect_positive", true)?,
+    );
     fn make<T: Num>(out: zbmd_ir::TokenType, nan: bool, down: bool, up: bool) -> Made {
         Ok(map_plan(out, move |v: T| {
             u8::from(if nan {
@@ -183,7 +194,13 @@ impl<A: Num, B: bytemuck::Pod, F: Fn(A, A) -> B + Copy> Binary<A, B, F> {
     /// One row, its operands advancing by these steps.
     fn row(&self, x: &[A], y: &[A], z: &mut [B], step: [isize; 2]) {
         if A::WIDE {
-            simd::dispatch(Row { x, y, z, step, f: self.f });
+            simd::dispatch(Row {
+                x,
+                y,
+                z,
+                step,
+                f: self.f,
+            });
         } else {
             for (i, z) in z.iter_mut().enumerate() {
                 *z = (self.f)(x[i * step[0] as usize], y[i * step[1] as usize]);
@@ -200,7 +217,11 @@ fn binary_plan<A: Num, B: bytemuck::Pod>(
     let (x, y) = (cx.dims(0)?, cx.dims(1)?);
     let out = broadcast(&[&x, &y])?;
     let walk = Walk::broadcasting(&out, [&x, &y])?;
-    let body = Binary { walk, f, types: std::marker::PhantomData };
+    let body = Binary {
+        walk,
+        f,
+        types: std::marker::PhantomData,
+    };
     Ok(Plan::new(vec![token(dtype, &out)], body).over([0, 1]))
 }
 
@@ -230,12 +251,12 @@ pub(super) fn binary(cx: &Cx<'_>, name: &str) -> Made {
             "Div" => binary_plan(cx, dtype, T::div),
             "Max" => binary_plan(cx, dtype, T::max),
             "Min" => binary_plan(cx, dtype, T::min),
-            _ if T::FLOAT => {
-                binary_plan(cx, dtype, move |x: T, y: T| T::of(float_mod(x.f64(), y.f64(), fmod)))
-            }
-            _ => {
-                binary_plan(cx, dtype, move |x: T, y: T| T::of_i64(int_mod(x.i64(), y.i64(), fmod)))
-            }
+            _ if T::FLOAT => binary_plan(cx, dtype, move |x: T, y: T| {
+                T::of(float_mod(x.f64(), y.f64(), fmod))
+            }),
+            _ => binary_plan(cx, dtype, move |x: T, y: T| {
+                T::of_i64(int_mod(x.i64(), y.i64(), fmod))
+            }),
         }
     }
     let dtype = same_dtypes(cx, 2)?;
@@ -249,7 +270,11 @@ fn int_mod(x: i64, y: i64, fmod: bool) -> i64 {
         _ if fmod => x.wrapping_rem(y),
         _ => {
             let rest = x.wrapping_rem(y);
-            if rest != 0 && (rest < 0) != (y < 0) { rest.wrapping_add(y) } else { rest }
+            if rest != 0 && (rest < 0) != (y < 0) {
+                rest.wrapping_add(y)
+            } else {
+                rest
+            }
         }
     }
 }
@@ -262,7 +287,11 @@ fn float_mod(x: f64, y: f64, fmod: bool) -> f64 {
     if rest == 0.0 {
         return 0f64.copysign(y);
     }
-    if (rest < 0.0) != (y < 0.0) { if y.is_infinite() { y } else { rest + y } } else { rest }
+    if (rest < 0.0) != (y < 0.0) {
+        if y.is_infinite() { y } else { rest + y }
+    } else {
+        rest
+    }
 }
 
 /// Comparisons into truth values.
@@ -300,7 +329,9 @@ pub(super) fn bits(cx: &Cx<'_>, name: &str) -> Made {
             "BitwiseAnd" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() & y.i64())),
             "BitwiseOr" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() | y.i64())),
             "BitwiseXor" => binary_plan(cx, dtype, |x: T, y: T| T::of_i64(x.i64() ^ y.i64())),
-            _ => binary_plan(cx, dtype, move |x: T, y: T| T::of_i64(shift(x.i64(), y.i64()))),
+            _ => binary_plan(cx, dtype, move |x: T, y: T| {
+                T::of_i64(shift(x.i64(), y.i64()))
+            }),
         }
     }
     let dtype = same_dtypes(cx, 2)?;
@@ -383,8 +414,10 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
     let shapes: Vec<Vec<usize>> = (0..n).map(|i| cx.dims(i)).collect::<Result<_, _>>()?;
     let views: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
     let out = broadcast(&views)?;
-    let walks: Vec<Walk<1>> =
-        views.iter().map(|s| Walk::broadcasting(&out, [s])).collect::<Result<_, _>>()?;
+    let walks: Vec<Walk<1>> = views
+        .iter()
+        .map(|s| Walk::broadcasting(&out, [s]))
+        .collect::<Result<_, _>>()?;
     fn make<T: Num>(out: zbmd_ir::TokenType, walks: Vec<Walk<1>>, name: &str) -> Made {
         let join: fn(T, T) -> T = match name {
             "Max" => T::max,
@@ -402,9 +435,10 @@ pub(super) fn variadic(cx: &Cx<'_>, name: &str) -> Made {
                     match (i, dense) {
                         (0, true) => y.copy_from_slice(&x[from..from + y.len()]),
                         (0, false) => y.fill(x[from]),
-                        (_, true) => {
-                            y.iter_mut().zip(&x[from..]).for_each(|(y, &x)| *y = join(*y, x))
-                        }
+                        (_, true) => y
+                            .iter_mut()
+                            .zip(&x[from..])
+                            .for_each(|(y, &x)| *y = join(*y, x)),
                         _ => y.iter_mut().for_each(|y| *y = join(*y, x[from])),
                     }
                 });
@@ -442,7 +476,11 @@ pub(super) fn select(cx: &Cx<'_>) -> Made {
             let s = walk.step.map(|s| s as usize);
             walk.each(|to, [a, b, d]| {
                 for (i, z) in z[to..to + walk.inner].iter_mut().enumerate() {
-                    *z = if c[a + i * s[0]] != 0 { x[b + i * s[1]] } else { y[d + i * s[2]] };
+                    *z = if c[a + i * s[0]] != 0 {
+                        x[b + i * s[1]]
+                    } else {
+                        y[d + i * s[2]]
+                    };
                 }
             });
         }))
@@ -463,8 +501,11 @@ pub(super) fn select(cx: &Cx<'_>) -> Made {
 pub(super) fn clip(cx: &Cx<'_>) -> Made {
     fn make<T: Num>(out: zbmd_ir::TokenType) -> Made {
         Ok(Plan::new(vec![out], |t: &mut Tensors<'_>| {
-            let bound =
-                |i: usize, none: T| t.opt::<T>(i).and_then(|s| s.first().copied()).unwrap_or(none);
+            let bound = |i: usize, none: T| {
+                t.opt::<T>(i)
+                    .and_then(|s| s.first().copied())
+                    .unwrap_or(none)
+            };
             let (low, high) = (bound(1, T::LEAST), bound(2, T::GREATEST));
             t.map(0, |x, y| {
                 simd::map(x, y, |v: T| {
@@ -482,10 +523,16 @@ pub(super) fn clip(cx: &Cx<'_>) -> Made {
 /// Conversion: floats are truncated towards 0 and wrap nowhere; anything but 0 is true.
 pub(super) fn cast(cx: &Cx<'_>) -> Made {
     fn floats<T: Num>() -> (simd::Read<f64>, simd::Write<f64>) {
-        (|x, to| simd::read::<T, _>(x, to, T::f64), |x, to| simd::write::<T, _>(x, to, T::of))
+        (
+            |x, to| simd::read::<T, _>(x, to, T::f64),
+            |x, to| simd::write::<T, _>(x, to, T::of),
+        )
     }
     fn wholes<T: Num>() -> (simd::Read<i64>, simd::Write<i64>) {
-        (|x, to| simd::read::<T, _>(x, to, T::i64), |x, to| simd::write::<T, _>(x, to, T::of_i64))
+        (
+            |x, to| simd::read::<T, _>(x, to, T::i64),
+            |x, to| simd::write::<T, _>(x, to, T::of_i64),
+        )
     }
     let by_float = |dtype: DType| -> Result<_, OpError> { Ok(by_element!(dtype, floats())) };
     let by_whole = |dtype: DType| match dtype {
@@ -535,19 +582,25 @@ pub(super) fn bitcast(cx: &Cx<'_>) -> Made {
     if to.size_bytes() != ty.dtype.size_bytes() {
         return Err(cx.refuse(0, format!("is {ty}, `{to}` has another size"), "use NnCast"));
     }
-    Ok(Plan::new(vec![token(to, &dims(ty))], |t: &mut Tensors<'_>| {
-        if t.over().is_none() {
-            let x = t.bytes(0);
-            t.out_bytes(0).copy_from_slice(x);
-        }
-    })
-    .over([0]))
+    Ok(
+        Plan::new(vec![token(to, &dims(ty))], |t: &mut Tensors<'_>| {
+            if t.over().is_none() {
+                let x = t.bytes(0);
+                t.out_bytes(0).copy_from_slice(x);
+            }
+        })
+        .over([0]),
+    )
 }
 
 /// x where it is positive, slope · x elsewhere.
 pub(super) fn prelu(cx: &Cx<'_>) -> Made {
     fn make<T: Num>(cx: &Cx<'_>, dtype: DType) -> Made {
-        binary_plan(cx, dtype, |x: T, y: T| if x < T::ZERO { x.mul(y) } else { x })
+        binary_plan(
+            cx,
+            dtype,
+            |x: T, y: T| if x < T::ZERO { x.mul(y) } else { x },
+        )
     }
     let dtype = same_dtypes(cx, 2)?;
     if broadcast(&[&cx.dims(0)?, &cx.dims(1)?])? != cx.dims(0)? {

@@ -43,18 +43,24 @@ impl Act {
     pub(crate) fn apply<const FMA: bool>(self, y: &mut [f32]) {
         match self {
             Act::None => {}
-            Act::Relu => y.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
+            Act::Relu => y
+                .iter_mut()
+                .for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
             Act::Clip(low, high) => y.iter_mut().for_each(|v| {
                 let x = if *v < low { low } else { *v };
                 *v = if x > high { high } else { x };
             }),
-            Act::Sigmoid => y.iter_mut().for_each(|v| *v = 1.0 / (1.0 + math::exp::<FMA>(-*v))),
+            Act::Sigmoid => y
+                .iter_mut()
+                .for_each(|v| *v = 1.0 / (1.0 + math::exp::<FMA>(-*v))),
             Act::Tanh => y.iter_mut().for_each(|v| *v = math::tanh::<FMA>(*v)),
             Act::Silu => y.iter_mut().for_each(|v| *v /= 1.0 + math::exp::<FMA>(-*v)),
             Act::Gelu => y.iter_mut().for_each(|v| {
                 *v = 0.5 * *v * (1.0 + (*v * std::f32::consts::FRAC_1_SQRT_2).erf_fast::<FMA>());
             }),
-            Act::HardSwish => y.iter_mut().for_each(|v| *v *= (*v / 6.0 + 0.5).clamp(0.0, 1.0)),
+            Act::HardSwish => y
+                .iter_mut()
+                .for_each(|v| *v *= (*v / 6.0 + 0.5).clamp(0.0, 1.0)),
         }
     }
 }
@@ -122,7 +128,10 @@ pub(crate) fn packed_len(k: usize, n: usize) -> usize {
 
 /// Packs the matrix whose element (i, j) lies at `i·row + j·column`.
 pub(crate) fn pack(b: &[f32], k: usize, n: usize, row: usize, column: usize, out: &mut [f32]) {
-    for (p, panel) in out[..packed_len(k, n)].chunks_exact_mut((k * PANEL).max(1)).enumerate() {
+    for (p, panel) in out[..packed_len(k, n)]
+        .chunks_exact_mut((k * PANEL).max(1))
+        .enumerate()
+    {
         let first = p * PANEL;
         let width = (n - first).min(PANEL);
         for (i, to) in panel.chunks_exact_mut(PANEL).enumerate() {
@@ -130,7 +139,10 @@ pub(crate) fn pack(b: &[f32], k: usize, n: usize, row: usize, column: usize, out
             if column == 1 {
                 to[..width].copy_from_slice(&from[..width]);
             } else {
-                to[..width].iter_mut().enumerate().for_each(|(j, t)| *t = from[j * column]);
+                to[..width]
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(j, t)| *t = from[j * column]);
             }
             to[width..].fill(0.0);
         }
@@ -150,7 +162,9 @@ impl Weights {
         len: usize,
         make: impl FnOnce() -> Vec<f32>,
     ) -> Result<Self, OpError> {
-        let Some(kept) = kept else { return Ok(Self::Made(make())) };
+        let Some(kept) = kept else {
+            return Ok(Self::Made(make()));
+        };
         if kept.len() != 4 * len {
             let message = format!("packed weights of {} bytes", kept.len());
             return Err(Cx::other(message, format!("there must be {}", 4 * len)));
@@ -190,22 +204,45 @@ pub(crate) fn gemm(
         k == 0 || (m - 1) * a.row + (k - 1) * a.column < a.data.len(),
         "the left matrix is too small"
     );
-    assert!(b.len() >= packed_len(k, n), "the packed matrix is too small");
-    assert!(stride >= n && (m - 1) * stride + n <= c.len(), "the result is too small");
+    assert!(
+        b.len() >= packed_len(k, n),
+        "the packed matrix is too small"
+    );
+    assert!(
+        stride >= n && (m - 1) * stride + n <= c.len(),
+        "the result is too small"
+    );
     assert!(
         extra.row_bias.is_none_or(|bias| bias.len() >= m)
             && extra.column_bias.is_none_or(|bias| bias.len() >= n),
         "a bias is too short"
     );
     let c = c.as_mut_ptr();
-    let product = Product { rows: (0, m), k, columns: (0, n), a, b, c, stride, extra };
+    let product = Product {
+        rows: (0, m),
+        k,
+        columns: (0, n),
+        a,
+        b,
+        c,
+        stride,
+        extra,
+    };
     let whole = Shared(product);
     // Rows of whole tiles, or panels where there are few rows.
     let by_rows = m >= 12 * team::cores();
-    let (all, tile) = if by_rows { (m, extra.tile.rows()) } else { (n, PANEL) };
+    let (all, tile) = if by_rows {
+        (m, extra.tile.rows())
+    } else {
+        (n, PANEL)
+    };
     team::share(m.saturating_mul(n).saturating_mul(k), all, tile, &|part| {
         let mut product = whole.get();
-        *if by_rows { &mut product.rows } else { &mut product.columns } = (part.start, part.end);
+        *if by_rows {
+            &mut product.rows
+        } else {
+            &mut product.columns
+        } = (part.start, part.end);
         // SAFETY: the sizes fit, as was checked above; parts have no element of the result in common.
         unsafe { run_wide(product) }
     });
@@ -261,7 +298,16 @@ struct At {
 /// The sizes fit the slices, as `gemm` checks, and the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn nest<V: Vector, const FMA: bool>(p: Product<'_>) {
-    let Product { rows, k, columns: all, a, b, c, stride, extra } = p;
+    let Product {
+        rows,
+        k,
+        columns: all,
+        a,
+        b,
+        c,
+        stride,
+        extra,
+    } = p;
     let panels = all.1.div_ceil(PANEL);
     if k == 0 {
         for r in (rows.0..rows.1).filter(|_| !extra.accumulate) {
@@ -325,7 +371,9 @@ unsafe fn finish<const FMA: bool>(
             y.iter_mut().for_each(|y| *y += bias);
         }
         if let Some(bias) = extra.column_bias {
-            y.iter_mut().zip(&bias[columns.0..columns.1]).for_each(|(y, b)| *y += b);
+            y.iter_mut()
+                .zip(&bias[columns.0..columns.1])
+                .for_each(|(y, b)| *y += b);
         }
         extra.act.apply::<FMA>(y);
     }
@@ -412,7 +460,10 @@ unsafe fn panel_tiles<V: Vector, const R: usize, const P: usize, const EARLY: bo
 /// # Safety
 /// See [`nest`]; R rows of P · 16 floats, `stride` apart, can be read and written at `c`.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
 unsafe fn tile<V: Vector, const R: usize, const P: usize, const EARLY: bool>(
     at: &At,
     b: *const f32,
@@ -463,7 +514,9 @@ mod tests {
     use super::*;
 
     fn matrix(rows: usize, columns: usize, seed: usize) -> Vec<f32> {
-        (0..rows * columns).map(|i| ((i * 37 + seed * 11) % 23) as f32 - 11.0).collect()
+        (0..rows * columns)
+            .map(|i| ((i * 37 + seed * 11) % 23) as f32 - 11.0)
+            .collect()
     }
 
     #[test]
@@ -483,8 +536,23 @@ mod tests {
             pack(&b, k, n, n, 1, &mut packed);
             let bias: Vec<f32> = (0..m).map(|r| r as f32).collect();
             let mut c = vec![f32::NAN; m * (n + 3)];
-            let extra = Extra { row_bias: Some(&bias), act: Act::Relu, ..Extra::default() };
-            gemm((m, k, n), Left { data: &a, row: k, column: 1 }, &packed, &mut c, n + 3, extra);
+            let extra = Extra {
+                row_bias: Some(&bias),
+                act: Act::Relu,
+                ..Extra::default()
+            };
+            gemm(
+                (m, k, n),
+                Left {
+                    data: &a,
+                    row: k,
+                    column: 1,
+                },
+                &packed,
+                &mut c,
+                n + 3,
+                extra,
+            );
             for (r, j) in (0..m).flat_map(|r| (0..n).map(move |j| (r, j))) {
                 let want: f32 = (0..k).map(|i| a[r * k + i] * b[i * n + j]).sum::<f32>() + bias[r];
                 assert_eq!(c[r * (n + 3) + j], want.max(0.0), "{m}x{k}x{n} at {r}, {j}");
@@ -510,7 +578,11 @@ mod tests {
             let run = |cores: usize| {
                 let _team = team::Team::lead(cores, |_| ()).expect("threads");
                 let mut c = vec![f32::NAN; m * n];
-                let left = Left { data: &a, row: k, column: 1 };
+                let left = Left {
+                    data: &a,
+                    row: k,
+                    column: 1,
+                };
                 gemm((m, k, n), left, &packed, &mut c, n, extra);
                 c
             };
@@ -532,15 +604,30 @@ mod tests {
             let mut packed = vec![0.0; packed_len(k, width)];
             pack(&b[columns.start..], k, width, n, 1, &mut packed);
             let mut c = vec![0.0; rows.len() * width];
-            let left = Left { data: &a[rows.start * k..], row: k, column: 1 };
-            gemm((rows.len(), k, width), left, &packed, &mut c, width, Extra::default());
+            let left = Left {
+                data: &a[rows.start * k..],
+                row: k,
+                column: 1,
+            };
+            gemm(
+                (rows.len(), k, width),
+                left,
+                &packed,
+                &mut c,
+                width,
+                Extra::default(),
+            );
             c
         };
         let whole = run(0..m, 0..n);
         for r in 0..m {
             for columns in [0..1, 3..40, 60..77] {
                 let part = run(r..r + 1, columns.clone());
-                assert_eq!(part, whole[r * n..][columns.clone()], "row {r}, {columns:?}");
+                assert_eq!(
+                    part,
+                    whole[r * n..][columns.clone()],
+                    "row {r}, {columns:?}"
+                );
             }
         }
     }

@@ -108,18 +108,32 @@ impl Rule<'_> {
                 normal((start..2 - start).map(weight).collect())
             }
             "linear" => vec![1.0 - ratio, ratio],
-            _ => vec![far(ratio + 1.0), near(ratio), near(1.0 - ratio), far(2.0 - ratio)],
+            _ => vec![
+                far(ratio + 1.0),
+                near(ratio),
+                near(1.0 - ratio),
+                far(2.0 - ratio),
+            ],
         }
     }
 
     fn axis(&self, axis: usize, n: usize, out: usize, scale: f64, roi: (f64, f64)) -> Axis {
-        let mut built =
-            Axis { axis, places: Vec::new(), weights: Vec::new(), taps: 0, outside: Vec::new() };
+        let mut built = Axis {
+            axis,
+            places: Vec::new(),
+            weights: Vec::new(),
+            taps: 0,
+            outside: Vec::new(),
+        };
         for i in 0..out {
             let at = self.source(i as f64, scale, n, out, roi);
             built.outside.push(at.is_none());
             let at = at.unwrap_or(0.0);
-            let ratio = if at.fract() == 0.0 { 1.0 } else { at - at.floor() };
+            let ratio = if at.fract() == 0.0 {
+                1.0
+            } else {
+                at - at.floor()
+            };
             let mut weights = self.weights(ratio, scale);
             built.taps = weights.len();
             let first = at.ceil() as i64 - weights.len() as i64 / 2;
@@ -146,24 +160,37 @@ pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
     let from = cx.dims(0)?;
     let rank = from.len();
     let axes: Vec<usize> = match cx.args.ints_opt("axes")? {
-        Some(axes) => axes.iter().map(|&a| cx.axis(a, rank)).collect::<Result<_, _>>()?,
+        Some(axes) => axes
+            .iter()
+            .map(|&a| cx.axis(a, rank))
+            .collect::<Result<_, _>>()?,
         None => (0..rank).collect(),
     };
     let (mut scale, mut out) = (vec![1.0; rank], from.clone());
     let sizes = cx.ints(3)?.filter(|s| !s.is_empty());
     let scales = cx.floats(2)?.filter(|s| !s.is_empty());
     let roi = cx.floats(1)?.unwrap_or_default();
-    let given = sizes.as_ref().map(Vec::len).or(scales.as_ref().map(Vec::len)).unwrap_or(0);
+    let given = sizes
+        .as_ref()
+        .map(Vec::len)
+        .or(scales.as_ref().map(Vec::len))
+        .unwrap_or(0);
     if given != axes.len() || from.contains(&0) || (!roi.is_empty() && roi.len() < 2 * axes.len()) {
         return Err(cx.refuse(
             0,
-            format!("has {} axes to resize, {given} sizes or scales are given", axes.len()),
+            format!(
+                "has {} axes to resize, {given} sizes or scales are given",
+                axes.len()
+            ),
             "one for each axis",
         ));
     }
     if let Some(sizes) = &sizes {
-        let each: Vec<f64> =
-            axes.iter().zip(sizes).map(|(&a, &s)| s.max(1) as f64 / from[a] as f64).collect();
+        let each: Vec<f64> = axes
+            .iter()
+            .zip(sizes)
+            .map(|(&a, &s)| s.max(1) as f64 / from[a] as f64)
+            .collect();
         let one = match cx.args.word_opt("keep_aspect_ratio_policy")? {
             Some("not_larger") => Some(each.iter().copied().fold(f64::INFINITY, f64::min)),
             Some("not_smaller") => Some(each.iter().copied().fold(0.0, f64::max)),
@@ -181,7 +208,9 @@ pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
         for (i, &a) in axes.iter().enumerate() {
             // Scales are stored as f32; sizes follow from the number that was meant.
             scale[a] = scales[i];
-            out[a] = (from[a] as f64 * scales[i]).floor().clamp(0.0, f64::from(u32::MAX)) as usize;
+            out[a] = (from[a] as f64 * scales[i])
+                .floor()
+                .clamp(0.0, f64::from(u32::MAX)) as usize;
         }
     }
     if scale.iter().any(|s| *s <= 0.0 || !s.is_finite()) || out.contains(&0) {
@@ -204,15 +233,25 @@ pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
     }
     let rule = Rule {
         mode: cx.args.word_opt("mode")?.unwrap_or("nearest"),
-        coordinates: cx.args.word_opt("coordinate_transformation_mode")?.unwrap_or("half_pixel"),
-        nearest: cx.args.word_opt("nearest_mode")?.unwrap_or("round_prefer_floor"),
+        coordinates: cx
+            .args
+            .word_opt("coordinate_transformation_mode")?
+            .unwrap_or("half_pixel"),
+        nearest: cx
+            .args
+            .word_opt("nearest_mode")?
+            .unwrap_or("round_prefer_floor"),
         cubic: cx.args.float_or("cubic_coeff_a", -0.75)?,
         antialias: cx.flag("antialias", false)?,
         exclude: cx.flag("exclude_outside", false)?,
     };
     let mut passes = Vec::new();
     for (i, &a) in axes.iter().enumerate() {
-        let crop = if roi.is_empty() { (0.0, 1.0) } else { (roi[i], roi[i + axes.len()]) };
+        let crop = if roi.is_empty() {
+            (0.0, 1.0)
+        } else {
+            (roi[i], roi[i + axes.len()])
+        };
         if out[a] != from[a] || scale[a] != 1.0 || rule.coordinates == "tf_crop_and_resize" {
             passes.push(rule.axis(a, from[a], out[a], scale[a], crop));
         }
@@ -227,7 +266,12 @@ pub(super) fn resized(cx: &Cx<'_>) -> Result<Resized, OpError> {
 }
 
 pub(super) fn resize(cx: &Cx<'_>) -> Made {
-    let Resized { passes, out, extrapolation, nearest: is_nearest } = resized(cx)?;
+    let Resized {
+        passes,
+        out,
+        extrapolation,
+        nearest: is_nearest,
+    } = resized(cx)?;
     let (dtype, from) = (cx.dtype(0)?, cx.dims(0)?);
     let ty = token(dtype, &out);
     let flops = 8.0 * volume(&out) as f64 * passes.iter().map(|p| p.taps).sum::<usize>() as f64;
@@ -249,7 +293,12 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
         shapes.push(next);
     }
     let largest = shapes.iter().map(|s| volume(s)).max().unwrap_or(0);
-    let body = Resize { passes, shapes, largest, extrapolation };
+    let body = Resize {
+        passes,
+        shapes,
+        largest,
+        extrapolation,
+    };
     Ok(Plan::float(dtype, vec![ty], body).flops(flops))
 }
 
@@ -283,14 +332,19 @@ fn nearest(cx: &Cx<'_>, from: &[usize], out: &[usize], passes: &[Axis]) -> Made 
     let chosen = Arc::clone(&place);
     let table = Arc::new(move || (0..count).map(|n| chosen(n) as u32).collect::<Vec<u32>>());
     // No operand has the number of the fill value, which no element takes.
-    let moves = super::gpu::Moves::Chosen { table, fill: usize::MAX };
-    Ok(Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
-        let (x, y) = (t.bytes(0), t.out_bytes(0));
-        for (n, y) in y.chunks_exact_mut(size).enumerate() {
-            y.copy_from_slice(&x[place(n) * size..][..size]);
-        }
-    })
-    .moves(moves))
+    let moves = super::gpu::Moves::Chosen {
+        table,
+        fill: usize::MAX,
+    };
+    Ok(
+        Plan::new(vec![token(dtype, out)], move |t: &mut Tensors<'_>| {
+            let (x, y) = (t.bytes(0), t.out_bytes(0));
+            for (n, y) in y.chunks_exact_mut(size).enumerate() {
+                y.copy_from_slice(&x[place(n) * size..][..size]);
+            }
+        })
+        .moves(moves),
+    )
 }
 
 struct Resize {
@@ -311,8 +365,10 @@ impl FloatBody for Resize {
             let count = p.outside.len();
             for (o, k) in (0..outer).flat_map(|o| (0..count).map(move |k| (o, k))) {
                 for i in 0..inner {
-                    let pairs =
-                        p.places[k * p.taps..].iter().zip(&p.weights[k * p.taps..]).take(p.taps);
+                    let pairs = p.places[k * p.taps..]
+                        .iter()
+                        .zip(&p.weights[k * p.taps..])
+                        .take(p.taps);
                     let sum = pairs.fold(F::ZERO, |s, (&at, &w)| {
                         s + F::of(w) * from[(o * n + at as usize) * inner + i]
                     });
@@ -323,7 +379,9 @@ impl FloatBody for Resize {
         }
         y.copy_from_slice(&from[..y.len()]);
         // What lies outside along any axis is not an image any more.
-        let Some(out) = self.shapes.last() else { return };
+        let Some(out) = self.shapes.last() else {
+            return;
+        };
         for p in &self.passes {
             let (outer, count, inner) = around(out, p.axis);
             for (o, k) in (0..outer).flat_map(|o| (0..count).map(move |k| (o, k))) {
@@ -379,7 +437,11 @@ pub(super) fn grid_sample(cx: &Cx<'_>) -> Made {
         "nearest" => 1,
         "linear" | "bilinear" => 2,
         "cubic" | "bicubic" => 4,
-        other => return Err(cx.args.unknown_word("mode", other, &["linear", "nearest", "cubic"])),
+        other => {
+            return Err(cx
+                .args
+                .unknown_word("mode", other, &["linear", "nearest", "cubic"]));
+        }
     };
     let border = match cx.args.word_opt("padding_mode")?.unwrap_or("zeros") {
         "zeros" => Border::Zeros,
@@ -427,14 +489,21 @@ fn reflect(v: f64, low: f64, high: f64) -> f64 {
 impl Sample {
     fn edges(&self, d: usize) -> (f64, f64) {
         let n = self.dims[d] as f64;
-        if self.corners { (0.0, n - 1.0) } else { (-0.5, n - 0.5) }
+        if self.corners {
+            (0.0, n - 1.0)
+        } else {
+            (-0.5, n - 0.5)
+        }
     }
 
     /// First place and weights along dimension d of a coordinate in [−1, 1].
     fn along(&self, d: usize, v: f64) -> (i64, [f64; 4]) {
         let n = self.dims[d] as f64;
-        let mut at =
-            if self.corners { (v + 1.0) / 2.0 * (n - 1.0) } else { ((v + 1.0) * n - 1.0) / 2.0 };
+        let mut at = if self.corners {
+            (v + 1.0) / 2.0 * (n - 1.0)
+        } else {
+            ((v + 1.0) * n - 1.0) / 2.0
+        };
         // The reference rounds coordinates to f32; nearest elements depend on it.
         at = f64::from(at as f32);
         if self.taps == 1 {
@@ -458,7 +527,10 @@ impl Sample {
         match self.taps {
             1 => (at.trunc() as i64, [1.0, 0.0, 0.0, 0.0]),
             2 => (floor as i64, [1.0 - r, r, 0.0, 0.0]),
-            _ => (floor as i64 - 1, [far(r + 1.0), near(r), near(1.0 - r), far(2.0 - r)]),
+            _ => (
+                floor as i64 - 1,
+                [far(r + 1.0), near(r), near(1.0 - r), far(2.0 - r)],
+            ),
         }
     }
 
@@ -496,7 +568,11 @@ impl FloatBody for Sample {
                     (0..self.taps).flat_map(move |j| (0..self.taps).map(move |k| (i, j, k)))
                 }) {
                     let w = along[0].1[i] * along[1].1[j] * along[2].1[k];
-                    let z = if rank == 3 { self.inside(0, along[0].0 + i as i64) } else { Some(0) };
+                    let z = if rank == 3 {
+                        self.inside(0, along[0].0 + i as i64)
+                    } else {
+                        Some(0)
+                    };
                     let (r, e) = (
                         self.inside(rank - 2, along[1].0 + j as i64),
                         self.inside(rank - 1, along[2].0 + k as i64),
@@ -514,8 +590,12 @@ impl FloatBody for Sample {
 /// Places of an affine transformation, for [`grid_sample`].
 pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
-    let size: Vec<usize> =
-        cx.ints(1)?.unwrap_or_default().iter().map(|&s| s.max(0) as usize).collect();
+    let size: Vec<usize> = cx
+        .ints(1)?
+        .unwrap_or_default()
+        .iter()
+        .map(|&s| s.max(0) as usize)
+        .collect();
     let n = size.len().saturating_sub(2);
     if !(2..=3).contains(&n) || cx.dims(0)? != [size[0], n, n + 1] || size.contains(&0) {
         return Err(cx.refuse(
@@ -540,7 +620,11 @@ pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
                     let k = (rest % d) as f64;
                     rest /= d;
                     at[i] = if self.corners {
-                        if d > 1 { -1.0 + 2.0 * k / (d - 1) as f64 } else { 0.0 }
+                        if d > 1 {
+                            -1.0 + 2.0 * k / (d - 1) as f64
+                        } else {
+                            0.0
+                        }
                     } else {
                         (2.0 * k + 1.0) / d as f64 - 1.0
                     };
@@ -554,7 +638,10 @@ pub(super) fn affine_grid(cx: &Cx<'_>) -> Made {
         }
     }
     let out = [&size[..1], &size[2..], &[n]].concat();
-    let body = Grid { dims: size[2..].to_vec(), corners: cx.flag("align_corners", false)? };
+    let body = Grid {
+        dims: size[2..].to_vec(),
+        corners: cx.flag("align_corners", false)?,
+    };
 
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body))
 }

@@ -76,9 +76,18 @@ impl<const K: usize> Walk<K> {
         let empty = dims.contains(&0);
         let (inner, step) = merged.pop().unwrap_or((1, [0; K]));
         if merged.len() > MAX_WALK {
-            return Err(Cx::other("too many dimensions", format!("at most {MAX_WALK}")));
+            return Err(Cx::other(
+                "too many dimensions",
+                format!("at most {MAX_WALK}"),
+            ));
         }
-        Ok(Self { outer: merged, inner, step, start, empty })
+        Ok(Self {
+            outer: merged,
+            inner,
+            step,
+            start,
+            empty,
+        })
     }
 
     /// A walk over the broadcast shape of K dense operands.
@@ -145,7 +154,10 @@ impl Strided {
         start: isize,
         size: usize,
     ) -> Result<Self, OpError> {
-        Ok(Self { walk: Walk::new(dims, [strides], [start])?, size })
+        Ok(Self {
+            walk: Walk::new(dims, [strides], [start])?,
+            size,
+        })
     }
 
     pub(crate) fn run(&self, x: &[u8], y: &mut [u8]) {
@@ -159,12 +171,17 @@ impl Strided {
 
     fn typed<T: bytemuck::Pod>(&self, x: &[u8], y: &mut [u8]) {
         // Complex elements are aligned to 4 bytes only, so 8-byte ones may not be cast.
-        let (Ok(x), Ok(y)) =
-            (bytemuck::try_cast_slice::<u8, T>(x), bytemuck::try_cast_slice_mut::<u8, T>(y))
-        else {
+        let (Ok(x), Ok(y)) = (
+            bytemuck::try_cast_slice::<u8, T>(x),
+            bytemuck::try_cast_slice_mut::<u8, T>(y),
+        ) else {
             return;
         };
-        let Walk { inner, step: [step], .. } = self.walk;
+        let Walk {
+            inner,
+            step: [step],
+            ..
+        } = self.walk;
         // Runs of a transposition are short or far apart: two dimensions at a time, in squares that fit the cache.
         if let Some(&(rows, [1])) = self.walk.outer.last()
             && step > 1
@@ -206,7 +223,12 @@ impl Walk<1> {
             Some((last, outer)) => (last.0, outer),
             None => (1, &[][..]),
         };
-        Squares { outer, each: last * self.inner, start: self.start[0], empty: self.empty }
+        Squares {
+            outer,
+            each: last * self.inner,
+            start: self.start[0],
+            empty: self.empty,
+        }
     }
 }
 
@@ -246,7 +268,8 @@ fn square<T: bytemuck::Pod>(x: &[T], y: &mut [T], rows: usize, columns: usize, s
     if columns < SIDE {
         for c in 0..columns {
             let y = y[c..].iter_mut().step_by(columns);
-            y.zip(&x[c * step..c * step + rows]).for_each(|(y, &x)| *y = x);
+            y.zip(&x[c * step..c * step + rows])
+                .for_each(|(y, &x)| *y = x);
         }
         return;
     }
@@ -307,7 +330,13 @@ mod tests {
                 let own = strides(shape);
                 let lead = index.len() - shape.len();
                 (0..shape.len())
-                    .map(|j| if shape[j] == 1 { 0 } else { own[j] * index[lead + j] })
+                    .map(|j| {
+                        if shape[j] == 1 {
+                            0
+                        } else {
+                            own[j] * index[lead + j]
+                        }
+                    })
                     .sum::<usize>() as isize
             };
             for (n, got) in seen.into_iter().enumerate() {

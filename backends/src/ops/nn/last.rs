@@ -40,7 +40,11 @@ fn image(cx: &Cx<'_>) -> Result<[usize; 4], OpError> {
     cx.expect(0, &[DType::F32])?;
     match cx.dims(0)?[..] {
         [n, h, w, c] if n > 0 && c > 0 => Ok([n, h, w, c]),
-        _ => Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, height, width, channels]")),
+        _ => Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "[n, height, width, channels]",
+        )),
     }
 }
 
@@ -57,7 +61,11 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
         }
         _ => {
             let message = format!("is {}, the input {}", weights.ty, cx.operand(0)?.ty);
-            return Err(cx.refuse(1, message, format!("[filters, channels / {groups}, kernel…]")));
+            return Err(cx.refuse(
+                1,
+                message,
+                format!("[filters, channels / {groups}, kernel…]"),
+            ));
         }
     };
     let window = Window::new(cx, &[h, w], &kernel)?;
@@ -71,10 +79,18 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     if let Some(added) = cx.opt(3)
         && added.ty != token(DType::F32, &out)
     {
-        return Err(cx.refuse(3, format!("is {}", added.ty), format!("the result is {out:?}")));
+        return Err(cx.refuse(
+            3,
+            format!("is {}", added.ty),
+            format!("the result is {out:?}"),
+        ));
     }
     let act = act(cx)?;
-    let image = Image { batch, channels, window };
+    let image = Image {
+        batch,
+        channels,
+        window,
+    };
     let flops = 2.0 * out.iter().product::<usize>() as f64 * (per * kernel[0] * kernel[1]) as f64;
     let (groups_of, own) = ((groups, per, filters / groups), weights.clone());
     let outs = vec![token(DType::F32, &out)];
@@ -97,7 +113,13 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
         let make = || packed_filters(&data, groups_of, kernel);
         let len = packed_filters_len(groups_of, kernel);
         let packed = Weights::new(weights.packed.clone(), len, make)?;
-        Ok(Box::new(Rows::new(image, groups_of, packed, bias, (act, tile))?))
+        Ok(Box::new(Rows::new(
+            image,
+            groups_of,
+            packed,
+            bias,
+            (act, tile),
+        )?))
     });
     Ok(plan.flops(flops).over([3]).packs(1, move || {
         packed_filters(&constant_f32(&own).unwrap_or_default(), groups_of, kernel)
@@ -127,7 +149,9 @@ impl Loop for Finish<'_> {
 fn within(w: &Window, d: usize, o: usize) -> Range<usize> {
     let first = o * w.stride[d];
     let low = w.before[d].saturating_sub(first).div_ceil(w.dilation[d]);
-    let high = (w.input[d] + w.before[d]).saturating_sub(first).div_ceil(w.dilation[d]);
+    let high = (w.input[d] + w.before[d])
+        .saturating_sub(first)
+        .div_ceil(w.dilation[d]);
     low.min(w.kernel[d])..high.min(w.kernel[d])
 }
 

@@ -33,7 +33,16 @@ pub(super) fn act(cx: &Cx<'_>) -> Result<Act, OpError> {
         "gelu" => Act::Gelu,
         "hardswish" => Act::HardSwish,
         other => {
-            let known = ["none", "relu", "clip", "sigmoid", "tanh", "silu", "gelu", "hardswish"];
+            let known = [
+                "none",
+                "relu",
+                "clip",
+                "sigmoid",
+                "tanh",
+                "silu",
+                "gelu",
+                "hardswish",
+            ];
             return Err(cx.args.unknown_word("act", other, &known));
         }
     })
@@ -71,7 +80,11 @@ fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
     }
     let (m, k, n) = (a[a.len() - 2], a[a.len() - 1], b[b.len() - 1]);
     if b[b.len() - 2] != k {
-        let message = format!("is {}, the left matrix {}", cx.operand(y)?.ty, cx.operand(x)?.ty);
+        let message = format!(
+            "is {}, the left matrix {}",
+            cx.operand(y)?.ty,
+            cx.operand(x)?.ty
+        );
         return Err(cx.refuse(y, message, format!("its rows are {k}")));
     }
     let (ba, bb) = (&a[..a.len() - 2], &b[..b.len() - 2]);
@@ -94,7 +107,14 @@ fn shape(cx: &Cx<'_>, x: usize, y: usize) -> Result<Shape, OpError> {
     if !column {
         out.push(n);
     }
-    Ok(Shape { m, k, n, walk, batches: volume(&batch), out })
+    Ok(Shape {
+        m,
+        k,
+        n,
+        walk,
+        batches: volume(&batch),
+        out,
+    })
 }
 
 pub(super) fn matmul(cx: &Cx<'_>) -> Made {
@@ -137,9 +157,18 @@ pub(super) fn matmul(cx: &Cx<'_>) -> Made {
     let plan = Plan::in_variants(out, &Tile::ALL, move |tile| {
         let make = || packed_right(&right, (k, n), (n, 1), 1.0);
         let kept = right.packed.clone();
-        let packed = fixed.then(|| Weights::new(kept, packed_len(k, n), make)).transpose()?;
+        let packed = fixed
+            .then(|| Weights::new(kept, packed_len(k, n), make))
+            .transpose()?;
         let bias = bias.as_ref().and_then(constant_f32).map(Cow::into_owned);
-        Ok(Box::new(MatMul { s, packed, stacked, bias, act, tile }))
+        Ok(Box::new(MatMul {
+            s,
+            packed,
+            stacked,
+            bias,
+            act,
+            tile,
+        }))
     })
     .flops(flops);
     if !fixed {
@@ -179,10 +208,26 @@ impl Body for MatMul {
         let Shape { m, k, n, .. } = self.s;
         let (x, y) = (t.get::<f32>(0), t.out::<f32>(0));
         let (act, tile) = (self.act, self.tile);
-        let extra = Extra { column_bias: self.bias.as_deref(), act, tile, ..Extra::default() };
+        let extra = Extra {
+            column_bias: self.bias.as_deref(),
+            act,
+            tile,
+            ..Extra::default()
+        };
         if let Some(packed) = &self.packed {
             let rows = y.len() / n.max(1);
-            return gemm((rows, k, n), Left { data: x, row: k, column: 1 }, packed, y, n, extra);
+            return gemm(
+                (rows, k, n),
+                Left {
+                    data: x,
+                    row: k,
+                    column: 1,
+                },
+                packed,
+                y,
+                n,
+                extra,
+            );
         }
         let b = t.get::<f32>(1);
         let packed = t.scratch::<f32>();
@@ -195,7 +240,12 @@ impl Body for MatMul {
                 );
                 if m == 1 {
                     let (x, b) = (&x[from..from + k], &b[right..right + k * n]);
-                    simd::dispatch(OneRow { x, b, y: &mut y[(to + i) * n..][..n], extra });
+                    simd::dispatch(OneRow {
+                        x,
+                        b,
+                        y: &mut y[(to + i) * n..][..n],
+                        extra,
+                    });
                     continue;
                 }
                 if right != before {
@@ -203,13 +253,28 @@ impl Body for MatMul {
                     before = right;
                 }
                 let y = &mut y[(to + i) * m * n..][..m * n];
-                gemm((m, k, n), Left { data: &x[from..], row: k, column: 1 }, packed, y, n, extra);
+                gemm(
+                    (m, k, n),
+                    Left {
+                        data: &x[from..],
+                        row: k,
+                        column: 1,
+                    },
+                    packed,
+                    y,
+                    n,
+                    extra,
+                );
             }
         });
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.packed.is_some() || self.s.m == 1 { 0 } else { 4 * packed_len(self.s.k, self.s.n) }
+        if self.packed.is_some() || self.s.m == 1 {
+            0
+        } else {
+            4 * packed_len(self.s.k, self.s.n)
+        }
     }
 
     fn batches(&self) -> bool {
@@ -232,7 +297,9 @@ impl Loop for OneRow<'_> {
         let Self { x, b, y, extra } = self;
         y.fill(0.0);
         for (&x, b) in x.iter().zip(b.chunks_exact(y.len().max(1))) {
-            y.iter_mut().zip(b).for_each(|(y, &b)| *y = fma::<FMA>(x, b, *y));
+            y.iter_mut()
+                .zip(b)
+                .for_each(|(y, &b)| *y = fma::<FMA>(x, b, *y));
         }
         if let Some(bias) = extra.column_bias {
             y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
@@ -272,7 +339,10 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             format!("the first is {}", cx.operand(0)?.ty),
         ));
     }
-    let (alpha, beta) = (cx.args.float_or("alpha", 1.0)?, cx.args.float_or("beta", 1.0)?);
+    let (alpha, beta) = (
+        cx.args.float_or("alpha", 1.0)?,
+        cx.args.float_or("beta", 1.0)?,
+    );
     let added = match cx.opt(2) {
         None => None,
         Some(c) => {
@@ -286,7 +356,10 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
             Some(Walk::broadcasting(&[m, n], [&c.dims()])?)
         }
     };
-    let (left, right) = (if ta { (1, m) } else { (k, 1) }, if tb { (1, k) } else { (n, 1) });
+    let (left, right) = (
+        if ta { (1, m) } else { (k, 1) },
+        if tb { (1, k) } else { (n, 1) },
+    );
     let out = vec![token(dtype, &[m, n])];
     let flops = 2.0 * m as f64 * n as f64 * k as f64;
     if !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16) {
@@ -303,21 +376,32 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
                 for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
                     let at = |i: usize| x[r * s[0].0 + i * s[0].1].mul(y[i * s[1].0 + c * s[1].1]);
                     let sum = (0..k).fold(T::ZERO, |sum, i| sum.add(at(i)));
-                    out[r * n + c] = if scale.0 == 1.0 { sum } else { T::of(sum.f64() * scale.0) };
+                    out[r * n + c] = if scale.0 == 1.0 {
+                        sum
+                    } else {
+                        T::of(sum.f64() * scale.0)
+                    };
                 }
                 if let Some(walk) = &added {
                     walk.each(|to, [from]| {
                         for i in 0..walk.inner {
                             let z = z[from + i * walk.step[0] as usize];
-                            let z = if scale.1 == 1.0 { z } else { T::of(z.f64() * scale.1) };
+                            let z = if scale.1 == 1.0 {
+                                z
+                            } else {
+                                T::of(z.f64() * scale.1)
+                            };
                             out[to + i] = out[to + i].add(z);
                         }
                     });
                 }
             }))
         }
-        return Ok(by_num!(dtype, make(out, [left, right], [m, n, k], added, (alpha, beta)))?
-            .flops(8.0 * flops));
+        return Ok(by_num!(
+            dtype,
+            make(out, [left, right], [m, n, k], added, (alpha, beta))
+        )?
+        .flops(8.0 * flops));
     }
     let act = act(cx)?;
     let weights = cx.operand(1)?.clone();
@@ -326,7 +410,9 @@ pub(super) fn gemm_op(cx: &Cx<'_>) -> Made {
     let make = move || packed_right(&own, (k, n), right, alpha as f32);
     let plan = Plan::in_variants(out, &Tile::ALL, move |tile| {
         let make = || packed_right(&weights, (k, n), right, alpha as f32);
-        let packed = fixed.then(|| Weights::new(kept, packed_len(k, n), make)).transpose()?;
+        let packed = fixed
+            .then(|| Weights::new(kept, packed_len(k, n), make))
+            .transpose()?;
         Ok(Box::new(Gemm {
             mkn: (m, k, n),
             left,
@@ -378,10 +464,19 @@ impl Body for Gemm {
             }
         };
         let (accumulate, act, tile) = (self.added.is_some(), self.act, self.tile);
-        let extra = Extra { accumulate, act, tile, ..Extra::default() };
+        let extra = Extra {
+            accumulate,
+            act,
+            tile,
+            ..Extra::default()
+        };
         gemm(
             self.mkn,
-            Left { data: x, row: self.left.0, column: self.left.1 },
+            Left {
+                data: x,
+                row: self.left.0,
+                column: self.left.1,
+            },
             packed,
             y,
             n,
@@ -390,15 +485,23 @@ impl Body for Gemm {
     }
 
     fn scratch_bytes(&self) -> usize {
-        if self.packed.is_some() { 0 } else { 4 * packed_len(self.mkn.1, self.mkn.2) }
+        if self.packed.is_some() {
+            0
+        } else {
+            4 * packed_len(self.mkn.1, self.mkn.2)
+        }
     }
 }
 
 /// Einstein's sum of one or more operands, by its definition; products of two matrices are better as MatMul.
 pub(super) fn einsum(cx: &Cx<'_>) -> Made {
     let dtype = cx.dtype(0)?;
-    let equation: String =
-        cx.args.word("equation")?.chars().filter(|c| !c.is_whitespace()).collect();
+    let equation: String = cx
+        .args
+        .word("equation")?
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .collect();
     let (left, right) = match equation.split_once("->") {
         Some((l, r)) => (l.to_owned(), Some(r.to_owned())),
         None => (equation.clone(), None),
@@ -406,7 +509,11 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
     let terms: Vec<&str> = left.split(',').collect();
     let bad = |message: String| cx.args.error("equation", message, "such as `bij,bjk->bik`");
     if terms.len() != cx.ins.len() {
-        return Err(bad(format!("has {} terms for {} inputs", terms.len(), cx.ins.len())));
+        return Err(bad(format!(
+            "has {} terms for {} inputs",
+            terms.len(),
+            cx.ins.len()
+        )));
     }
     let mut sizes: std::collections::BTreeMap<char, usize> = std::collections::BTreeMap::new();
     let mut labels: Vec<Vec<char>> = Vec::new();
@@ -420,12 +527,16 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
             (rank == named).then_some(0)
         };
         let dots = dots.ok_or_else(|| {
-            bad(format!("`{term}` does not name the {rank} dimensions of input {i}"))
+            bad(format!(
+                "`{term}` does not name the {rank} dimensions of input {i}"
+            ))
         })?;
         extra = extra.max(dots);
         // Dimensions of an ellipsis are digits, counted from the last.
-        let ellipsis: String =
-            (0..dots).rev().filter_map(|d| char::from_digit(d as u32, 10)).collect();
+        let ellipsis: String = (0..dots)
+            .rev()
+            .filter_map(|d| char::from_digit(d as u32, 10))
+            .collect();
         labels.push(term.replace("...", &ellipsis).chars().collect());
     }
     for (i, label) in labels.iter().enumerate() {
@@ -438,21 +549,29 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
             }
         }
     }
-    let ellipsis: String =
-        (0..extra).rev().filter_map(|d| char::from_digit(d as u32, 10)).collect();
+    let ellipsis: String = (0..extra)
+        .rev()
+        .filter_map(|d| char::from_digit(d as u32, 10))
+        .collect();
     let out: Vec<char> = match right {
         Some(right) => right.replace("...", &ellipsis).chars().collect(),
         None => {
             let all: String = labels.iter().flatten().collect();
             let once = |c: &char| c.is_alphabetic() && all.matches(*c).count() == 1;
-            ellipsis.chars().chain(sizes.keys().copied().filter(once)).collect()
+            ellipsis
+                .chars()
+                .chain(sizes.keys().copied().filter(once))
+                .collect()
         }
     };
     if let Some(c) = out.iter().find(|c| !sizes.contains_key(c)) {
         return Err(bad(format!("`{c}` is in no term")));
     }
-    let order: Vec<char> =
-        out.iter().copied().chain(sizes.keys().copied().filter(|c| !out.contains(c))).collect();
+    let order: Vec<char> = out
+        .iter()
+        .copied()
+        .chain(sizes.keys().copied().filter(|c| !out.contains(c)))
+        .collect();
     let outer: Vec<usize> = out.iter().map(|c| sizes[c]).collect();
     let dims: Vec<usize> = order.iter().map(|c| sizes[c]).collect();
     let mut steps = Vec::new();
@@ -497,7 +616,11 @@ pub(super) fn einsum(cx: &Cx<'_>) -> Made {
         }))
     }
     let flops = 20.0 * volume(&dims) as f64;
-    Ok(by_num!(dtype, make(vec![token(dtype, &outer)], volume(&outer), dims, steps))?.flops(flops))
+    Ok(by_num!(
+        dtype,
+        make(vec![token(dtype, &outer)], volume(&outer), dims, steps)
+    )?
+    .flops(flops))
 }
 
 /// Zero points as i32: one, or one for each row or column.
@@ -518,10 +641,13 @@ pub(super) fn matmul_integer(cx: &Cx<'_>) -> Made {
     expect_count(cx, 2, &[1, s.m], da)?;
     expect_count(cx, 3, &[1, s.n], db)?;
     let flops = 2.0 * s.flops();
-    Ok(Plan::new(vec![token(DType::I32, &s.out)], move |t: &mut Tensors<'_>| {
-        let y = t.out::<i32>(0);
-        integers(t, &s, [(0, da, 2), (1, db, 3)], |i, v| y[i] = v);
-    })
+    Ok(Plan::new(
+        vec![token(DType::I32, &s.out)],
+        move |t: &mut Tensors<'_>| {
+            let y = t.out::<i32>(0);
+            integers(t, &s, [(0, da, 2), (1, db, 3)], |i, v| y[i] = v);
+        },
+    )
     .flops(flops))
 }
 
@@ -535,15 +661,26 @@ fn integers(
     let Shape { m, k, n, .. } = *s;
     let [(a, da, za), (b, db, zb)] = ops;
     let (x, y) = (t.bytes(a), t.bytes(b));
-    let wide = |v: u8, d: DType| if d == DType::I8 { i32::from(v as i8) } else { i32::from(v) };
+    let wide = |v: u8, d: DType| {
+        if d == DType::I8 {
+            i32::from(v as i8)
+        } else {
+            i32::from(v)
+        }
+    };
     s.walk.each(|to, [from, right]| {
         for i in 0..s.walk.inner {
-            let (from, right) =
-                (from + i * s.walk.step[0] as usize, right + i * s.walk.step[1] as usize);
+            let (from, right) = (
+                from + i * s.walk.step[0] as usize,
+                right + i * s.walk.step[1] as usize,
+            );
             for (r, c) in (0..m).flat_map(|r| (0..n).map(move |c| (r, c))) {
                 let (zr, zc) = (zero_point(t, za, da, r), zero_point(t, zb, db, c));
                 let term = |j: usize| {
-                    let (x, y) = (wide(x[from + r * k + j], da), wide(y[right + j * n + c], db));
+                    let (x, y) = (
+                        wide(x[from + r * k + j], da),
+                        wide(y[right + j * n + c], db),
+                    );
                     (x - zr).wrapping_mul(y - zc)
                 };
                 put(
@@ -558,9 +695,17 @@ fn integers(
 /// The product of quantised matrices, quantised.
 pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
     let bytes = [DType::I8, DType::U8];
-    let (da, db, dy) = (cx.expect(0, &bytes)?, cx.expect(3, &bytes)?, cx.expect(7, &bytes)?);
+    let (da, db, dy) = (
+        cx.expect(0, &bytes)?,
+        cx.expect(3, &bytes)?,
+        cx.expect(7, &bytes)?,
+    );
     let s = shape(cx, 0, 3)?;
-    let scales = [cx.expect(1, &FLOATS)?, cx.expect(4, &FLOATS)?, cx.expect(6, &FLOATS)?];
+    let scales = [
+        cx.expect(1, &FLOATS)?,
+        cx.expect(4, &FLOATS)?,
+        cx.expect(6, &FLOATS)?,
+    ];
     for (i, counts, dtype) in [
         (1, [1, s.m], scales[0]),
         (2, [1, s.m], da),
@@ -573,18 +718,20 @@ pub(super) fn qlinear_matmul(cx: &Cx<'_>) -> Made {
     }
     let flops = 2.0 * s.flops();
     let (m, n) = (s.m, s.n);
-    Ok(Plan::new(vec![token(dy, &s.out)], move |t: &mut Tensors<'_>| {
-        let y = t.out_bytes(0);
-        let scale = |i: usize, d: DType, place: usize| {
-            let n = t.bytes(i).len() / d.size_bytes() as usize;
-            super::elementwise::number_at(t.bytes(i), d, if n == 1 { 0 } else { place })
-        };
-        let zero = f64::from(zero_point(t, 7, dy, 0));
-        integers(t, &s, [(0, da, 2), (3, db, 5)], |i, v| {
-            let by = scale(1, scales[0], i / n % m) * scale(4, scales[1], i % n)
-                / scale(6, scales[2], 0);
-            y[i] = super::quant::saturate(f64::from(v) * by + zero, dy, zero);
-        });
-    })
-    .flops(flops))
+    Ok(
+        Plan::new(vec![token(dy, &s.out)], move |t: &mut Tensors<'_>| {
+            let y = t.out_bytes(0);
+            let scale = |i: usize, d: DType, place: usize| {
+                let n = t.bytes(i).len() / d.size_bytes() as usize;
+                super::elementwise::number_at(t.bytes(i), d, if n == 1 { 0 } else { place })
+            };
+            let zero = f64::from(zero_point(t, 7, dy, 0));
+            integers(t, &s, [(0, da, 2), (3, db, 5)], |i, v| {
+                let by = scale(1, scales[0], i / n % m) * scale(4, scales[1], i % n)
+                    / scale(6, scales[2], 0);
+                y[i] = super::quant::saturate(f64::from(v) * by + zero, dy, zero);
+            });
+        })
+        .flops(flops),
+    )
 }

@@ -76,7 +76,10 @@ pub struct TensorOp {
 impl TensorOp {
     /// The tensor op for an ONNX operator.
     pub fn find(operator: &str) -> Option<&'static TensorOp> {
-        TABLE.iter().map(|e| &e.spec).find(|s| s.operator == operator)
+        TABLE
+            .iter()
+            .map(|e| &e.spec)
+            .find(|s| s.operator == operator)
     }
 
     /// Every tensor op.
@@ -89,9 +92,10 @@ impl TensorOp {
         let last = self.inputs.last()?;
         match self.inputs.get(position) {
             Some(input) if !input.many => Some((input, input.name.to_owned())),
-            _ if last.many => {
-                Some((last, format!("{}{}", last.name, position + 1 - self.inputs.len())))
-            }
+            _ if last.many => Some((
+                last,
+                format!("{}{}", last.name, position + 1 - self.inputs.len()),
+            )),
             _ => None,
         }
     }
@@ -128,8 +132,11 @@ fn entry(row: &'static table::Row) -> Entry {
         many: text.ends_with('*'),
     };
     let inputs: Vec<TensorInput> = row.inputs.split_whitespace().map(input).collect();
-    let outputs: Vec<&str> =
-        row.outputs.split_whitespace().map(|o| o.trim_end_matches('*')).collect();
+    let outputs: Vec<&str> = row
+        .outputs
+        .split_whitespace()
+        .map(|o| o.trim_end_matches('*'))
+        .collect();
     let params: Vec<&str> = row.params.split_whitespace().collect();
     let name: &'static str = format!("Nn{}", row.operator).leak();
     let mut docs: Vec<(&'static str, &'static str)> = Vec::new();
@@ -144,9 +151,18 @@ fn entry(row: &'static table::Row) -> Entry {
         ));
     }
     docs.extend(params.iter().map(|p| (*p, table::meaning(p))));
-    docs.push(("outputs", "numbers of the outputs that are wanted (default [0])"));
-    docs.push((PACKED, "weights in the order of the CPU's kernels; the compiler writes it"));
-    docs.push(("view", "shapes under which inputs are read, by name: {\"x\": [2, 8]}"));
+    docs.push((
+        "outputs",
+        "numbers of the outputs that are wanted (default [0])",
+    ));
+    docs.push((
+        PACKED,
+        "weights in the order of the CPU's kernels; the compiler writes it",
+    ));
+    docs.push((
+        "view",
+        "shapes under which inputs are read, by name: {\"x\": [2, 8]}",
+    ));
     let written = |i: &TensorInput| {
         let more = if i.many { "0, …" } else { "" };
         let note = match (i.optional, i.constant) {
@@ -173,7 +189,14 @@ fn entry(row: &'static table::Row) -> Entry {
     };
     let many_outputs = row.outputs.ends_with('*');
     Entry {
-        spec: TensorOp { operator: row.operator, name, inputs, outputs, many_outputs, params },
+        spec: TensorOp {
+            operator: row.operator,
+            name,
+            inputs,
+            outputs,
+            many_outputs,
+            params,
+        },
         doc,
         row,
     }
@@ -191,7 +214,11 @@ impl Nn {
     fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
         let made = self.planned(cx, |tensor, plan, names| {
             let ins = tensor.ins;
-            let plan = if self.0.row.wide { Halves::wrap(plan, &ins) } else { plan };
+            let plan = if self.0.row.wide {
+                Halves::wrap(plan, &ins)
+            } else {
+                plan
+            };
             plan.made(ins, names)
         })?;
         check_limits(&made.signature)?;
@@ -212,7 +239,10 @@ impl Nn {
             .filter(|(k, _)| !self.is_operand(k))
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
-        let inner = ResolveCx { params: &plain, ..*cx };
+        let inner = ResolveCx {
+            params: &plain,
+            ..*cx
+        };
         let known: Vec<&str> = spec.params.iter().copied().chain(COMMON).collect();
         let args = Args::new(&inner, &known)?;
         if spec.params.contains(&Math::PARAM)
@@ -242,11 +272,20 @@ impl Nn {
         let tensor = Cx { args, ins, wanted };
         let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
         if plan.outs.len() != names.len() {
-            return Err(Cx::other("not all of these outputs exist", "ask for others in `outputs`"));
+            return Err(Cx::other(
+                "not all of these outputs exist",
+                "ask for others in `outputs`",
+            ));
         }
-        if let Some(token) = plan.outs.iter().find(|t| t.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES)
+        if let Some(token) = plan
+            .outs
+            .iter()
+            .find(|t| t.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES)
         {
-            return Err(Cx::other(format!("the result would be {token}"), "make it smaller"));
+            return Err(Cx::other(
+                format!("the result would be {token}"),
+                "make it smaller",
+            ));
         }
         Ok(then(tensor, plan, &names))
     }
@@ -272,10 +311,15 @@ impl Nn {
         ];
         let spec = &self.0.spec;
         let may = spec.operator.starts_with("Reduce") || EMPTY.contains(&spec.operator);
-        let wide = ins.first().and_then(|o| o.as_ref()).is_some_and(|o| o.ty.dtype == DType::F64);
+        let wide = ins
+            .first()
+            .and_then(|o| o.as_ref())
+            .is_some_and(|o| o.ty.dtype == DType::F64);
         let float = |d: DType| matches!(d, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
         for (i, operand) in ins.iter().enumerate() {
-            let (Some(operand), Some((input, _))) = (operand, spec.input(i)) else { continue };
+            let (Some(operand), Some((input, _))) = (operand, spec.input(i)) else {
+                continue;
+            };
             let (name, ty) = (operand.name.as_str(), &operand.ty);
             if ty.elements() == 0 && !may && !input.constant {
                 return Err(input_error(
@@ -293,7 +337,10 @@ impl Nn {
             }
             let mixed =
                 self.0.row.wide && spec.operator != "Pow" && !input.constant && float(ty.dtype);
-            let first = ins.first().and_then(|o| o.as_ref()).is_some_and(|o| float(o.ty.dtype));
+            let first = ins
+                .first()
+                .and_then(|o| o.as_ref())
+                .is_some_and(|o| float(o.ty.dtype));
             if mixed && first && (ty.dtype == DType::F64) != wide {
                 return Err(input_error(
                     name,
@@ -320,12 +367,22 @@ impl Nn {
             Some(n @ 1..=31) if self.0.spec.many_outputs => (0..n as usize).collect(),
             _ => vec![0],
         };
-        let Some(list) = args.ints_opt("outputs")? else { return Ok(default()) };
-        let wanted: Option<Vec<usize>> =
-            list.iter().map(|&o| usize::try_from(o).ok().filter(|o| *o < 31)).collect();
-        wanted.filter(|w| !w.is_empty() && w.is_sorted_by(|a, b| a < b)).ok_or_else(|| {
-            args.error("outputs", format!("is {list:?}"), "numbers of outputs, rising from 0")
-        })
+        let Some(list) = args.ints_opt("outputs")? else {
+            return Ok(default());
+        };
+        let wanted: Option<Vec<usize>> = list
+            .iter()
+            .map(|&o| usize::try_from(o).ok().filter(|o| *o < 31))
+            .collect();
+        wanted
+            .filter(|w| !w.is_empty() && w.is_sorted_by(|a, b| a < b))
+            .ok_or_else(|| {
+                args.error(
+                    "outputs",
+                    format!("is {list:?}"),
+                    "numbers of outputs, rising from 0",
+                )
+            })
     }
 
     /// The operands in the operator's order: constants from parameters, the rest from ports.
@@ -335,7 +392,9 @@ impl Nn {
         let views = args.map_opt("view")?;
         let packs = args.map_opt(PACKED)?;
         let has = |name: &str, first: bool| {
-            cx.connected.iter().any(|c| c == name || (first && c.is_empty()))
+            cx.connected
+                .iter()
+                .any(|c| c == name || (first && c.is_empty()))
         };
         let mut out = Vec::new();
         let mut position = 0;
@@ -389,14 +448,25 @@ impl Nn {
             if let Some(view) = views.and_then(|v| v.get(&name)) {
                 ty = viewed(&args, &name, &ty, view)?;
             }
-            out.push(Some(Operand { name, ty, port, data, packed: None }));
+            out.push(Some(Operand {
+                name,
+                ty,
+                port,
+                data,
+                packed: None,
+            }));
         }
         Ok(out)
     }
 
     fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
         let (connected, types) = stateless_inputs(actor);
-        self.made(&ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs })
+        self.made(&ResolveCx {
+            params: &actor.params,
+            connected: &connected,
+            types: &types,
+            blobs,
+        })
     }
 }
 
@@ -432,28 +502,49 @@ fn literal(name: &str, first: Option<&Option<Operand>>) -> DType {
     if WHOLE.contains(&name) {
         return DType::I64;
     }
-    first.and_then(|o| o.as_ref()).map_or(DType::F32, |o| o.ty.dtype)
+    first
+        .and_then(|o| o.as_ref())
+        .map_or(DType::F32, |o| o.ty.dtype)
 }
 
 /// An operand whose weights lie in the order of a kernel.
 fn packed_operand(args: &Args<'_>, name: String, value: &Value) -> Result<Operand, OpError> {
-    let wrong = || args.error(PACKED, format!("has no weights for `{name}`"), "[tensor, shape]");
-    let Some([tensor @ Value::Tensor(..), shape]) = value.as_list() else { return Err(wrong()) };
+    let wrong = || {
+        args.error(
+            PACKED,
+            format!("has no weights for `{name}`"),
+            "[tensor, shape]",
+        )
+    };
+    let Some([tensor @ Value::Tensor(..), shape]) = value.as_list() else {
+        return Err(wrong());
+    };
     let (_, bytes) = operand_of(args, &name, tensor, DType::F32)?;
     let dims = shape.as_list().map(|l| {
-        l.iter().map(|d| d.as_int().and_then(|d| u32::try_from(d).ok())).collect::<Option<Vec<_>>>()
+        l.iter()
+            .map(|d| d.as_int().and_then(|d| u32::try_from(d).ok()))
+            .collect::<Option<Vec<_>>>()
     });
     let ty = TokenType::new(DType::F32, dims.flatten().ok_or_else(wrong)?);
-    Ok(Operand { name, port: ty.clone(), ty, data: Some(Bytes::new()), packed: Some(bytes) })
+    Ok(Operand {
+        name,
+        port: ty.clone(),
+        ty,
+        data: Some(Bytes::new()),
+        packed: Some(bytes),
+    })
 }
 
 /// The type of a port that is read under another shape.
 fn viewed(args: &Args<'_>, name: &str, ty: &TokenType, view: &Value) -> Result<TokenType, OpError> {
-    let dims: Option<Vec<u32>> = view
-        .as_list()
-        .and_then(|l| l.iter().map(|d| d.as_int().and_then(|d| u32::try_from(d).ok())).collect());
-    let as_seen =
-        dims.map(|d| TokenType::new(ty.dtype, d)).filter(|v| v.elements() == ty.elements());
+    let dims: Option<Vec<u32>> = view.as_list().and_then(|l| {
+        l.iter()
+            .map(|d| d.as_int().and_then(|d| u32::try_from(d).ok()))
+            .collect()
+    });
+    let as_seen = dims
+        .map(|d| TokenType::new(ty.dtype, d))
+        .filter(|v| v.elements() == ty.elements());
     as_seen.ok_or_else(|| {
         args.error(
             "view",
@@ -485,7 +576,9 @@ impl Op for Nn {
     }
 
     fn variants(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<&'static str> {
-        self.made_for(actor, blobs).map(|made| made.variants).unwrap_or_default()
+        self.made_for(actor, blobs)
+            .map(|made| made.variants)
+            .unwrap_or_default()
     }
 
     fn kernel_in(
@@ -501,7 +594,12 @@ impl Op for Nn {
 
     fn pack(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Option<Packing> {
         let (connected, types) = stateless_inputs(actor);
-        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let cx = ResolveCx {
+            params: &actor.params,
+            connected: &connected,
+            types: &types,
+            blobs,
+        };
         let packs = self.planned(&cx, |tensor, plan, _| {
             let (i, make) = plan.packs?;
             let operand = tensor.ins.get(i)?.as_ref()?;
@@ -511,7 +609,11 @@ impl Op for Nn {
         });
         let (operand, ty, make) = packs.ok()??;
         let weights = Bytes::from_owner(Floats(make()));
-        Some(Packing { operand, shape: ty.shape, weights })
+        Some(Packing {
+            operand,
+            shape: ty.shape,
+            weights,
+        })
     }
 
     fn lower(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<KernelPlan, String> {
@@ -530,15 +632,28 @@ impl Op for Nn {
         let made = self.made_for(actor, blobs).map_err(|e| e.to_string())?;
         check_ports(actor, &made.signature).map_err(|e| e.to_string())?;
         let (connected, types) = stateless_inputs(actor);
-        let cx = ResolveCx { params: &actor.params, connected: &connected, types: &types, blobs };
+        let cx = ResolveCx {
+            params: &actor.params,
+            connected: &connected,
+            types: &types,
+            blobs,
+        };
         let lowered = self.planned(&cx, |tensor, plan, _| {
-            gpu::lower(&tensor, self.0.spec.operator, &plan.outs, plan.moves.as_ref(), variant)
+            gpu::lower(
+                &tensor,
+                self.0.spec.operator,
+                &plan.outs,
+                plan.moves.as_ref(),
+                variant,
+            )
         });
         lowered.map_err(|e| e.to_string())?
     }
 
     fn in_place(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Vec<InPlace> {
-        self.made_for(actor, blobs).map(|made| made.in_place).unwrap_or_default()
+        self.made_for(actor, blobs)
+            .map(|made| made.in_place)
+            .unwrap_or_default()
     }
 
     fn work(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Work {

@@ -38,13 +38,21 @@ fn strided(cx: &Cx<'_>, shape: &[usize], out: &[usize], steps: Vec<isize>, start
         }
     });
     let plan = plan.moves(moves).flops(0.25 * volume(out) as f64);
-    Ok(if run { plan.part(0, 0, start.unsigned_abs() * size) } else { plan })
+    Ok(if run {
+        plan.part(0, 0, start.unsigned_abs() * size)
+    } else {
+        plan
+    })
 }
 
 /// Whether elements at such steps lie one behind the other.
 fn is_run(shape: &[usize], steps: &[isize]) -> bool {
     let dense = strides(shape);
-    shape.iter().zip(steps).zip(dense).all(|((&n, &step), dense)| n == 1 || step == dense as isize)
+    shape
+        .iter()
+        .zip(steps)
+        .zip(dense)
+        .all(|((&n, &step), dense)| n == 1 || step == dense as isize)
 }
 
 fn signed(v: Vec<usize>) -> Vec<isize> {
@@ -75,7 +83,10 @@ fn copied(cx: &Cx<'_>, out: Vec<usize>) -> Made {
         }
     }
     let plan = Plan::new(vec![token(ty.dtype, &out)], Copy);
-    Ok(plan.moves(Moves::All).flops(0.25 * ty.elements() as f64).over([0]))
+    Ok(plan
+        .moves(Moves::All)
+        .flops(0.25 * ty.elements() as f64)
+        .over([0]))
 }
 
 pub(super) fn identity(cx: &Cx<'_>) -> Made {
@@ -111,56 +122,91 @@ pub(super) fn reshape(cx: &Cx<'_>) -> Made {
 pub(super) fn flatten(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let axis = cx.args.int_or("axis", 1)?;
-    let at =
-        if axis < 0 { axis + from.len() as i64 } else { axis }.clamp(0, from.len() as i64) as usize;
+    let at = if axis < 0 {
+        axis + from.len() as i64
+    } else {
+        axis
+    }
+    .clamp(0, from.len() as i64) as usize;
     copied(cx, vec![volume(&from[..at]), volume(&from[at..])])
 }
 
 pub(super) fn squeeze(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let axes = match cx.ints(1)? {
-        Some(axes) => {
-            axes.iter().map(|&a| cx.axis(a, from.len())).collect::<Result<Vec<_>, _>>()?
-        }
+        Some(axes) => axes
+            .iter()
+            .map(|&a| cx.axis(a, from.len()))
+            .collect::<Result<Vec<_>, _>>()?,
         None => (0..from.len()).filter(|&i| from[i] == 1).collect(),
     };
-    copied(cx, (0..from.len()).filter(|i| !axes.contains(i)).map(|i| from[i]).collect())
+    copied(
+        cx,
+        (0..from.len())
+            .filter(|i| !axes.contains(i))
+            .map(|i| from[i])
+            .collect(),
+    )
 }
 
 pub(super) fn unsqueeze(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let axes = cx.ints(1)?.unwrap_or_default();
     let rank = from.len() + axes.len();
-    let axes = axes.iter().map(|&a| cx.axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
+    let axes = axes
+        .iter()
+        .map(|&a| cx.axis(a, rank))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut rest = from.into_iter();
     copied(
         cx,
-        (0..rank).map(|i| if axes.contains(&i) { 1 } else { rest.next().unwrap_or(1) }).collect(),
+        (0..rank)
+            .map(|i| {
+                if axes.contains(&i) {
+                    1
+                } else {
+                    rest.next().unwrap_or(1)
+                }
+            })
+            .collect(),
     )
 }
 
 pub(super) fn transpose(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let perm = match cx.args.ints_opt("perm")? {
-        Some(perm) => {
-            perm.iter().map(|&p| cx.axis(p, from.len())).collect::<Result<Vec<_>, _>>()?
-        }
+        Some(perm) => perm
+            .iter()
+            .map(|&p| cx.axis(p, from.len()))
+            .collect::<Result<Vec<_>, _>>()?,
         None => (0..from.len()).rev().collect(),
     };
     let mut sorted = perm.clone();
     sorted.sort_unstable();
     if sorted != (0..from.len()).collect::<Vec<_>>() {
-        return Err(cx.args.error("perm", format!("is {perm:?}"), "name each dimension once"));
+        return Err(cx
+            .args
+            .error("perm", format!("is {perm:?}"), "name each dimension once"));
     }
     let own = strides(&from);
     let out: Vec<usize> = perm.iter().map(|&p| from[p]).collect();
-    strided(cx, &out, &out, perm.iter().map(|&p| own[p] as isize).collect(), 0)
+    strided(
+        cx,
+        &out,
+        &out,
+        perm.iter().map(|&p| own[p] as isize).collect(),
+        0,
+    )
 }
 
 pub(super) fn expand(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
-    let wish: Vec<usize> =
-        cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
+    let wish: Vec<usize> = cx
+        .ints(1)?
+        .unwrap_or_default()
+        .iter()
+        .map(|&d| d.max(0) as usize)
+        .collect();
     let out = super::index::broadcast(&[&from, &wish])?;
     let own = strides(&from);
     let lead = out.len() - from.len();
@@ -174,8 +220,12 @@ pub(super) fn expand(cx: &Cx<'_>) -> Made {
 
 pub(super) fn tile(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
-    let times: Vec<usize> =
-        cx.ints(1)?.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect();
+    let times: Vec<usize> = cx
+        .ints(1)?
+        .unwrap_or_default()
+        .iter()
+        .map(|&d| d.max(0) as usize)
+        .collect();
     if times.len() != from.len() {
         return Err(cx.refuse(
             1,
@@ -184,9 +234,17 @@ pub(super) fn tile(cx: &Cx<'_>) -> Made {
         ));
     }
     let own = strides(&from);
-    let shape: Vec<usize> = times.iter().zip(&from).flat_map(|(&t, &d)| [t, d]).collect();
+    let shape: Vec<usize> = times
+        .iter()
+        .zip(&from)
+        .flat_map(|(&t, &d)| [t, d])
+        .collect();
     let steps: Vec<isize> = own.iter().flat_map(|&s| [0, s as isize]).collect();
-    let out: Vec<usize> = times.iter().zip(&from).map(|(t, d)| t.saturating_mul(*d)).collect();
+    let out: Vec<usize> = times
+        .iter()
+        .zip(&from)
+        .map(|(t, d)| t.saturating_mul(*d))
+        .collect();
     strided(cx, &shape, &out, steps, 0)
 }
 
@@ -194,9 +252,14 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let starts = cx.ints(1)?.unwrap_or_default();
     let ends = cx.ints(2)?.unwrap_or_default();
-    let axes = cx.ints(3)?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let axes = cx
+        .ints(3)?
+        .unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = cx.ints(4)?.unwrap_or_else(|| vec![1; starts.len()]);
-    if [ends.len(), axes.len(), steps.len()].iter().any(|&n| n != starts.len()) {
+    if [ends.len(), axes.len(), steps.len()]
+        .iter()
+        .any(|&n| n != starts.len())
+    {
         return Err(cx.refuse(
             1,
             "has another length than the ends, axes or steps",
@@ -214,10 +277,18 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
         let place = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
         let first = place(starts[i]).clamp(if step > 0 { 0 } else { 0.min(n - 1) }, high);
-        let end = if ends[i] < -n { low } else { place(ends[i]).clamp(low, high) };
+        let end = if ends[i] < -n {
+            low
+        } else {
+            place(ends[i]).clamp(low, high)
+        };
         let end = if step < 0 && ends[i] < -n { -1 } else { end };
         let span = if step > 0 { end - first } else { first - end };
-        let count = if span <= 0 { 0 } else { (span as u64).div_ceil(step.unsigned_abs()) };
+        let count = if span <= 0 {
+            0
+        } else {
+            (span as u64).div_ceil(step.unsigned_abs())
+        };
         out[axis] = count as usize;
         start += first.max(0) as isize * own[axis] as isize;
         by[axis] = (own[axis] as isize).saturating_mul(step as isize);
@@ -228,12 +299,19 @@ pub(super) fn slice(cx: &Cx<'_>) -> Made {
 pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Made {
     let from = cx.dims(0)?;
     let [n, c, h, w] = from[..] else {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "it takes [n, c, h, w]"));
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "it takes [n, c, h, w]",
+        ));
     };
     let b = cx.args.uint("blocksize", 1, 1 << 16)? as usize;
     let crd = cx.args.word_opt("mode")? == Some("CRD");
-    let whole =
-        if back { h.is_multiple_of(b) && w.is_multiple_of(b) } else { c.is_multiple_of(b * b) };
+    let whole = if back {
+        h.is_multiple_of(b) && w.is_multiple_of(b)
+    } else {
+        c.is_multiple_of(b * b)
+    };
     if !whole {
         return Err(cx.refuse(
             0,
@@ -244,17 +322,35 @@ pub(super) fn depth_to_space(cx: &Cx<'_>, back: bool) -> Made {
     let (inner, order, out) = if back {
         (
             vec![n, c, h / b, b, w / b, b],
-            if crd { [0, 1, 3, 5, 2, 4] } else { [0, 3, 5, 1, 2, 4] },
+            if crd {
+                [0, 1, 3, 5, 2, 4]
+            } else {
+                [0, 3, 5, 1, 2, 4]
+            },
             vec![n, c * b * b, h / b, w / b],
         )
     } else if crd {
-        (vec![n, c / (b * b), b, b, h, w], [0, 1, 4, 2, 5, 3], vec![n, c / (b * b), h * b, w * b])
+        (
+            vec![n, c / (b * b), b, b, h, w],
+            [0, 1, 4, 2, 5, 3],
+            vec![n, c / (b * b), h * b, w * b],
+        )
     } else {
-        (vec![n, b, b, c / (b * b), h, w], [0, 3, 4, 1, 5, 2], vec![n, c / (b * b), h * b, w * b])
+        (
+            vec![n, b, b, c / (b * b), h, w],
+            [0, 3, 4, 1, 5, 2],
+            vec![n, c / (b * b), h * b, w * b],
+        )
     };
     let own = strides(&inner);
     let shape: Vec<usize> = order.iter().map(|&o| inner[o]).collect();
-    strided(cx, &shape, &out, order.iter().map(|&o| own[o] as isize).collect(), 0)
+    strided(
+        cx,
+        &shape,
+        &out,
+        order.iter().map(|&o| own[o] as isize).collect(),
+        0,
+    )
 }
 
 pub(super) fn concat(cx: &Cx<'_>) -> Made {
@@ -281,25 +377,35 @@ pub(super) fn concat(cx: &Cx<'_>) -> Made {
     }
     let row: usize = parts.iter().map(|p| p.1).sum();
     let sizes = parts.clone();
-    let plan = Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
-        let y = t.out_bytes(0);
-        let mut at = 0;
-        for (i, &(outer, bytes)) in parts.iter().enumerate() {
-            if !t.shares(i, 0) {
-                let x = t.bytes(i);
-                for o in 0..outer {
-                    y[o * row + at..][..bytes].copy_from_slice(&x[o * bytes..][..bytes]);
+    let plan = Plan::new(
+        vec![token(cx.dtype(0)?, &out)],
+        move |t: &mut Tensors<'_>| {
+            let y = t.out_bytes(0);
+            let mut at = 0;
+            for (i, &(outer, bytes)) in parts.iter().enumerate() {
+                if !t.shares(i, 0) {
+                    let x = t.bytes(i);
+                    for o in 0..outer {
+                        y[o * row + at..][..bytes].copy_from_slice(&x[o * bytes..][..bytes]);
+                    }
                 }
+                at += bytes;
             }
-            at += bytes;
-        }
-    });
+        },
+    );
     let plan = plan.flops(0.25 * volume(&out) as f64);
     let mut at = 0;
-    Ok(sizes.iter().enumerate().fold(plan, |plan, (i, &(outer, bytes))| {
-        at += bytes;
-        if outer == 1 { plan.part(i, 0, at - bytes) } else { plan }
-    }))
+    Ok(sizes
+        .iter()
+        .enumerate()
+        .fold(plan, |plan, (i, &(outer, bytes))| {
+            at += bytes;
+            if outer == 1 {
+                plan.part(i, 0, at - bytes)
+            } else {
+                plan
+            }
+        }))
 }
 
 pub(super) fn split(cx: &Cx<'_>) -> Made {
@@ -310,9 +416,14 @@ pub(super) fn split(cx: &Cx<'_>) -> Made {
     let parts: Vec<usize> = match cx.ints(1)? {
         Some(parts) => parts.iter().map(|&p| p.max(0) as usize).collect(),
         None => {
-            let count = cx.args.uint_or("num_outputs", cx.wanted.len() as u64, 1, 31)? as usize;
+            let count = cx
+                .args
+                .uint_or("num_outputs", cx.wanted.len() as u64, 1, 31)?
+                as usize;
             let each = n.div_ceil(count);
-            (0..count).map(|i| each.min(n.saturating_sub(i * each))).collect()
+            (0..count)
+                .map(|i| each.min(n.saturating_sub(i * each)))
+                .collect()
         }
     };
     if parts.iter().fold(0_usize, |s, &p| s.saturating_add(p)) != n
@@ -366,7 +477,11 @@ impl Body for Chosen {
         let (x, y) = (t.bytes(0), t.out_bytes(0));
         let zero = [0; 8];
         let fill = t.bytes(self.fill);
-        let fill = if fill.len() < self.size { &zero[..self.size] } else { &fill[..self.size] };
+        let fill = if fill.len() < self.size {
+            &zero[..self.size]
+        } else {
+            &fill[..self.size]
+        };
         for (y, &from) in y.chunks_exact_mut(self.size).zip(&self.from) {
             match from {
                 u32::MAX => y.copy_from_slice(fill),
@@ -386,7 +501,10 @@ fn chosen(
     let (dtype, size) = (cx.dtype(0)?, size_of_dtype(cx, 0)?);
     let ty = token(dtype, &out);
     if ty.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES || ty.elements() > u64::from(u32::MAX) {
-        return Err(Cx::other(format!("the result would be {ty}"), "make it smaller"));
+        return Err(Cx::other(
+            format!("the result would be {ty}"),
+            "make it smaller",
+        ));
     }
     let flops = volume(&out) as f64;
     let table = Arc::new(move || {
@@ -402,16 +520,27 @@ fn chosen(
         }
         from
     });
-    let moves = Moves::Chosen { table: table.clone(), fill };
-    Ok(Plan::lazy(vec![ty], move || Ok(Box::new(Chosen { from: table(), size, fill })))
-        .moves(moves)
-        .flops(flops))
+    let moves = Moves::Chosen {
+        table: table.clone(),
+        fill,
+    };
+    Ok(Plan::lazy(vec![ty], move || {
+        Ok(Box::new(Chosen {
+            from: table(),
+            size,
+            fill,
+        }))
+    })
+    .moves(moves)
+    .flops(flops))
 }
 
 pub(super) fn pad(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let pads = cx.ints(1)?.unwrap_or_default();
-    let axes = cx.ints(3)?.unwrap_or_else(|| (0..from.len() as i64).collect());
+    let axes = cx
+        .ints(3)?
+        .unwrap_or_else(|| (0..from.len() as i64).collect());
     if pads.len() != 2 * axes.len() {
         return Err(cx.refuse(
             1,
@@ -425,9 +554,13 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
     for (i, &axis) in axes.iter().enumerate() {
         let axis = cx.axis(axis, from.len())?;
         before[axis] = pads[i];
-        let size = (from[axis] as i64).saturating_add(pads[i]).saturating_add(pads[i + axes.len()]);
-        out[axis] =
-            usize::try_from(size).ok().filter(|s| *s <= u32::MAX as usize).ok_or_else(|| {
+        let size = (from[axis] as i64)
+            .saturating_add(pads[i])
+            .saturating_add(pads[i + axes.len()]);
+        out[axis] = usize::try_from(size)
+            .ok()
+            .filter(|s| *s <= u32::MAX as usize)
+            .ok_or_else(|| {
                 cx.refuse(
                     1,
                     format!("makes dimension {axis} {size} long"),
@@ -471,36 +604,46 @@ pub(super) fn pad(cx: &Cx<'_>) -> Made {
 fn pad_plain(cx: &Cx<'_>, from: Vec<usize>, out: Vec<usize>, before: Vec<i64>) -> Made {
     let size = size_of_dtype(cx, 0)?;
     let to = strides(&out);
-    let start: usize = before
-        .iter()
-        .zip(&to)
-        .fold(0, |at, (&b, s)| at.saturating_add(s.saturating_mul(b as usize)));
+    let start: usize = before.iter().zip(&to).fold(0, |at, (&b, s)| {
+        at.saturating_add(s.saturating_mul(b as usize))
+    });
     let row = from.last().copied().unwrap_or(1);
     let lines = &from[..from.len().saturating_sub(1)];
-    let walk =
-        super::index::Walk::new(lines, [signed(to[..lines.len()].to_vec())], [start as isize])?;
-    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
-        let (x, y) = (t.bytes(0), t.out_bytes(0));
-        let fill = t.bytes(2);
-        if fill.iter().take(size).any(|&b| b != 0) {
-            y.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(&fill[..size]));
-        } else {
-            y.fill(0);
-        }
-        walk.each(|n, [at]| {
-            for i in 0..walk.inner {
-                let to = (at + i * walk.step[0] as usize) * size;
-                y[to..to + row * size].copy_from_slice(&x[(n + i) * row * size..][..row * size]);
+    let walk = super::index::Walk::new(
+        lines,
+        [signed(to[..lines.len()].to_vec())],
+        [start as isize],
+    )?;
+    Ok(Plan::new(
+        vec![token(cx.dtype(0)?, &out)],
+        move |t: &mut Tensors<'_>| {
+            let (x, y) = (t.bytes(0), t.out_bytes(0));
+            let fill = t.bytes(2);
+            if fill.iter().take(size).any(|&b| b != 0) {
+                y.chunks_exact_mut(size)
+                    .for_each(|y| y.copy_from_slice(&fill[..size]));
+            } else {
+                y.fill(0);
             }
-        });
-    })
+            walk.each(|n, [at]| {
+                for i in 0..walk.inner {
+                    let to = (at + i * walk.step[0] as usize) * size;
+                    y[to..to + row * size]
+                        .copy_from_slice(&x[(n + i) * row * size..][..row * size]);
+                }
+            });
+        },
+    )
     .flops(0.25 * volume(&out) as f64))
 }
 
 pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Made {
     let from = cx.dims(0)?;
     let shape = cx.ints(1)?.unwrap_or_default();
-    let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| (0..from.len() as i64).collect());
+    let axes = cx
+        .args
+        .ints_opt("axes")?
+        .unwrap_or_else(|| (0..from.len() as i64).collect());
     if axes.len() != shape.len() {
         return Err(cx.refuse(
             1,
@@ -516,7 +659,13 @@ pub(super) fn center_crop_pad(cx: &Cx<'_>) -> Made {
     let shift: Vec<i64> = out
         .iter()
         .zip(&from)
-        .map(|(&o, &f)| if o >= f { -((o - f) as i64 / 2) } else { (f - o) as i64 / 2 })
+        .map(|(&o, &f)| {
+            if o >= f {
+                -((o - f) as i64 / 2)
+            } else {
+                (f - o) as i64 / 2
+            }
+        })
         .collect();
     chosen(cx, out, usize::MAX, move |index| {
         let mut at = 0;
@@ -552,12 +701,19 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &super::cx::FLOATS)?;
     let from = cx.dims(0)?;
     let usizes = |v: Option<Vec<i64>>| -> Vec<usize> {
-        v.unwrap_or_default().iter().map(|&d| d.max(0) as usize).collect()
+        v.unwrap_or_default()
+            .iter()
+            .map(|&d| d.max(0) as usize)
+            .collect()
     };
     let (image, block) = (usizes(cx.ints(1)?), usizes(cx.ints(2)?));
     let n = image.len();
     if image.iter().chain(&block).any(|&d| d > 1 << 24) || n > 3 {
-        return Err(cx.refuse(1, format!("is {image:?}"), "up to three dimensions of a sane size"));
+        return Err(cx.refuse(
+            1,
+            format!("is {image:?}"),
+            "up to three dimensions of a sane size",
+        ));
     }
     let (steps, dilations) = (cx.sizes("strides", n, 1)?, cx.sizes("dilations", n, 1)?);
     let pads = cx.sizes("pads", 2 * n, 0)?;
@@ -593,8 +749,11 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
         fn run<F: super::num::Float>(&self, t: &mut Tensors<'_>) {
             let (x, y) = (t.get::<F>(0), t.out::<F>(0));
             y.fill(F::ZERO);
-            let (cells, spots, pixels) =
-                (volume(&self.block), volume(&self.spots), volume(&self.image));
+            let (cells, spots, pixels) = (
+                volume(&self.block),
+                volume(&self.spots),
+                volume(&self.image),
+            );
             for (plane, cell, spot) in (0..self.planes)
                 .flat_map(|p| (0..cells).flat_map(move |c| (0..spots).map(move |s| (p, c, s))))
             {
@@ -620,7 +779,15 @@ pub(super) fn col2im(cx: &Cx<'_>) -> Made {
     Ok(Plan::float(
         dtype,
         vec![token(dtype, &out)],
-        Col2Im { image, block, spots, steps, dilations, pads, planes },
+        Col2Im {
+            image,
+            block,
+            spots,
+            steps,
+            dilations,
+            pads,
+            planes,
+        },
     ))
 }
 

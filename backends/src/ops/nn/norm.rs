@@ -52,7 +52,11 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
                 let (mut mu, mut sigma) = (mean[c].f64(), var[c].f64());
                 if self.training {
                     let n = (self.batch * self.plane) as f64;
-                    let all = || planes().flat_map(|p| &x[p..p + self.plane]).map(|v| v.f64());
+                    let all = || {
+                        planes()
+                            .flat_map(|p| &x[p..p + self.plane])
+                            .map(|v| v.f64())
+                    };
                     mu = all().sum::<f64>() / n;
                     sigma = all().map(|v| (v - mu) * (v - mu)).sum::<f64>() / n;
                     let running = |old: F, new: f64| {
@@ -79,7 +83,11 @@ pub(super) fn batch(cx: &Cx<'_>) -> Made {
         }
     }
     let outs = cx.wanted.iter().map(|&o| {
-        if o == 0 { cx.operand(0).map(|x| x.ty.clone()) } else { Ok(token(dtype, &[channels])) }
+        if o == 0 {
+            cx.operand(0).map(|x| x.ty.clone())
+        } else {
+            Ok(token(dtype, &[channels]))
+        }
     });
     let training = cx.flag("training_mode", false)?;
     if !training && cx.wanted.iter().any(|&o| o > 0) {
@@ -118,14 +126,25 @@ pub(super) fn layer(cx: &Cx<'_>, rms: bool) -> Made {
         }
     }
     let walk = |i: usize| -> Result<_, OpError> {
-        cx.opt(i).map(|o| super::index::Walk::broadcasting(&dims[axis..], [&o.dims()])).transpose()
+        cx.opt(i)
+            .map(|o| super::index::Walk::broadcasting(&dims[axis..], [&o.dims()]))
+            .transpose()
     };
-    let stats: Vec<usize> =
-        dims.iter().enumerate().map(|(i, &d)| if i < axis { d } else { 1 }).collect();
+    let stats: Vec<usize> = dims
+        .iter()
+        .enumerate()
+        .map(|(i, &d)| if i < axis { d } else { 1 })
+        .collect();
     let outs = cx
         .wanted
         .iter()
-        .map(|&o| if o == 0 { token(dtype, &dims) } else { token(zbmd_ir::DType::F32, &stats) })
+        .map(|&o| {
+            if o == 0 {
+                token(dtype, &dims)
+            } else {
+                token(zbmd_ir::DType::F32, &stats)
+            }
+        })
         .collect();
     let body = Layer {
         rows,
@@ -181,8 +200,13 @@ impl<F: Float> Loop for Moments<'_, F> {
                 sums[l] += d * d;
             }
         }
-        sums.iter_mut().zip(rest).for_each(|(s, v)| *s += (v.f64() - mean) * (v.f64() - mean));
-        (mean, 1.0 / (sums.iter().sum::<f64>() / n + self.epsilon).sqrt())
+        sums.iter_mut()
+            .zip(rest)
+            .for_each(|(s, v)| *s += (v.f64() - mean) * (v.f64() - mean));
+        (
+            mean,
+            1.0 / (sums.iter().sum::<f64>() / n + self.epsilon).sqrt(),
+        )
     }
 }
 
@@ -199,7 +223,14 @@ impl<F: Float> Loop for Scaled<'_, F> {
     type Out = ();
     #[inline(always)]
     fn run<const FMA: bool>(self, _: Isa<FMA>) {
-        let Self { x, y, mean, by, scale, bias } = self;
+        let Self {
+            x,
+            y,
+            mean,
+            by,
+            scale,
+            bias,
+        } = self;
         for (y, &x) in y.iter_mut().zip(x) {
             *y = (x - mean) * by;
         }
@@ -215,7 +246,11 @@ impl<F: Float> Loop for Scaled<'_, F> {
 impl FloatBody for Layer {
     fn run<F: Float>(&self, t: &mut Tensors<'_>) {
         let (x, scale, bias) = (t.get::<F>(0), t.opt::<F>(1), t.opt::<F>(2));
-        let y = if self.wants[0] { t.out::<F>(0) } else { &mut [] };
+        let y = if self.wants[0] {
+            t.out::<F>(0)
+        } else {
+            &mut []
+        };
         let mut next = usize::from(self.wants[0]);
         let means = if self.wants[1] {
             next += 1;
@@ -223,19 +258,29 @@ impl FloatBody for Layer {
         } else {
             &mut []
         };
-        let deviations = if self.wants[2] { t.out::<f32>(next) } else { &mut [] };
+        let deviations = if self.wants[2] {
+            t.out::<f32>(next)
+        } else {
+            &mut []
+        };
         // Parameters of the rows' own shape need no walk.
         let whole = |p: Option<&'_ [F]>| p.is_some_and(|p| p.len() == self.n);
         for r in 0..self.rows {
             let x = &x[r * self.n..][..self.n];
-            let (mean, by) = simd::dispatch(Moments { x, rms: self.rms, epsilon: self.epsilon });
+            let (mean, by) = simd::dispatch(Moments {
+                x,
+                rms: self.rms,
+                epsilon: self.epsilon,
+            });
             if let Some(m) = means.get_mut(r) {
                 *m = mean as f32
             }
             if let Some(d) = deviations.get_mut(r) {
                 *d = by as f32
             }
-            let Some(y) = y.get_mut(r * self.n..(r + 1) * self.n) else { continue };
+            let Some(y) = y.get_mut(r * self.n..(r + 1) * self.n) else {
+                continue;
+            };
             simd::dispatch(Scaled {
                 x,
                 y,
@@ -244,16 +289,17 @@ impl FloatBody for Layer {
                 scale: scale.filter(|p| whole(Some(p))),
                 bias: bias.filter(|p| whole(Some(p))),
             });
-            let mut spread = |walk: &Option<super::index::Walk<1>>,
-                              p: Option<&[F]>,
-                              f: fn(F, F) -> F| {
-                let (Some(walk), Some(p)) = (walk, p.filter(|p| !whole(Some(p)))) else { return };
-                walk.each(|to, [from]| {
-                    for i in 0..walk.inner {
-                        y[to + i] = f(y[to + i], p[from + i * walk.step[0] as usize]);
-                    }
-                });
-            };
+            let mut spread =
+                |walk: &Option<super::index::Walk<1>>, p: Option<&[F]>, f: fn(F, F) -> F| {
+                    let (Some(walk), Some(p)) = (walk, p.filter(|p| !whole(Some(p)))) else {
+                        return;
+                    };
+                    walk.each(|to, [from]| {
+                        for i in 0..walk.inner {
+                            y[to + i] = f(y[to + i], p[from + i * walk.step[0] as usize]);
+                        }
+                    });
+                };
             spread(&self.scale, scale, |y, s| y * s);
             spread(&self.bias, bias, |y, b| y + b);
         }
@@ -265,7 +311,11 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let channels = dims.get(1).copied().unwrap_or(0);
-    let groups = if instance { channels } else { cx.args.uint("num_groups", 1, 1 << 30)? as usize };
+    let groups = if instance {
+        channels
+    } else {
+        cx.args.uint("num_groups", 1, 1 << 30)? as usize
+    };
     if channels == 0 || groups == 0 || !channels.is_multiple_of(groups) {
         return Err(cx.refuse(
             0,
@@ -274,7 +324,10 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
         ));
     }
     // Up to opset 20 there is one scale for each group.
-    let each = if cx.opt(1).is_some_and(|s| s.ty.elements() as usize == groups) {
+    let each = if cx
+        .opt(1)
+        .is_some_and(|s| s.ty.elements() as usize == groups)
+    {
         groups
     } else {
         channels
@@ -293,10 +346,20 @@ pub(super) fn group(cx: &Cx<'_>, instance: bool) -> Made {
             let (x, scale, bias, y) = (t.get::<F>(0), t.get::<F>(1), t.get::<F>(2), t.out::<F>(0));
             let per = self.channels / self.groups;
             let size = per * self.plane;
-            for (i, (x, y)) in x.chunks_exact(size).zip(y.chunks_exact_mut(size)).enumerate() {
-                let (mean, by) = simd::dispatch(Moments { x, rms: false, epsilon: self.epsilon });
-                for (c, (x, y)) in
-                    x.chunks_exact(self.plane).zip(y.chunks_exact_mut(self.plane)).enumerate()
+            for (i, (x, y)) in x
+                .chunks_exact(size)
+                .zip(y.chunks_exact_mut(size))
+                .enumerate()
+            {
+                let (mean, by) = simd::dispatch(Moments {
+                    x,
+                    rms: false,
+                    epsilon: self.epsilon,
+                });
+                for (c, (x, y)) in x
+                    .chunks_exact(self.plane)
+                    .zip(y.chunks_exact_mut(self.plane))
+                    .enumerate()
                 {
                     let c = (i % self.groups * per + c) * self.each / self.channels;
                     let a = F::of(by) * scale[c];
@@ -322,7 +385,11 @@ pub(super) fn lrn(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, channels, spatial…]"));
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "[n, channels, spatial…]",
+        ));
     }
     struct Lrn {
         shape: (usize, usize, usize),
@@ -409,12 +476,19 @@ pub(super) fn lp(cx: &Cx<'_>) -> Made {
                 let sum: f64 = (0..n).map(term).sum();
                 let norm = if self.p == 1 { sum } else { sum.sqrt() };
                 (0..n).for_each(|k| {
-                    y[at(k)] = if norm == 0.0 { F::ZERO } else { F::of(x[at(k)].f64() / norm) }
+                    y[at(k)] = if norm == 0.0 {
+                        F::ZERO
+                    } else {
+                        F::of(x[at(k)].f64() / norm)
+                    }
                 });
             }
         }
     }
-    let body = Lp { shape: around(&dims, axis), p: cx.args.uint_or("p", 2, 1, 2)? as i64 };
+    let body = Lp {
+        shape: around(&dims, axis),
+        p: cx.args.uint_or("p", 2, 1, 2)? as i64,
+    };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body))
 }
 
@@ -423,8 +497,10 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     let axes = cx.args.ints_opt("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
-    let axes: Vec<usize> =
-        axes.iter().map(|&a| cx.axis(a, dims.len())).collect::<Result<_, _>>()?;
+    let axes: Vec<usize> = axes
+        .iter()
+        .map(|&a| cx.axis(a, dims.len()))
+        .collect::<Result<_, _>>()?;
     let own = super::index::strides(&dims);
     struct Mvn {
         kept: Vec<(usize, usize)>,
@@ -456,9 +532,15 @@ pub(super) fn mean_variance(cx: &Cx<'_>) -> Made {
         }
     }
     let pick = |inside: bool| {
-        (0..dims.len()).filter(|d| axes.contains(d) == inside).map(|d| (dims[d], own[d])).collect()
+        (0..dims.len())
+            .filter(|d| axes.contains(d) == inside)
+            .map(|d| (dims[d], own[d]))
+            .collect()
     };
-    let body = Mvn { kept: pick(false), over: pick(true) };
+    let body = Mvn {
+        kept: pick(false),
+        over: pick(true),
+    };
     Ok(Plan::float(dtype, vec![token(dtype, &dims)], body))
 }
 

@@ -249,7 +249,9 @@ pub(crate) fn erf_f64(x: f64) -> f64 {
     if a > 6.0 {
         return 1f64.copysign(x);
     }
-    let tail = (1..=60).rev().fold(0.0, |t, k| f64::from(k) / 2.0 / (a + t));
+    let tail = (1..=60)
+        .rev()
+        .fold(0.0, |t, k| f64::from(k) / 2.0 / (a + t));
     let erfc = (-a * a).exp() / (a + tail) * 0.5 * std::f64::consts::FRAC_2_SQRT_PI;
     (1.0 - erfc).copysign(x)
 }

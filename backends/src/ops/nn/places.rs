@@ -19,16 +19,19 @@ pub(super) fn gather(cx: &Cx<'_>) -> Made {
     let out = [&from[..axis], &places, &from[axis + 1..]].concat();
     let (count, itype) = (volume(&places), cx.dtype(1)?);
     let bytes = inner * size;
-    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
-        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
-        for o in 0..outer {
-            for i in 0..count {
-                let p = wrap(index_at(at, itype, i), n);
-                y[(o * count + i) * bytes..][..bytes]
-                    .copy_from_slice(&x[(o * n + p) * bytes..][..bytes]);
+    Ok(Plan::new(
+        vec![token(cx.dtype(0)?, &out)],
+        move |t: &mut Tensors<'_>| {
+            let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+            for o in 0..outer {
+                for i in 0..count {
+                    let p = wrap(index_at(at, itype, i), n);
+                    y[(o * count + i) * bytes..][..bytes]
+                        .copy_from_slice(&x[(o * n + p) * bytes..][..bytes]);
+                }
             }
-        }
-    })
+        },
+    )
     .flops(0.25 * volume(&out) as f64))
 }
 
@@ -51,19 +54,22 @@ pub(super) fn gather_elements(cx: &Cx<'_>) -> Made {
     }
     let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
     let (own, to, n) = (strides(&from), strides(&out), from[axis]);
-    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
-        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
-        for (i, y) in y.chunks_exact_mut(size).enumerate() {
-            let mut rest = i;
-            let mut from = wrap(index_at(at, itype, i), n) * own[axis];
-            for d in 0..to.len() {
-                let k = rest / to[d];
-                rest %= to[d];
-                from += if d == axis { 0 } else { k * own[d] };
+    Ok(Plan::new(
+        vec![token(cx.dtype(0)?, &out)],
+        move |t: &mut Tensors<'_>| {
+            let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+            for (i, y) in y.chunks_exact_mut(size).enumerate() {
+                let mut rest = i;
+                let mut from = wrap(index_at(at, itype, i), n) * own[axis];
+                for d in 0..to.len() {
+                    let k = rest / to[d];
+                    rest %= to[d];
+                    from += if d == axis { 0 } else { k * own[d] };
+                }
+                y.copy_from_slice(&x[from * size..][..size]);
             }
-            y.copy_from_slice(&x[from * size..][..size]);
-        }
-    }))
+        },
+    ))
 }
 
 pub(super) fn gather_nd(cx: &Cx<'_>) -> Made {
@@ -88,18 +94,21 @@ pub(super) fn gather_nd(cx: &Cx<'_>) -> Made {
     let out = [lead, &from[batch + depth..]].concat();
     let (per, batch_step) = (volume(&lead[batch..]), volume(&from[batch..]));
     let sizes: Vec<(usize, usize)> = (batch..batch + depth).map(|d| (from[d], own[d])).collect();
-    Ok(Plan::new(vec![token(cx.dtype(0)?, &out)], move |t: &mut Tensors<'_>| {
-        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
-        for (i, y) in y.chunks_exact_mut(block.max(1)).enumerate() {
-            let start = i / per.max(1) * batch_step;
-            let place = sizes
-                .iter()
-                .enumerate()
-                .map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s);
-            let from = (start + place.sum::<usize>()) * size;
-            y.copy_from_slice(&x[from..][..block]);
-        }
-    }))
+    Ok(Plan::new(
+        vec![token(cx.dtype(0)?, &out)],
+        move |t: &mut Tensors<'_>| {
+            let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+            for (i, y) in y.chunks_exact_mut(block.max(1)).enumerate() {
+                let start = i / per.max(1) * batch_step;
+                let place = sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(j, &(n, s))| wrap(index_at(at, itype, i * depth + j), n) * s);
+                let from = (start + place.sum::<usize>()) * size;
+                y.copy_from_slice(&x[from..][..block]);
+            }
+        },
+    ))
 }
 
 /// How an update joins what is there.
@@ -195,7 +204,11 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
             "one block of `x` for each list of indices",
         ));
     }
-    let (join, itype, own) = (join_of(cx)?, super::cx::computed(cx.dtype(1)?), strides(&from));
+    let (join, itype, own) = (
+        join_of(cx)?,
+        super::cx::computed(cx.dtype(1)?),
+        strides(&from),
+    );
     let block = volume(&from[depth..]);
     let sizes: Vec<(usize, usize)> = (0..depth).map(|d| (from[d], own[d])).collect();
     fn make<T: super::num::Num>(
@@ -222,7 +235,10 @@ pub(super) fn scatter_nd(cx: &Cx<'_>) -> Made {
             }
         }))
     }
-    super::cx::by_num!(cx.dtype(0)?, make(cx.operand(0)?.ty.clone(), join, itype, sizes, block))
+    super::cx::by_num!(
+        cx.dtype(0)?,
+        make(cx.operand(0)?.ty.clone(), join, itype, sizes, block)
+    )
 }
 
 /// Writes an update into a cache along an axis, for each batch where its index says.
@@ -231,8 +247,13 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
     let axis = cx.axis(cx.args.int_or("axis", -2)?, from.len())?;
     let fits = update.len() == from.len()
         && axis > 0
-        && (0..from.len())
-            .all(|d| if d == axis { update[d] <= from[d] } else { update[d] == from[d] });
+        && (0..from.len()).all(|d| {
+            if d == axis {
+                update[d] <= from[d]
+            } else {
+                update[d] == from[d]
+            }
+        });
     if !fits || cx.dtype(1)? != cx.dtype(0)? {
         return Err(cx.refuse(
             1,
@@ -248,28 +269,38 @@ pub(super) fn tensor_scatter(cx: &Cx<'_>) -> Made {
     let (outer, n, inner) = around(&from, axis);
     let (count, per_batch) = (update[axis], outer / from[0].max(1));
     let bytes = inner * size_of_dtype(cx, 0)?;
-    Ok(Plan::new(vec![cx.operand(0)?.ty.clone()], move |t: &mut Tensors<'_>| {
-        let (x, u, at, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out_bytes(0));
-        y.copy_from_slice(x);
-        for o in 0..outer {
-            let start = if at.is_empty() { 0 } else { index_at(at, itype, o / per_batch.max(1)) };
-            for k in 0..count {
-                let place = start.saturating_add(k as i64);
-                let place = if circular {
-                    place.rem_euclid(n as i64) as usize
+    Ok(Plan::new(
+        vec![cx.operand(0)?.ty.clone()],
+        move |t: &mut Tensors<'_>| {
+            let (x, u, at, y) = (t.bytes(0), t.bytes(1), t.bytes(2), t.out_bytes(0));
+            y.copy_from_slice(x);
+            for o in 0..outer {
+                let start = if at.is_empty() {
+                    0
                 } else {
-                    wrap(place.max(0), n)
+                    index_at(at, itype, o / per_batch.max(1))
                 };
-                y[(o * n + place) * bytes..][..bytes]
-                    .copy_from_slice(&u[(o * count + k) * bytes..][..bytes]);
+                for k in 0..count {
+                    let place = start.saturating_add(k as i64);
+                    let place = if circular {
+                        place.rem_euclid(n as i64) as usize
+                    } else {
+                        wrap(place.max(0), n)
+                    };
+                    y[(o * n + place) * bytes..][..bytes]
+                        .copy_from_slice(&u[(o * count + k) * bytes..][..bytes]);
+                }
             }
-        }
-    }))
+        },
+    ))
 }
 
 pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
     let at = cx.dims(0)?;
-    let depth = cx.floats(1)?.and_then(|d| d.first().copied()).unwrap_or(0.0);
+    let depth = cx
+        .floats(1)?
+        .and_then(|d| d.first().copied())
+        .unwrap_or(0.0);
     if !(1.0..=1e9).contains(&depth) {
         return Err(cx.refuse(1, format!("is {depth}"), "a depth of at least 1"));
     }
@@ -280,18 +311,26 @@ pub(super) fn one_hot(cx: &Cx<'_>) -> Made {
     let (outer, inner) = (volume(&at[..axis]), volume(&at[axis..]));
     let size = size_of_dtype(cx, 2)?;
     super::cx::expect_count(cx, 2, &[2], cx.dtype(2)?)?;
-    Ok(Plan::new(vec![token(cx.dtype(2)?, &out)], move |t: &mut Tensors<'_>| {
-        let (at, values, y) = (t.bytes(0), t.bytes(2), t.out_bytes(0));
-        y.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(&values[..size]));
-        for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-            let place = index_at(at, itype, o * inner + i);
-            let place = if place < 0 { place.saturating_add(depth as i64) } else { place };
-            if (0..depth as i64).contains(&place) {
-                let to = (o * depth + place as usize) * inner + i;
-                y[to * size..][..size].copy_from_slice(&values[size..2 * size]);
+    Ok(Plan::new(
+        vec![token(cx.dtype(2)?, &out)],
+        move |t: &mut Tensors<'_>| {
+            let (at, values, y) = (t.bytes(0), t.bytes(2), t.out_bytes(0));
+            y.chunks_exact_mut(size)
+                .for_each(|y| y.copy_from_slice(&values[..size]));
+            for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+                let place = index_at(at, itype, o * inner + i);
+                let place = if place < 0 {
+                    place.saturating_add(depth as i64)
+                } else {
+                    place
+                };
+                if (0..depth as i64).contains(&place) {
+                    let to = (o * depth + place as usize) * inner + i;
+                    y[to * size..][..size].copy_from_slice(&values[size..2 * size]);
+                }
             }
-        }
-    }))
+        },
+    ))
 }
 
 pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
@@ -308,15 +347,18 @@ pub(super) fn reverse_sequence(cx: &Cx<'_>) -> Made {
     let (size, itype) = (size_of_dtype(cx, 0)?, cx.dtype(1)?);
     let block = volume(&from[2..]) * size;
     let (rows, columns, steps) = (from[0], from[1], from[time]);
-    Ok(Plan::new(vec![cx.operand(0)?.ty.clone()], move |t: &mut Tensors<'_>| {
-        let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
-        for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
-            let (b, k) = if batch == 0 { (r, c) } else { (c, r) };
-            let len = index_at(at, itype, b).clamp(0, steps as i64) as usize;
-            let k = if k < len { len - 1 - k } else { k };
-            let (fr, fc) = if batch == 0 { (b, k) } else { (k, b) };
-            y[(r * columns + c) * block..][..block]
-                .copy_from_slice(&x[(fr * columns + fc) * block..][..block]);
-        }
-    }))
+    Ok(Plan::new(
+        vec![cx.operand(0)?.ty.clone()],
+        move |t: &mut Tensors<'_>| {
+            let (x, at, y) = (t.bytes(0), t.bytes(1), t.out_bytes(0));
+            for (r, c) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
+                let (b, k) = if batch == 0 { (r, c) } else { (c, r) };
+                let len = index_at(at, itype, b).clamp(0, steps as i64) as usize;
+                let k = if k < len { len - 1 - k } else { k };
+                let (fr, fc) = if batch == 0 { (b, k) } else { (k, b) };
+                y[(r * columns + c) * block..][..block]
+                    .copy_from_slice(&x[(fr * columns + fc) * block..][..block]);
+            }
+        },
+    ))
 }

@@ -12,7 +12,11 @@ type Made = Result<Plan, OpError>;
 fn window(cx: &Cx<'_>) -> Result<(Window, Vec<usize>), OpError> {
     let dims = cx.dims(0)?;
     if dims.len() < 3 {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, channels, spatial…]"));
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "[n, channels, spatial…]",
+        ));
     }
     if cx.args.get("kernel_shape").is_none() {
         return Err(cx.args.error(
@@ -31,8 +35,11 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
     let (w, out) = window(cx)?;
     let dtype = cx.dtype(0)?;
     let columns = cx.args.int_or("storage_order", 0)? != 0;
-    let outs: Vec<_> =
-        cx.wanted.iter().map(|&o| token(if o == 0 { dtype } else { DType::I64 }, &out)).collect();
+    let outs: Vec<_> = cx
+        .wanted
+        .iter()
+        .map(|&o| token(if o == 0 { dtype } else { DType::I64 }, &out))
+        .collect();
     let flops = 3.0 * volume(&out) as f64 * volume(&w.kernel) as f64;
     fn make<T: Num>(
         outs: Vec<zbmd_ir::TokenType>,
@@ -43,7 +50,11 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
         Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
             let x = t.get::<T>(0);
             let y = if wants[0] { t.out::<T>(0) } else { &mut [] };
-            let places = if wants[1] { t.out::<i64>(usize::from(wants[0])) } else { &mut [] };
+            let places = if wants[1] {
+                t.out::<i64>(usize::from(wants[0]))
+            } else {
+                &mut []
+            };
             if places.is_empty() {
                 return max_rows(&w, x, y);
             }
@@ -62,7 +73,11 @@ pub(super) fn max_pool(cx: &Cx<'_>) -> Made {
                     }
                     let [_, h, width] = w.input;
                     let (z, r, c) = (best / (h * width), best / width % h, best % width);
-                    let place = if columns { (z * width + c) * h + r } else { best };
+                    let place = if columns {
+                        (z * width + c) * h + r
+                    } else {
+                        best
+                    };
                     places[p * out + n] = (p * plane + place) as i64;
                 });
             }
@@ -80,7 +95,9 @@ fn max_rows<T: Num>(w: &Window, x: &[T], y: &mut [T]) {
         let rows = (0..w.output[0]).flat_map(|z| (0..w.output[1]).map(move |r| (z, r)));
         for ((z, r), y) in rows.zip(y.chunks_exact_mut(w.output[2])) {
             for (a, b) in (0..w.kernel[0]).flat_map(|a| (0..w.kernel[1]).map(move |b| (a, b))) {
-                let (Some(z), Some(r)) = (w.place(0, z, a), w.place(1, r, b)) else { continue };
+                let (Some(z), Some(r)) = (w.place(0, z, a), w.place(1, r, b)) else {
+                    continue;
+                };
                 let line = &x[(z * w.input[1] + r) * w.input[2]..][..w.input[2]];
                 for c in 0..w.kernel[2] {
                     let shift = (c * w.dilation[2]) as isize - w.before[2] as isize;
@@ -94,14 +111,22 @@ fn max_rows<T: Num>(w: &Window, x: &[T], y: &mut [T]) {
 #[inline]
 fn row_max<T: Num>(line: &[T], y: &mut [T], stride: usize, shift: isize) {
     // Outputs whose element lies in the line: from the first o with o·stride + shift ≥ 0.
-    let first = if shift < 0 { shift.unsigned_abs().div_ceil(stride) } else { 0 };
+    let first = if shift < 0 {
+        shift.unsigned_abs().div_ceil(stride)
+    } else {
+        0
+    };
     let start = (first * stride) as isize + shift;
-    let Some(line) = usize::try_from(start).ok().and_then(|s| line.get(s..)) else { return };
+    let Some(line) = usize::try_from(start).ok().and_then(|s| line.get(s..)) else {
+        return;
+    };
     let Some(y) = y.get_mut(first..) else { return };
     if stride == 1 {
         y.iter_mut().zip(line).for_each(|(y, &x)| *y = y.max(x));
     } else {
-        y.iter_mut().zip(line.iter().step_by(stride)).for_each(|(y, &x)| *y = y.max(x));
+        y.iter_mut()
+            .zip(line.iter().step_by(stride))
+            .for_each(|(y, &x)| *y = y.max(x));
     }
 }
 
@@ -110,7 +135,11 @@ pub(super) fn mean_pool(cx: &Cx<'_>, norm: bool) -> Made {
     let (w, out) = window(cx)?;
     let body = MeanPool {
         padding: cx.flag("count_include_pad", false)?,
-        p: if norm { cx.args.int_or("p", 2)? as f64 } else { 0.0 },
+        p: if norm {
+            cx.args.int_or("p", 2)? as f64
+        } else {
+            0.0
+        },
         w,
     };
     let flops = 3.0 * volume(&out) as f64 * volume(&body.w.kernel) as f64;
@@ -161,10 +190,17 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let dims = cx.dims(0)?;
     if dims.len() < 2 {
-        return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, channels, spatial…]"));
+        return Err(cx.refuse(
+            0,
+            format!("is {}", cx.operand(0)?.ty),
+            "[n, channels, spatial…]",
+        ));
     }
-    let out: Vec<usize> =
-        dims.iter().enumerate().map(|(i, &d)| if i < 2 { d } else { 1 }).collect();
+    let out: Vec<usize> = dims
+        .iter()
+        .enumerate()
+        .map(|(i, &d)| if i < 2 { d } else { 1 })
+        .collect();
     struct Global {
         plane: usize,
         max: bool,
@@ -180,7 +216,11 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
                 }
                 let mut sums = [0.0; 8];
                 for (i, v) in x.iter().enumerate() {
-                    sums[i % 8] += if self.p == 0.0 { v.f64() } else { v.f64().abs().powf(self.p) };
+                    sums[i % 8] += if self.p == 0.0 {
+                        v.f64()
+                    } else {
+                        v.f64().abs().powf(self.p)
+                    };
                 }
                 let sum: f64 = sums.iter().sum();
                 *y = F::of(if self.p == 0.0 {
@@ -191,8 +231,16 @@ pub(super) fn global(cx: &Cx<'_>, name: &str) -> Made {
             }
         }
     }
-    let p = if name == "GlobalLpPool" { cx.args.int_or("p", 2)? as f64 } else { 0.0 };
-    let body = Global { plane: volume(&dims[2..]), max: name == "GlobalMaxPool", p };
+    let p = if name == "GlobalLpPool" {
+        cx.args.int_or("p", 2)? as f64
+    } else {
+        0.0
+    };
+    let body = Global {
+        plane: volume(&dims[2..]),
+        max: name == "GlobalMaxPool",
+        p,
+    };
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body).flops(volume(&dims) as f64))
 }
 
@@ -211,8 +259,10 @@ pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
         ));
     }
     let side = |d: usize| {
-        ((dims[2 + d] - 1).saturating_mul(stride[d]).saturating_add(kernel[d]))
-            .saturating_sub(pads[d] + pads[n + d])
+        ((dims[2 + d] - 1)
+            .saturating_mul(stride[d])
+            .saturating_add(kernel[d]))
+        .saturating_sub(pads[d] + pads[n + d])
     };
     let inferred: Vec<usize> = dims[..2].iter().copied().chain((0..n).map(side)).collect();
     let out: Vec<usize> = match cx.ints(2)? {
@@ -247,6 +297,10 @@ pub(super) fn max_unpool(cx: &Cx<'_>) -> Made {
             }
         }
     }
-    let body = Unpool { to: super::index::strides(&out), inferred, itype };
+    let body = Unpool {
+        to: super::index::strides(&out),
+        inferred,
+        itype,
+    };
     Ok(Plan::float(dtype, vec![token(dtype, &out)], body))
 }

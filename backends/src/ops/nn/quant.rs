@@ -14,7 +14,11 @@ type Made = Result<Plan, OpError>;
 /// that work in wide types, which gives the same result as it is an integer.
 pub(super) fn saturate(v: f64, dtype: DType, _zero: f64) -> u8 {
     let r = v.round_ties_even();
-    if dtype == DType::I8 { r.clamp(-128.0, 127.0) as i8 as u8 } else { r.clamp(0.0, 255.0) as u8 }
+    if dtype == DType::I8 {
+        r.clamp(-128.0, 127.0) as i8 as u8
+    } else {
+        r.clamp(0.0, 255.0) as u8
+    }
 }
 
 /// Which scale belongs to which element.
@@ -81,7 +85,10 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
         None => cx.args.dtype_or("output_dtype", DType::U8)?,
     };
     if !WHOLE.contains(&to) {
-        return Err(Cx::other(format!("cannot quantise to {to}"), "to i8, u8 or i16"));
+        return Err(Cx::other(
+            format!("cannot quantise to {to}"),
+            "to i8, u8 or i16",
+        ));
     }
     expect_count(cx, 2, &[cx.operand(1)?.ty.elements() as usize], to)?;
     let scales = Scales::of(cx)?;
@@ -126,13 +133,27 @@ pub(super) fn dequantize(cx: &Cx<'_>) -> Made {
 /// Bytes with the scale and zero point that the range of the floats asks for.
 pub(super) fn dynamic(cx: &Cx<'_>) -> Made {
     cx.expect(0, &[DType::F32])?;
-    let types = [(DType::U8, cx.dims(0)?), (DType::F32, vec![]), (DType::U8, vec![])];
-    let outs = cx.wanted.iter().map(|&o| token(types[o].0, &types[o].1)).collect();
+    let types = [
+        (DType::U8, cx.dims(0)?),
+        (DType::F32, vec![]),
+        (DType::U8, vec![]),
+    ];
+    let outs = cx
+        .wanted
+        .iter()
+        .map(|&o| token(types[o].0, &types[o].1))
+        .collect();
     let wanted = cx.wanted.clone();
     Ok(Plan::new(outs, move |t: &mut Tensors<'_>| {
         let x = t.get::<f32>(0);
-        let (low, high) = x.iter().fold((0.0_f32, 0.0_f32), |(l, h), &v| (l.min(v), h.max(v)));
-        let scale = if high == low { 1.0 } else { (high - low) / 255.0 };
+        let (low, high) = x
+            .iter()
+            .fold((0.0_f32, 0.0_f32), |(l, h), &v| (l.min(v), h.max(v)));
+        let scale = if high == low {
+            1.0
+        } else {
+            (high - low) / 255.0
+        };
         let zero = (-low / scale).clamp(0.0, 255.0).round_ties_even();
         for (i, &o) in wanted.iter().enumerate() {
             match o {

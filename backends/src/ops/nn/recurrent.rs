@@ -96,9 +96,17 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
         && hidden > 0;
     if !fits {
         let message = format!("is {}, the input {}", cx.operand(1)?.ty, cx.operand(0)?.ty);
-        return Err(cx.refuse(1, message, format!("[directions, {gates} · hidden, {input}]")));
+        return Err(cx.refuse(
+            1,
+            message,
+            format!("[directions, {gates} · hidden, {input}]"),
+        ));
     }
-    let state = if batchwise { vec![batch, ways, hidden] } else { vec![ways, batch, hidden] };
+    let state = if batchwise {
+        vec![batch, ways, hidden]
+    } else {
+        vec![ways, batch, hidden]
+    };
     let expected = [
         (3, vec![ways, 2 * gates * hidden]),
         (4, vec![batch]),
@@ -115,7 +123,10 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
     }
     let mut names: Vec<String> = match cx.args.get("activations").and_then(zbmd_ir::Value::as_list)
     {
-        Some(list) => list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
+        Some(list) => list
+            .iter()
+            .filter_map(|v| v.as_str().map(str::to_owned))
+            .collect(),
         None => Vec::new(),
     };
     let default: &[&str] = match cell {
@@ -130,7 +141,10 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
     while names.len() < default.len() * ways && once > 0 {
         names.push(names[names.len() - once.min(default.len())].clone());
     }
-    let activations = names.iter().map(|n| gate_of(cx, n)).collect::<Result<Vec<_>, _>>()?;
+    let activations = names
+        .iter()
+        .map(|n| gate_of(cx, n))
+        .collect::<Result<Vec<_>, _>>()?;
     if activations.len() < default.len() * ways {
         return Err(cx.args.error(
             "activations",
@@ -138,10 +152,16 @@ pub(super) fn recurrent(cx: &Cx<'_>, name: &str) -> Made {
             format!("{} for each direction", default.len()),
         ));
     }
-    let seq =
-        if batchwise { vec![batch, steps, ways, hidden] } else { vec![steps, ways, batch, hidden] };
-    let outs =
-        cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &seq } else { &state })).collect();
+    let seq = if batchwise {
+        vec![batch, steps, ways, hidden]
+    } else {
+        vec![steps, ways, batch, hidden]
+    };
+    let outs = cx
+        .wanted
+        .iter()
+        .map(|&o| token(dtype, if o == 0 { &seq } else { &state }))
+        .collect();
     let flops = 2.0 * (steps * batch * ways * gates * hidden * (input + hidden)) as f64;
     let mut body = Recurrent {
         cell,
@@ -197,7 +217,10 @@ impl Recurrent {
 
     /// Input and recurrent matrices of one direction.
     fn each_len(&self) -> (usize, usize) {
-        (packed_len(self.input, self.width()), packed_len(self.hidden, self.width()))
+        (
+            packed_len(self.input, self.width()),
+            packed_len(self.hidden, self.width()),
+        )
     }
 
     fn packed_len(&self) -> usize {
@@ -208,18 +231,42 @@ impl Recurrent {
     fn pack(&self, w: &[f32], r: &[f32], to: &mut [f32]) {
         let ((lw, lr), n) = (self.each_len(), self.width());
         for (d, to) in to.chunks_exact_mut(lw + lr).enumerate() {
-            pack(&w[d * n * self.input..], self.input, n, 1, self.input, &mut to[..lw]);
-            pack(&r[d * n * self.hidden..], self.hidden, n, 1, self.hidden, &mut to[lw..]);
+            pack(
+                &w[d * n * self.input..],
+                self.input,
+                n,
+                1,
+                self.input,
+                &mut to[..lw],
+            );
+            pack(
+                &r[d * n * self.hidden..],
+                self.hidden,
+                n,
+                1,
+                self.hidden,
+                &mut to[lw..],
+            );
         }
     }
 
     fn bounded(&self, v: f32) -> f32 {
-        if self.clip > 0.0 { v.clamp(-self.clip, self.clip) } else { v }
+        if self.clip > 0.0 {
+            v.clamp(-self.clip, self.clip)
+        } else {
+            v
+        }
     }
 
     /// Joins the gates of one batch; biases are in both parts.
     fn join(&self, gates: &Gates<'_>, h: &mut [f32], c: &mut [f32]) {
-        let Gates { g, u, peep, acts, r_new } = *gates;
+        let Gates {
+            g,
+            u,
+            peep,
+            acts,
+            r_new,
+        } = *gates;
         let n = self.hidden;
         let p = |k: usize, i: usize| peep.get(k * n + i).copied().unwrap_or(0.0);
         for i in 0..n {
@@ -273,8 +320,11 @@ impl Body for Recurrent {
         }
         let [y, last_h, last_c] = outs;
         let scratch = t.scratch::<f32>();
-        let (own, rest) =
-            scratch.split_at_mut(if self.packed.is_some() { 0 } else { self.packed_len() });
+        let (own, rest) = scratch.split_at_mut(if self.packed.is_some() {
+            0
+        } else {
+            self.packed_len()
+        });
         if self.packed.is_none() {
             self.pack(t.get(1), t.get(2), own);
         }
@@ -287,7 +337,11 @@ impl Body for Recurrent {
         let (lw, lr) = self.each_len();
         let per = self.activations.len() / self.ways;
         for (d, b) in (0..self.ways).flat_map(|d| (0..self.batch).map(move |b| (d, b))) {
-            let state = if self.batchwise { b * self.ways + d } else { d * self.batch + b } * n;
+            let state = if self.batchwise {
+                b * self.ways + d
+            } else {
+                d * self.batch + b
+            } * n;
             let start = |from: &[f32], to: &mut [f32]| match from.get(state..state + n) {
                 Some(from) => to.copy_from_slice(from),
                 None => to.fill(0.0),
@@ -295,7 +349,9 @@ impl Body for Recurrent {
             start(h0, h);
             start(c0, c);
             let (w, r) = packed[d * (lw + lr)..][..lw + lr].split_at(lw);
-            let bias: &[f32] = bias.get(d * 2 * width..(d + 1) * 2 * width).unwrap_or_default();
+            let bias: &[f32] = bias
+                .get(d * 2 * width..(d + 1) * 2 * width)
+                .unwrap_or_default();
             let (wb, rb) = bias.split_at(bias.len() / 2);
             let acts = &self.activations[d * per..];
             let peep: &[f32] = peep.get(d * 3 * n..(d + 1) * 3 * n).unwrap_or_default();
@@ -316,22 +372,43 @@ impl Body for Recurrent {
                     }
                     continue;
                 }
-                let from =
-                    if self.batchwise { b * self.steps + place } else { place * self.batch + b }
-                        * self.input;
-                let extra =
-                    Extra { column_bias: Some(wb).filter(|b| !b.is_empty()), ..Extra::default() };
+                let from = if self.batchwise {
+                    b * self.steps + place
+                } else {
+                    place * self.batch + b
+                } * self.input;
+                let extra = Extra {
+                    column_bias: Some(wb).filter(|b| !b.is_empty()),
+                    ..Extra::default()
+                };
                 gemm(
                     (1, self.input, width),
-                    Left { data: &x[from..], row: self.input, column: 1 },
+                    Left {
+                        data: &x[from..],
+                        row: self.input,
+                        column: 1,
+                    },
                     w,
                     g,
                     width,
                     extra,
                 );
-                let extra =
-                    Extra { column_bias: Some(rb).filter(|b| !b.is_empty()), ..Extra::default() };
-                gemm((1, n, width), Left { data: h, row: n, column: 1 }, r, u, width, extra);
+                let extra = Extra {
+                    column_bias: Some(rb).filter(|b| !b.is_empty()),
+                    ..Extra::default()
+                };
+                gemm(
+                    (1, n, width),
+                    Left {
+                        data: h,
+                        row: n,
+                        column: 1,
+                    },
+                    r,
+                    u,
+                    width,
+                    extra,
+                );
                 let mut third = None;
                 if self.cell == Cell::Gru && !self.reset_after {
                     // The reset gate acts before the product: that of its gate alone is done again.
@@ -344,7 +421,11 @@ impl Body for Recurrent {
                     };
                     gemm(
                         (1, n, width),
-                        Left { data: rh, row: n, column: 1 },
+                        Left {
+                            data: rh,
+                            row: n,
+                            column: 1,
+                        },
                         r,
                         r_new,
                         width,
@@ -352,7 +433,17 @@ impl Body for Recurrent {
                     );
                     third = Some(&r_new[2 * n..3 * n]);
                 }
-                self.join(&Gates { g, u, peep, acts, r_new: third }, h, c);
+                self.join(
+                    &Gates {
+                        g,
+                        u,
+                        peep,
+                        acts,
+                        r_new: third,
+                    },
+                    h,
+                    c,
+                );
                 if let Some(y) = y.get_mut(at..at + n) {
                     y.copy_from_slice(h)
                 }
@@ -367,7 +458,11 @@ impl Body for Recurrent {
     }
 
     fn scratch_bytes(&self) -> usize {
-        let own = if self.packed.is_some() { 0 } else { self.packed_len() };
+        let own = if self.packed.is_some() {
+            0
+        } else {
+            self.packed_len()
+        };
         4 * (own + 3 * self.width() + 3 * self.hidden)
     }
 }

@@ -16,9 +16,16 @@ pub(super) fn axes(cx: &Cx<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
     let given = cx.ints(1)?.unwrap_or_default();
     if given.is_empty() {
         let none = cx.flag("noop_with_empty_axes", false)?;
-        return Ok(if none { Vec::new() } else { (0..rank).collect() });
+        return Ok(if none {
+            Vec::new()
+        } else {
+            (0..rank).collect()
+        });
     }
-    let mut axes: Vec<usize> = given.iter().map(|&a| cx.axis(a, rank)).collect::<Result<_, _>>()?;
+    let mut axes: Vec<usize> = given
+        .iter()
+        .map(|&a| cx.axis(a, rank))
+        .collect::<Result<_, _>>()?;
     axes.sort_unstable();
     axes.dedup();
     Ok(axes)
@@ -34,7 +41,10 @@ struct Walks {
 
 impl Walks {
     fn new(dims: &[usize], axes: &[usize], keep: bool) -> Result<Self, OpError> {
-        let own: Vec<isize> = super::index::strides(dims).into_iter().map(|s| s as isize).collect();
+        let own: Vec<isize> = super::index::strides(dims)
+            .into_iter()
+            .map(|s| s as isize)
+            .collect();
         let pick = |inside: bool| -> (Vec<usize>, Vec<isize>) {
             (0..dims.len())
                 .filter(|d| axes.contains(d) == inside)
@@ -80,7 +90,9 @@ pub(super) fn reduce(cx: &Cx<'_>, name: &str) -> Made {
     let out = token(dtype, &walks.out);
     let flops = volume(&dims) as f64 * 2.0;
     fn make<T: Num>(out: zbmd_ir::TokenType, walks: Walks, kind: Fold, truth: bool) -> Made {
-        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| run::<T>(t, &walks, kind, truth)))
+        Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
+            run::<T>(t, &walks, kind, truth)
+        }))
     }
     Ok(by_num!(dtype, make(out, walks, kind, dtype == DType::Bool))?.flops(flops))
 }
@@ -144,7 +156,9 @@ fn sum<T: Num>(x: &[T], walks: &Walks, f: impl Fn(f64) -> f64) -> f64 {
                     *s += f(v.f64());
                 }
             }
-            sums.iter_mut().zip(rest).for_each(|(s, v)| *s += f(v.f64()));
+            sums.iter_mut()
+                .zip(rest)
+                .for_each(|(s, v)| *s += f(v.f64()));
             total += sums.iter().sum::<f64>();
         } else {
             for i in 0..walks.over.inner {
@@ -193,7 +207,10 @@ pub(super) fn arg(cx: &Cx<'_>, greatest: bool) -> Made {
             }
         }))
     }
-    by_num!(cx.dtype(0)?, make(token(DType::I64, &out), greatest, last, (outer, n, inner)))
+    by_num!(
+        cx.dtype(0)?,
+        make(token(DType::I64, &out), greatest, last, (outer, n, inner))
+    )
 }
 
 /// Elements before, along and behind an axis.
@@ -224,14 +241,21 @@ pub(super) fn cumulative(cx: &Cx<'_>, product: bool) -> Made {
                     let k = if reverse { n - 1 - k } else { k };
                     let at = (o * n + k) * inner + i;
                     let before = sum;
-                    sum = if product { sum.mul(x[at]) } else { sum.add(x[at]) };
+                    sum = if product {
+                        sum.mul(x[at])
+                    } else {
+                        sum.add(x[at])
+                    };
                     y[at] = if exclusive { before } else { sum };
                 }
             }
         }))
     }
     let flags = [product, exclusive, reverse];
-    by_num!(cx.dtype(0)?, make(cx.operand(0)?.ty.clone(), (outer, n, inner), flags))
+    by_num!(
+        cx.dtype(0)?,
+        make(cx.operand(0)?.ty.clone(), (outer, n, inner), flags)
+    )
 }
 
 /// Softmax, LogSoftmax, Hardmax along an axis.
@@ -314,7 +338,10 @@ impl<F: Float> Loop for SoftRow<'_, F> {
                 *m = if *v > *m { *v } else { *m };
             }
         }
-        let top = tops.iter().chain(rest).fold(F::LEAST, |m, &v| if v > m { v } else { m });
+        let top = tops
+            .iter()
+            .chain(rest)
+            .fold(F::LEAST, |m, &v| if v > m { v } else { m });
         for (y, &x) in y.iter_mut().zip(x) {
             *y = (x - top).exp_fast::<FMA>();
         }
@@ -372,14 +399,23 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
             } else {
                 &mut []
             };
-            let places = if self.wants[1] { t.out::<i64>(outs) } else { &mut [] };
+            let places = if self.wants[1] {
+                t.out::<i64>(outs)
+            } else {
+                &mut []
+            };
             for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
                 let at = |j: u32| x[(o * n + j as usize) * inner + i];
                 let order = &mut order[..n];
-                order.iter_mut().enumerate().for_each(|(j, p)| *p = j as u32);
+                order
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(j, p)| *p = j as u32);
                 // In place and without memory of its own; equal elements by their place.
                 order.sort_unstable_by(|&a, &b| {
-                    let by = at(a).partial_cmp(&at(b)).unwrap_or(std::cmp::Ordering::Equal);
+                    let by = at(a)
+                        .partial_cmp(&at(b))
+                        .unwrap_or(std::cmp::Ordering::Equal);
                     let by = if self.largest { by.reverse() } else { by };
                     by.then(a.cmp(&b))
                 });
@@ -405,7 +441,16 @@ pub(super) fn top_k(cx: &Cx<'_>) -> Made {
         largest: bool,
         wants: [bool; 2],
     ) -> Made {
-        Ok(Plan::new(outs, TopK::<T> { shape, k, largest, wants, of: std::marker::PhantomData }))
+        Ok(Plan::new(
+            outs,
+            TopK::<T> {
+                shape,
+                k,
+                largest,
+                wants,
+                of: std::marker::PhantomData,
+            },
+        ))
     }
     by_num!(dtype, make(outs, (outer, n, inner), k, largest, wants))
 }

@@ -19,7 +19,11 @@ const MAX_POINTS: usize = 1 << 26;
 fn points(cx: &Cx<'_>, i: usize, given: Option<i64>, default: usize) -> Result<usize, OpError> {
     let n = given.map_or(Some(default), |n| usize::try_from(n).ok());
     n.filter(|n| (1..=MAX_POINTS).contains(n)).ok_or_else(|| {
-        cx.refuse(i, format!("asks for {given:?} points"), format!("1 to {MAX_POINTS}"))
+        cx.refuse(
+            i,
+            format!("asks for {given:?} points"),
+            format!("1 to {MAX_POINTS}"),
+        )
     })
 }
 
@@ -44,8 +48,9 @@ struct Dft {
 pub(super) fn dft(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16])?;
     let from = cx.dims(0)?;
-    let Some((&parts, lead)) =
-        from.split_last().filter(|(p, l)| (1..=2).contains(*p) && !l.is_empty())
+    let Some((&parts, lead)) = from
+        .split_last()
+        .filter(|(p, l)| (1..=2).contains(*p) && !l.is_empty())
     else {
         return Err(cx.refuse(
             0,
@@ -55,11 +60,19 @@ pub(super) fn dft(cx: &Cx<'_>) -> Made {
     };
     let axis = cx.axis(first(cx.ints(2)?).unwrap_or(-2), from.len())?;
     if axis + 1 >= from.len() {
-        return Err(cx.refuse(2, "is the dimension of real and imaginary parts", "choose another"));
+        return Err(cx.refuse(
+            2,
+            "is the dimension of real and imaginary parts",
+            "choose another",
+        ));
     }
     let (inverse, onesided) = (cx.flag("inverse", false)?, cx.flag("onesided", false)?);
     let half = inverse && onesided;
-    let natural = if half { 2 * from[axis].saturating_sub(1) } else { from[axis] };
+    let natural = if half {
+        2 * from[axis].saturating_sub(1)
+    } else {
+        from[axis]
+    };
     let n = points(cx, 1, first(cx.ints(1)?), natural)?;
     let kept = if onesided && !inverse { n / 2 + 1 } else { n };
     let out_parts = if half { 1 } else { 2 };
@@ -70,8 +83,20 @@ pub(super) fn dft(cx: &Cx<'_>) -> Made {
     let flops = 10.0 * volume(&out) as f64 * (n as f64).log2().max(1.0);
     Ok(Plan::lazy(vec![token(dtype, &out)], move || {
         let mut planner = FftPlanner::new();
-        let fft = if inverse { planner.plan_fft_inverse(n) } else { planner.plan_fft_forward(n) };
-        Ok(Box::new(Dft { fft, points: n, shape, parts: (parts, out_parts), kept, inverse, half }))
+        let fft = if inverse {
+            planner.plan_fft_inverse(n)
+        } else {
+            planner.plan_fft_forward(n)
+        };
+        Ok(Box::new(Dft {
+            fft,
+            points: n,
+            shape,
+            parts: (parts, out_parts),
+            kept,
+            inverse,
+            half,
+        }))
     })
     .flops(flops))
 }
@@ -100,8 +125,13 @@ impl Body for Dft {
                     () => Complex::new(0.0, 0.0),
                 };
             }
-            self.fft.process_with_scratch(line, &mut work[..self.fft.get_inplace_scratch_len()]);
-            let scale = if self.inverse { 1.0 / self.points as f64 } else { 1.0 };
+            self.fft
+                .process_with_scratch(line, &mut work[..self.fft.get_inplace_scratch_len()]);
+            let scale = if self.inverse {
+                1.0 / self.points as f64
+            } else {
+                1.0
+            };
             for (k, v) in line[..self.kept].iter().enumerate() {
                 let at = ((o * self.kept + k) * inner + i) * to;
                 y[at] = (v.re * scale) as f32;
@@ -124,7 +154,13 @@ pub(super) fn stft(cx: &Cx<'_>) -> Made {
     let (batch, len, parts) = match from[..] {
         [b, n] => (b, n, 1),
         [b, n, p @ 1..=2] => (b, n, p),
-        _ => return Err(cx.refuse(0, format!("is {}", cx.operand(0)?.ty), "[n, length, 1 or 2]")),
+        _ => {
+            return Err(cx.refuse(
+                0,
+                format!("is {}", cx.operand(0)?.ty),
+                "[n, length, 1 or 2]",
+            ));
+        }
     };
     let window = cx.opt(2).map(|w| w.ty.elements() as usize);
     let n = points(cx, 3, first(cx.ints(3)?), window.unwrap_or(len))?;
@@ -172,7 +208,13 @@ pub(super) fn stft(cx: &Cx<'_>) -> Made {
     let flops = 10.0 * out.elements() as f64 * (n as f64).log2().max(1.0);
     Ok(Plan::lazy(vec![out], move || {
         let fft = FftPlanner::new().plan_fft_forward(n);
-        Ok(Box::new(Stft { fft, size: (batch, len, parts), step, n, shape: (frames, kept) }))
+        Ok(Box::new(Stft {
+            fft,
+            size: (batch, len, parts),
+            step,
+            n,
+            shape: (frames, kept),
+        }))
     })
     .flops(flops))
 }
@@ -188,7 +230,11 @@ pub(super) fn window(cx: &Cx<'_>, name: &str) -> Made {
     let periodic = cx.flag("periodic", true)?;
     fn make<T: Num>(out: zbmd_ir::TokenType, n: usize, terms: [f64; 3], periodic: bool) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            let round = if periodic { n } else { n.saturating_sub(1).max(1) } as f64;
+            let round = if periodic {
+                n
+            } else {
+                n.saturating_sub(1).max(1)
+            } as f64;
             for (i, y) in t.out::<T>(0).iter_mut().enumerate() {
                 let turn = std::f64::consts::TAU * i as f64 / round;
                 *y = T::of(terms[0] - terms[1] * turn.cos() + terms[2] * (2.0 * turn).cos());
@@ -205,7 +251,10 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
     let n = points(cx, 1, first(cx.ints(1)?), 1)?;
     let rate = Ord::max(first(cx.ints(2)?).unwrap_or(1), 1) as f64;
     let edge = |i: usize| -> Result<f64, OpError> {
-        Ok(cx.floats(i)?.and_then(|v| v.first().copied()).unwrap_or(0.0))
+        Ok(cx
+            .floats(i)?
+            .and_then(|v| v.first().copied())
+            .unwrap_or(0.0))
     };
     let mel = |f: f64| 2595.0 * (f / 700.0).ln_1p() / std::f64::consts::LN_10;
     let (low, high) = (mel(edge(3)?), mel(edge(4)?));
@@ -223,7 +272,11 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
         ));
     }
     if bin(bands + 1) > rows {
-        return Err(cx.refuse(4, "lies beyond half the sample rate", "lower the upper edge"));
+        return Err(cx.refuse(
+            4,
+            "lies beyond half the sample rate",
+            "lower the upper edge",
+        ));
     }
     let mut table = vec![0.0; rows * bands];
     for i in 0..bands {
@@ -242,7 +295,10 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
     }
     fn make<T: Num>(out: zbmd_ir::TokenType, table: Vec<f64>) -> Made {
         Ok(Plan::new(vec![out], move |t: &mut Tensors<'_>| {
-            t.out::<T>(0).iter_mut().zip(&table).for_each(|(y, &v)| *y = T::of(v));
+            t.out::<T>(0)
+                .iter_mut()
+                .zip(&table)
+                .for_each(|(y, &v)| *y = T::of(v));
         }))
     }
     let dtype = cx.args.dtype_or("dtype", DType::F32)?;
@@ -253,7 +309,10 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
 pub(super) fn range(cx: &Cx<'_>) -> Made {
     let dtype = cx.dtype(0)?;
     let get = |i: usize| -> Result<f64, OpError> {
-        Ok(cx.floats(i)?.and_then(|v| v.first().copied()).unwrap_or(0.0))
+        Ok(cx
+            .floats(i)?
+            .and_then(|v| v.first().copied())
+            .unwrap_or(0.0))
     };
     let (start, limit, delta) = (get(0)?, get(1)?, get(2)?);
     let count = ((limit - start) / delta).ceil().max(0.0);
@@ -303,16 +362,30 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
     impl super::cx::FloatBody for Loss {
         fn run<F: Float>(&self, t: &mut Tensors<'_>) {
             let (x, target, weight) = (t.get::<F>(0), t.bytes(1), t.opt::<F>(2));
-            let loss = if self.wants[0] { t.out::<F>(0) } else { &mut [] };
-            let logs = if self.wants[1] { t.out::<F>(usize::from(self.wants[0])) } else { &mut [] };
+            let loss = if self.wants[0] {
+                t.out::<F>(0)
+            } else {
+                &mut []
+            };
+            let logs = if self.wants[1] {
+                t.out::<F>(usize::from(self.wants[0]))
+            } else {
+                &mut []
+            };
             let (outer, n, inner) = self.shape;
             let (mut sum, mut weights) = (0.0, 0.0);
             for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
                 let at = |k: usize| (o * n + k) * inner + i;
                 let mut norm = 0.0;
                 if self.softmax {
-                    let top = (0..n).map(|k| x[at(k)].f64()).fold(f64::NEG_INFINITY, f64::max);
-                    norm = (0..n).map(|k| (x[at(k)].f64() - top).exp()).sum::<f64>().ln() + top;
+                    let top = (0..n)
+                        .map(|k| x[at(k)].f64())
+                        .fold(f64::NEG_INFINITY, f64::max);
+                    norm = (0..n)
+                        .map(|k| (x[at(k)].f64() - top).exp())
+                        .sum::<f64>()
+                        .ln()
+                        + top;
                     for k in 0..n {
                         if let Some(l) = logs.get_mut(at(k)) {
                             *l = F::of(x[at(k)].f64() - norm);
@@ -320,8 +393,9 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
                     }
                 }
                 let class = super::cx::index_at(target, self.target, o * inner + i);
-                let place =
-                    usize::try_from(class).ok().filter(|k| *k < n && self.ignore != Some(class));
+                let place = usize::try_from(class)
+                    .ok()
+                    .filter(|k| *k < n && self.ignore != Some(class));
                 let w = place.map_or(0.0, |k| weight.map_or(1.0, |w| w[k].f64()));
                 let l = place.map_or(0.0, |k| -w * (x[at(k)].f64() - norm));
                 (sum, weights) = (sum + l, weights + w);
@@ -344,11 +418,22 @@ pub(super) fn loss(cx: &Cx<'_>, softmax: bool) -> Made {
         "none" => Reduction::None,
         "sum" => Reduction::Sum,
         "mean" => Reduction::Mean,
-        other => return Err(cx.args.unknown_word("reduction", other, &["none", "sum", "mean"])),
+        other => {
+            return Err(cx
+                .args
+                .unknown_word("reduction", other, &["none", "sum", "mean"]));
+        }
     };
-    let small = if reduction == Reduction::None { cx.dims(1)? } else { Vec::new() };
-    let outs =
-        cx.wanted.iter().map(|&o| token(dtype, if o == 0 { &small } else { &from })).collect();
+    let small = if reduction == Reduction::None {
+        cx.dims(1)?
+    } else {
+        Vec::new()
+    };
+    let outs = cx
+        .wanted
+        .iter()
+        .map(|&o| token(dtype, if o == 0 { &small } else { &from }))
+        .collect();
     let body = Loss {
         shape: around(&from, 1),
         target: super::cx::computed(cx.dtype(1)?),

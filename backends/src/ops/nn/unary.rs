@@ -111,7 +111,15 @@ struct UnaryBody<U> {
 
 impl<U: Unary> Body for UnaryBody<U> {
     fn run(&self, t: &mut Tensors<'_>) {
-        t.map(0, |x, y| simd::dispatch(UnaryLoop { x, y, a: self.a, b: self.b, f: self.f }));
+        t.map(0, |x, y| {
+            simd::dispatch(UnaryLoop {
+                x,
+                y,
+                a: self.a,
+                b: self.b,
+                f: self.f,
+            })
+        });
     }
 
     fn batches(&self) -> bool {
@@ -149,8 +157,22 @@ fn unary_plan<U: Unary>(cx: &Cx<'_>, f: U, a: f64, b: f64) -> Made {
     let out = cx.operand(0)?.ty.clone();
     let flops = 8.0 * out.elements() as f64;
     let plan = match dtype {
-        DType::F64 => Plan::new(vec![out], WideUnary { a, b, f: in_f64::<U> }),
-        _ => Plan::new(vec![out], UnaryBody { a: a as f32, b: b as f32, f }),
+        DType::F64 => Plan::new(
+            vec![out],
+            WideUnary {
+                a,
+                b,
+                f: in_f64::<U>,
+            },
+        ),
+        _ => Plan::new(
+            vec![out],
+            UnaryBody {
+                a: a as f32,
+                b: b as f32,
+                f,
+            },
+        ),
     };
     Ok(plan.flops(flops).over([0]))
 }

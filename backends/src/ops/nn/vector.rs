@@ -125,7 +125,9 @@ impl Vector for Plain {
     }
     #[inline(always)]
     unsafe fn greater(self, b: Self) -> Self {
-        Self(std::array::from_fn(|l| super::num::Num::max(self.0[l], b.0[l])))
+        Self(std::array::from_fn(|l| {
+            super::num::Num::max(self.0[l], b.0[l])
+        }))
     }
     #[inline(always)]
     unsafe fn prefetch(_: *const f32) {}
@@ -231,13 +233,21 @@ mod x86 {
             // SAFETY: see above.
             unsafe {
                 let a = _mm256_set1_ps(a);
-                Self(_mm256_fmadd_ps(a, b.0, self.0), _mm256_fmadd_ps(a, b.1, self.1))
+                Self(
+                    _mm256_fmadd_ps(a, b.0, self.0),
+                    _mm256_fmadd_ps(a, b.1, self.1),
+                )
             }
         }
         #[inline(always)]
         unsafe fn add_products(self, a: Self, b: Self) -> Self {
             // SAFETY: see above.
-            unsafe { Self(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
+            unsafe {
+                Self(
+                    _mm256_fmadd_ps(a.0, b.0, self.0),
+                    _mm256_fmadd_ps(a.1, b.1, self.1),
+                )
+            }
         }
         #[inline(always)]
         unsafe fn add(self, b: Self) -> Self {

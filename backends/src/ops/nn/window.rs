@@ -48,7 +48,9 @@ impl Window {
         let stride = cx.sizes("strides", rank, 1)?;
         let dilation = cx.sizes("dilations", rank, 1)?;
         if stride.contains(&0) || dilation.contains(&0) {
-            return Err(cx.args.error("strides", "or `dilations` holds 0", "at least 1"));
+            return Err(cx
+                .args
+                .error("strides", "or `dilations` holds 0", "at least 1"));
         }
         let mut pads = cx.sizes("pads", 2 * rank, 0)?;
         let reach: Vec<usize> = (0..rank)
@@ -73,11 +75,18 @@ impl Window {
                     let padded = input[d] + pads[d] + pads[rank + d];
                     let Some(room) = padded.checked_sub(reach[d]) else {
                         return Err(Cx::other(
-                            format!("a window of {} does not fit into {padded} elements", reach[d]),
+                            format!(
+                                "a window of {} does not fit into {padded} elements",
+                                reach[d]
+                            ),
                             "add padding, or take a smaller kernel",
                         ));
                     };
-                    let mut n = if ceil { room.div_ceil(stride[d]) } else { room / stride[d] } + 1;
+                    let mut n = if ceil {
+                        room.div_ceil(stride[d])
+                    } else {
+                        room / stride[d]
+                    } + 1;
                     // A window that would begin in the padding behind is left out.
                     if ceil && (n - 1) * stride[d] >= input[d] + pads[d] {
                         n -= 1;
@@ -117,7 +126,11 @@ impl Window {
 
     /// Elements of one plane of the input, of the output, of the kernel.
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
-        (volume(&self.input), volume(&self.output), volume(&self.kernel))
+        (
+            volume(&self.input),
+            volume(&self.output),
+            volume(&self.kernel),
+        )
     }
 
     /// The place along dimension d of kernel element k in the window of output o, if it lies in the input.
@@ -130,7 +143,9 @@ impl Window {
     /// Elements along dimension d that the window of output o covers, padding included but nothing beyond it.
     pub(crate) fn reached(&self, d: usize, o: usize) -> usize {
         let end = self.before[d] + self.input[d] + self.after[d];
-        (0..self.kernel[d]).filter(|k| o * self.stride[d] + k * self.dilation[d] < end).count()
+        (0..self.kernel[d])
+            .filter(|k| o * self.stride[d] + k * self.dilation[d] < end)
+            .count()
     }
 
     /// Calls `f` with kernel element and input element of everything that a window covers.
@@ -139,11 +154,17 @@ impl Window {
         let [_, h, w] = self.input;
         let [_, kh, kw] = self.kernel;
         for a in 0..self.kernel[0] {
-            let Some(z) = self.place(0, o[0], a) else { continue };
+            let Some(z) = self.place(0, o[0], a) else {
+                continue;
+            };
             for b in 0..kh {
-                let Some(y) = self.place(1, o[1], b) else { continue };
+                let Some(y) = self.place(1, o[1], b) else {
+                    continue;
+                };
                 for c in 0..kw {
-                    let Some(x) = self.place(2, o[2], c) else { continue };
+                    let Some(x) = self.place(2, o[2], c) else {
+                        continue;
+                    };
                     f((a * kh + b) * kw + c, (z * h + y) * w + x);
                 }
             }

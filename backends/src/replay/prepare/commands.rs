@@ -25,7 +25,11 @@ impl<Q: Queue> Preparing<'_, Q> {
         let place = block.rem_euclid(blocks) as u64;
         let token_bytes = self.graph.channels[buffer.channel].token.bytes();
         let offset = buffer.offset_bytes + place * buffer.stride_bytes + tokens.0 * token_bytes;
-        let layout = if buffer.region == Region::Arena { &self.arena } else { &self.exchange };
+        let layout = if buffer.region == Region::Arena {
+            &self.arena
+        } else {
+            &self.exchange
+        };
         layout.range(offset, tokens.1 * token_bytes)
     }
 
@@ -53,16 +57,29 @@ impl<Q: Queue> Preparing<'_, Q> {
         match exec.what {
             What::Recv { ring, first, count } => {
                 let ring = self.ring_numbers[&ring];
-                ready.receipts.push(Receipt { stage, ring, first, count });
+                ready.receipts.push(Receipt {
+                    stage,
+                    ring,
+                    first,
+                    count,
+                });
             }
             What::Send { ring, first, count } => {
                 let outbox = self.outbox_place(ring, first);
                 let ring = self.ring_numbers[&ring];
-                let sends = Some(Tokens { first, count, outbox });
+                let sends = Some(Tokens {
+                    first,
+                    count,
+                    outbox,
+                });
                 ready.gifts.push(Gift { stage, ring, sends });
             }
             What::Release { ring } => {
-                ready.gifts.push(Gift { stage, ring: self.ring_numbers[&ring], sends: None });
+                ready.gifts.push(Gift {
+                    stage,
+                    ring: self.ring_numbers[&ring],
+                    sends: None,
+                });
             }
             What::Fire { .. } | What::Carry { .. } => {}
         }
@@ -84,7 +101,11 @@ impl<Q: Queue> Preparing<'_, Q> {
     ) -> Result<(), ReplayError<Q::Fault>> {
         let stage = exec.stage;
         match exec.what {
-            What::Fire { actor, first, count } => {
+            What::Fire {
+                actor,
+                first,
+                count,
+            } => {
                 let mut commands = Vec::new();
                 self.fire((actor, first, count), stage, phase, &mut commands)?;
                 out.extend(commands.into_iter().map(|c| (stage, c)));
@@ -116,7 +137,10 @@ impl<Q: Queue> Preparing<'_, Q> {
     }
 
     fn carry(&self, id: BufferId, stage: u32, phase: u64, out: &mut Vec<(u32, Command)>) {
-        let (h, t) = (self.plan.buffers[id].head_tokens, self.plan.buffers[id].block_tokens);
+        let (h, t) = (
+            self.plan.buffers[id].head_tokens,
+            self.plan.buffers[id].block_tokens,
+        );
         let from = self.tokens(id, stage, phase, 0, (t, h));
         let to = self.tokens(id, stage, phase, 1, (0, h));
         if !from.overlaps(to) {
@@ -150,13 +174,17 @@ impl<Q: Queue> Preparing<'_, Q> {
         }
         for (i, port) in actor.outputs.iter().enumerate() {
             let joined = self.joined.outputs[id][i];
-            let (Some(channel), None) = (joined, actor.state_of_output(i as u32)) else { continue };
+            let (Some(channel), None) = (joined, actor.state_of_output(i as u32)) else {
+                continue;
+            };
             let own = buffer(channel);
             let start = self.plan.buffers[own].head_tokens + first * port.rate;
             outputs.push(self.tokens(own, stage, phase, 0, (start, count * port.rate)));
         }
         for state in &actor.state {
-            let Some(channel) = self.joined.outputs[id][state.output as usize] else { continue };
+            let Some(channel) = self.joined.outputs[id][state.output as usize] else {
+                continue;
+            };
             states.push(self.tokens(buffer(channel), stage, phase, 0, (0, 1)));
         }
         let ready = &self.actors[&id];
@@ -172,9 +200,20 @@ impl<Q: Queue> Preparing<'_, Q> {
             Operand::Scratch => scratch,
         };
         let limits = self.queue.limits();
-        let bound = bind(limits, &ready.plan, &ready.kernels, count, &place, &mut self.runs, out);
+        let bound = bind(
+            limits,
+            &ready.plan,
+            &ready.kernels,
+            count,
+            &place,
+            &mut self.runs,
+            out,
+        );
         bound.map_err(|e| ReplayError::TooLarge {
-            what: format!("a call of {count} firings of `{}`", actor_name(self.graph, id)),
+            what: format!(
+                "a call of {count} firings of `{}`",
+                actor_name(self.graph, id)
+            ),
             bytes: e.bytes,
             limit: e.limit,
             device: self.name(),

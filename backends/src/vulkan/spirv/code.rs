@@ -32,12 +32,20 @@ impl<'a> Printer<'a> {
 
     fn glsl(&mut self, function: GlOp, ty: Word, of: Word) -> Word {
         let number = Operand::LiteralExtInstInteger(function as u32);
-        self.op(Op::ExtInst, ty, vec![Operand::IdRef(self.glsl), number, Operand::IdRef(of)])
+        self.op(
+            Op::ExtInst,
+            ty,
+            vec![Operand::IdRef(self.glsl), number, Operand::IdRef(of)],
+        )
     }
 
     fn reg(&self, reg: Reg) -> Word {
         let word = self.regs[reg.0 as usize];
-        assert_ne!(word, 0, "r{} of {} is read before it is set", reg.0, self.kernel.name);
+        assert_ne!(
+            word, 0,
+            "r{} of {} is read before it is set",
+            reg.0, self.kernel.name
+        );
         word
     }
 
@@ -48,7 +56,9 @@ impl<'a> Printer<'a> {
     fn label(&mut self, id: Word) {
         // The builder lets blocks begin only when none is open; a branch, made by hand, has closed the last one.
         self.b.select_block(None).expect("none is always there");
-        self.b.begin_block(Some(id)).expect("the last block was left");
+        self.b
+            .begin_block(Some(id))
+            .expect("the last block was left");
     }
 
     fn branch(&mut self, to: Word) {
@@ -141,7 +151,10 @@ impl<'a> Printer<'a> {
         self.branch(head);
         self.label(head);
         let control = Operand::LoopControl(LoopControl::NONE);
-        self.plain(Op::LoopMerge, vec![Operand::IdRef(end), Operand::IdRef(next), control]);
+        self.plain(
+            Op::LoopMerge,
+            vec![Operand::IdRef(end), Operand::IdRef(next), control],
+        );
         self.branch(check);
         self.label(check);
         let now = self.op(Op::Load, word, ids(&[var]));
@@ -346,7 +359,11 @@ impl<'a> Printer<'a> {
         }
         if to == Ty::Bool {
             let zero = self.constant(from, 0);
-            let op = if from.is_float() { Op::FUnordNotEqual } else { Op::INotEqual };
+            let op = if from.is_float() {
+                Op::FUnordNotEqual
+            } else {
+                Op::INotEqual
+            };
             return self.op(op, out, ids(&[a, zero]));
         }
         let op = match (from.is_float(), to.is_float()) {
@@ -372,6 +389,10 @@ impl<'a> Printer<'a> {
         let unsigned = if to.is_wide() { Ty::U64 } else { Ty::U32 };
         let middle = self.ty(unsigned);
         let value = self.op(Op::UConvert, middle, ids(&[a]));
-        if unsigned == to { value } else { self.op(Op::Bitcast, out, ids(&[value])) }
+        if unsigned == to {
+            value
+        } else {
+            self.op(Op::Bitcast, out, ids(&[value]))
+        }
     }
 }

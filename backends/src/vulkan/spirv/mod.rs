@@ -28,7 +28,10 @@ pub(crate) struct Floats {
 impl Floats {
     /// As much of it as makes a difference to a kernel.
     pub(crate) fn of(self, kernel: &Kernel) -> Self {
-        Self { keep64: self.keep64 && kernel.needs().f64, ..self }
+        Self {
+            keep64: self.keep64 && kernel.needs().f64,
+            ..self
+        }
     }
 }
 
@@ -57,7 +60,9 @@ pub(crate) fn print(kernel: &Kernel, floats: Floats) -> Vec<u32> {
     printer.places();
     printer.function();
     let interface: Vec<Word> = printer.places.values().copied().collect();
-    printer.b.entry_point(ExecutionModel::GLCompute, printer.entry, "main", interface);
+    printer
+        .b
+        .entry_point(ExecutionModel::GLCompute, printer.entry, "main", interface);
     printer.b.module().assemble()
 }
 
@@ -92,7 +97,10 @@ impl Printer<'_> {
             (needs.halves, Capability::StorageBuffer16BitAccess),
             (keep32 || keep64, Capability::SignedZeroInfNanPreserve),
         ];
-        wanted.into_iter().filter(|(on, _)| *on).for_each(|(_, c)| b.capability(c));
+        wanted
+            .into_iter()
+            .filter(|(on, _)| *on)
+            .for_each(|(_, c)| b.capability(c));
         if needs.bytes {
             b.extension("SPV_KHR_8bit_storage");
         }
@@ -108,7 +116,11 @@ impl Printer<'_> {
                 b.execution_mode(self.entry, mode, [width]);
             }
         }
-        b.execution_mode(self.entry, ExecutionMode::LocalSize, [self.kernel.local, 1, 1]);
+        b.execution_mode(
+            self.entry,
+            ExecutionMode::LocalSize,
+            [self.kernel.local, 1, 1],
+        );
     }
 
     fn ty(&mut self, ty: Ty) -> Word {
@@ -176,7 +188,8 @@ impl Printer<'_> {
         let id = self.b.id();
         self.b.type_struct_id(Some(id), [member]);
         self.b.decorate(id, Decoration::Block, []);
-        self.b.member_decorate(id, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
+        self.b
+            .member_decorate(id, 0, Decoration::Offset, [Operand::LiteralBit32(0)]);
         id
     }
 
@@ -193,9 +206,19 @@ impl Printer<'_> {
             });
             blocks.insert(binding.mem, block);
             let pointer = self.pointer(StorageClass::StorageBuffer, block);
-            let variable = self.b.variable(pointer, None, StorageClass::StorageBuffer, None);
-            self.b.decorate(variable, Decoration::DescriptorSet, [Operand::LiteralBit32(0)]);
-            self.b.decorate(variable, Decoration::Binding, [Operand::LiteralBit32(i as u32)]);
+            let variable = self
+                .b
+                .variable(pointer, None, StorageClass::StorageBuffer, None);
+            self.b.decorate(
+                variable,
+                Decoration::DescriptorSet,
+                [Operand::LiteralBit32(0)],
+            );
+            self.b.decorate(
+                variable,
+                Decoration::Binding,
+                [Operand::LiteralBit32(i as u32)],
+            );
             if !binding.writes {
                 self.b.decorate(variable, Decoration::NonWritable, []);
             }
@@ -204,26 +227,36 @@ impl Printer<'_> {
         for (i, _) in self.kernel.specs.iter().enumerate() {
             let ty = self.ty(Ty::U32);
             let spec = self.b.spec_constant_bit32(ty, 1);
-            self.b.decorate(spec, Decoration::SpecId, [Operand::LiteralBit32(i as u32)]);
+            self.b
+                .decorate(spec, Decoration::SpecId, [Operand::LiteralBit32(i as u32)]);
             self.specs.push(spec);
         }
         for &(ty, len) in &self.kernel.shared {
             let (element, len) = (self.ty(ty), self.u32(len));
             let array = self.b.type_array(element, len);
             let pointer = self.pointer(StorageClass::Workgroup, array);
-            self.shared.push(self.b.variable(pointer, None, StorageClass::Workgroup, None));
+            self.shared.push(
+                self.b
+                    .variable(pointer, None, StorageClass::Workgroup, None),
+            );
         }
     }
 
     /// Push constants: the number of firings, then an offset for each binding.
     fn arguments(&mut self) {
-        let (word, len) = (self.ty(Ty::U32), self.u32(1 + self.kernel.bindings.len() as u32));
+        let (word, len) = (
+            self.ty(Ty::U32),
+            self.u32(1 + self.kernel.bindings.len() as u32),
+        );
         let array = self.b.id();
         self.b.type_array_id(Some(array), word, len);
-        self.b.decorate(array, Decoration::ArrayStride, [Operand::LiteralBit32(4)]);
+        self.b
+            .decorate(array, Decoration::ArrayStride, [Operand::LiteralBit32(4)]);
         let block = self.block(array);
         let pointer = self.pointer(StorageClass::PushConstant, block);
-        self.arguments = self.b.variable(pointer, None, StorageClass::PushConstant, None);
+        self.arguments = self
+            .b
+            .variable(pointer, None, StorageClass::PushConstant, None);
     }
 
     fn places(&mut self) {
@@ -237,7 +270,8 @@ impl Printer<'_> {
             (Place::Groups, BuiltIn::NumWorkgroups),
         ] {
             let variable = self.b.variable(pointer, None, StorageClass::Input, None);
-            self.b.decorate(variable, Decoration::BuiltIn, [Operand::BuiltIn(built_in)]);
+            self.b
+                .decorate(variable, Decoration::BuiltIn, [Operand::BuiltIn(built_in)]);
             self.places.insert(place, variable);
         }
     }
@@ -247,12 +281,15 @@ impl Printer<'_> {
         let void = self.b.type_void();
         let signature = self.b.type_function(void, []);
         let none = FunctionControl::NONE;
-        self.b.begin_function(void, Some(self.entry), none, signature).expect(MADE);
+        self.b
+            .begin_function(void, Some(self.entry), none, signature)
+            .expect(MADE);
         self.b.begin_block(None).expect(MADE);
         for &ty in &self.kernel.vars {
             let ty = self.ty(ty);
             let pointer = self.pointer(StorageClass::Function, ty);
-            self.vars.push(self.b.variable(pointer, None, StorageClass::Function, None));
+            self.vars
+                .push(self.b.variable(pointer, None, StorageClass::Function, None));
         }
         self.body(&self.kernel.body);
         self.plain(Op::Return, vec![]);

@@ -53,13 +53,21 @@ fn every_error_at_every_call_is_a_fault_of_its_kind() {
                 };
                 let found = match &fault {
                     Fault::Lost { site: said, .. } => ("lost", *said),
-                    Fault::OutOfMemory { site: said, whose: "host", .. } => ("host memory", *said),
+                    Fault::OutOfMemory {
+                        site: said,
+                        whose: "host",
+                        ..
+                    } => ("host memory", *said),
                     Fault::OutOfMemory { site: said, .. } => ("device memory", *said),
                     Fault::Other { site: said, .. } => ("other", *said),
                     Fault::Hung { .. } => panic!("{site} hangs"),
                 };
                 assert_eq!(found, (kind, site), "{fault}");
-                assert_eq!(device.is_alive(), kind != "lost" && site != Site::Wait, "{fault}");
+                assert_eq!(
+                    device.is_alive(),
+                    kind != "lost" && site != Site::Wait,
+                    "{fault}"
+                );
                 if device.is_alive() {
                     // The fault was one of a call: the device still works.
                     *device.inject.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -79,13 +87,26 @@ fn a_queue_that_does_not_end_is_told_from_a_slow_one() {
     let _turn = turn();
     let Some(device) = open() else { return };
     let semaphore = device.timeline().expect("a semaphore");
-    let fault = device.wait(semaphore, 7, 1_000_000).expect_err("nobody signals it");
-    assert_eq!(fault, Fault::Hung { value: 7, reached: 0, waited_ms: 1 });
+    let fault = device
+        .wait(semaphore, 7, 1_000_000)
+        .expect_err("nobody signals it");
+    assert_eq!(
+        fault,
+        Fault::Hung {
+            value: 7,
+            reached: 0,
+            waited_ms: 1
+        }
+    );
     assert!(!device.is_alive());
     std::mem::forget(device.instance().clone());
 
     let Some(device) = open() else { return };
-    device.inject(Injection { site: Site::Wait, after: 0, error: Injected::Hang });
+    device.inject(Injection {
+        site: Site::Wait,
+        after: 0,
+        error: Injected::Hang,
+    });
     assert!(matches!(work(&device), Err(Fault::Hung { value: 1, .. })));
     assert!(!device.is_alive());
     std::mem::forget(device.instance().clone());
@@ -104,7 +125,12 @@ fn barriers_left_out_are_found() {
     // The state is read by the oscillator, then moved on: write after read.
     let _ = work(&device);
     let messages = device.instance().messages();
-    assert!(messages.iter().any(|m| m.contains("SYNC-HAZARD-WRITE-AFTER-READ")), "{messages:?}");
+    assert!(
+        messages
+            .iter()
+            .any(|m| m.contains("SYNC-HAZARD-WRITE-AFTER-READ")),
+        "{messages:?}"
+    );
 }
 
 #[test]
@@ -113,12 +139,18 @@ fn compiled_kernels_are_kept_on_disk_and_damage_is_ignored() {
     let Some(first) = open() else { return };
     let folder = std::env::temp_dir().join(format!("zbmd-vulkan-{}", std::process::id()));
     let (instance, listed) = (first.instance().clone(), first.listed().clone());
-    let options = Options { cache: Some(folder.clone()), ..Options::default() };
+    let options = Options {
+        cache: Some(folder.clone()),
+        ..Options::default()
+    };
     let reopen = || Device::open(&instance, &listed, &options).expect("opens");
     let device = reopen();
     work(&device).expect("works");
     device.save_cache();
-    let files: Vec<_> = std::fs::read_dir(&folder).expect("a folder").flatten().collect();
+    let files: Vec<_> = std::fs::read_dir(&folder)
+        .expect("a folder")
+        .flatten()
+        .collect();
     assert_eq!(files.len(), 1);
     work(&reopen()).expect("works from the cache");
     std::fs::write(files[0].path(), b"zbmdvkc1 not what it says").expect("written");

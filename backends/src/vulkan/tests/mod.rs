@@ -14,14 +14,19 @@ use super::{Device, Instance, Options};
 pub(crate) fn open() -> Option<Arc<Device>> {
     let required = std::env::var("ZBMD_REQUIRE").is_ok_and(|r| r.split(',').any(|w| w == "vulkan"));
     let wanted = std::env::var("ZBMD_VULKAN").unwrap_or_else(|_| "vulkan:0".to_owned());
-    let opened = Instance::load(true).map_err(super::OpenError::from).and_then(|instance| {
-        let listed = instance.find(&wanted)?;
-        Device::open(&instance, &listed, &Options::default())
-    });
+    let opened = Instance::load(true)
+        .map_err(super::OpenError::from)
+        .and_then(|instance| {
+            let listed = instance.find(&wanted)?;
+            Device::open(&instance, &listed, &Options::default())
+        });
     match opened {
         Ok(device) => {
             let validates = device.instance().validates();
-            assert!(validates || !required, "the validation layers are not installed");
+            assert!(
+                validates || !required,
+                "the validation layers are not installed"
+            );
             Some(device)
         }
         Err(error) if required => panic!("ZBMD_REQUIRE names vulkan, but {error}"),
@@ -49,5 +54,10 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 #[track_caller]
 pub(crate) fn assert_valid(device: &Device) {
     let messages = device.instance().messages();
-    assert!(messages.is_empty(), "{} messages, the first: {}", messages.len(), messages[0]);
+    assert!(
+        messages.is_empty(),
+        "{} messages, the first: {}",
+        messages.len(),
+        messages[0]
+    );
 }

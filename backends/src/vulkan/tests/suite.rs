@@ -63,8 +63,10 @@ fn functions_agree_on_values_of_every_kind() {
         -100.0,
         0.78,
     ];
-    let pairs: Vec<(f32, f32)> =
-        values.iter().flat_map(|&x| values.iter().map(move |&y| (x, y))).collect();
+    let pairs: Vec<(f32, f32)> = values
+        .iter()
+        .flat_map(|&x| values.iter().map(move |&y| (x, y)))
+        .collect();
     let mut wrong = Vec::new();
     for text in [
         "atan2(x, y)",
@@ -80,7 +82,11 @@ fn functions_agree_on_values_of_every_kind() {
         "round(x) + floor(y)",
         "sqrt(abs(x)) - y",
     ] {
-        let inputs = if text.contains('y') { "x: f32, y: f32" } else { "x: f32" };
+        let inputs = if text.contains('y') {
+            "x: f32, y: f32"
+        } else {
+            "x: f32"
+        };
         let subject = subject("Expr", &format!("expr: \"{text}\""), inputs);
         let plan = lowered(&subject, device.caps()).expect("a kernel");
         let side =
@@ -92,7 +98,9 @@ fn functions_agree_on_values_of_every_kind() {
         for (i, &(x, y)) in pairs.iter().enumerate() {
             let (g, w) = (&got.0[0][4 * i..4 * i + 4], &want.0[0][4 * i..4 * i + 4]);
             // Devices may treat numbers below the normal ones as zeros.
-            let tiny = [x, y].iter().any(|v| *v != 0.0 && v.abs() < f32::MIN_POSITIVE);
+            let tiny = [x, y]
+                .iter()
+                .any(|v| *v != 0.0 && v.abs() < f32::MIN_POSITIVE);
             if let Err(e) = compare(DType::F32, g, w, Tolerance::Each(5e-6))
                 && !tiny
             {
@@ -100,7 +108,12 @@ fn functions_agree_on_values_of_every_kind() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{} values:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} values:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
     assert_valid(&device);
 }
 
@@ -118,7 +131,11 @@ fn validate(words: &[u32]) -> Option<Result<(), String>> {
     let output = child.wait_with_output().ok()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let text = text + &String::from_utf8_lossy(&output.stdout);
-    Some(if output.status.success() { Ok(()) } else { Err(text) })
+    Some(if output.status.success() {
+        Ok(())
+    } else {
+        Err(text)
+    })
 }
 
 /// Runs `spirv-val` on every module of the plans; how many there were, or `None` where it is not installed.
@@ -128,7 +145,13 @@ pub(super) fn valid_modules(plans: impl Iterator<Item = (String, KernelPlan)>) -
         for step in &plan.steps {
             let Step::Run(run) = step else { continue };
             for keep in [false, true] {
-                let words = print(&run.kernel, Floats { keep32: keep, keep64: keep });
+                let words = print(
+                    &run.kernel,
+                    Floats {
+                        keep32: keep,
+                        keep64: keep,
+                    },
+                );
                 if !seen.insert(words.clone()) {
                     continue;
                 }

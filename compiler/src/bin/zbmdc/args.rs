@@ -422,7 +422,11 @@ pub(crate) struct Calibrate {
 /// A duration; a bare number is seconds.
 fn budget(text: &str) -> Result<u64, units::UnitError> {
     let bare = text.trim().parse::<f64>().is_ok();
-    units::duration_ns(&if bare { format!("{text}s") } else { text.to_owned() })
+    units::duration_ns(&if bare {
+        format!("{text}s")
+    } else {
+        text.to_owned()
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -440,12 +444,17 @@ fn objective(text: &str) -> Result<Objective, String> {
         "period" => return Ok(Objective::PERIOD),
         "latency" => return Ok(Objective::LATENCY),
         "memory" => return Ok(Objective::MEMORY),
-        weights => weights.split(',').map(|w| w.trim().parse::<u32>()).collect::<Vec<_>>(),
+        weights => weights
+            .split(',')
+            .map(|w| w.trim().parse::<u32>())
+            .collect::<Vec<_>>(),
     };
     match weights[..] {
-        [Ok(p), Ok(l), Ok(m)] if p.max(l).max(m) > 0 => {
-            Ok(Objective { period: p.into(), latency: l.into(), memory: m.into() })
-        }
+        [Ok(p), Ok(l), Ok(m)] if p.max(l).max(m) > 0 => Ok(Objective {
+            period: p.into(),
+            latency: l.into(),
+            memory: m.into(),
+        }),
         _ => Err("write `period`, `latency`, `memory`, or three weights such as 3,1,0".to_owned()),
     }
 }

@@ -14,18 +14,32 @@ use crate::output::{Exit, Voice, print, say};
 
 pub(crate) fn calibrate(args: &Calibrate, voice: Voice) -> Exit {
     let people = voice.format == MessageFormat::Text;
-    let machine = args.machine.clone().map_or(MachineChoice::Detect, MachineChoice::File);
-    let options = CompileOptions { machine, math: args.math, ..CompileOptions::default() };
+    let machine = args
+        .machine
+        .clone()
+        .map_or(MachineChoice::Detect, MachineChoice::File);
+    let options = CompileOptions {
+        machine,
+        math: args.math,
+        ..CompileOptions::default()
+    };
     let variable = |name: &str| std::env::var_os(name);
     let cache = args.cache.clone().or_else(|| user_cache(variable));
     if cache.is_none() && people {
         say("zbmdc: neither XDG_CACHE_HOME nor HOME names a folder: nothing is kept for later\n");
     }
-    let how = CalibrateOptions { cache, fresh: args.fresh, budget_ns: args.budget };
+    let how = CalibrateOptions {
+        cache,
+        fresh: args.fresh,
+        budget_ns: args.budget,
+    };
     let mut progress = |p: Progress<'_>| {
         if people {
             let (number, total) = (p.done + 1, p.total);
-            say(&format!("measuring {number}/{total} on {}: {} ({})\n", p.device, p.actor, p.op));
+            say(&format!(
+                "measuring {number}/{total} on {}: {} ({})\n",
+                p.device, p.actor, p.op
+            ));
         }
     };
     let calibrated = if is_stdin(&args.model) {
@@ -73,19 +87,29 @@ fn write(found: &Calibration, path: &Path, voice: Voice) -> Exit {
 
 /// Where this user's caches are kept, by the XDG base directory specification.
 fn user_cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let folder = |name: &str| {
+        variable(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
     let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
     Some(caches.join("zbmd"))
 }
 
 /// The rows in columns, and the reasons of those that were not measured.
 fn table(rows: &[CostRow]) -> String {
-    let head = ["actor", "op", "device", "call", "firing", "spread", "from", "variant"];
+    let head = [
+        "actor", "op", "device", "call", "firing", "spread", "from", "variant",
+    ];
     let head = head.map(str::to_owned);
     let mut lines = vec![head];
     lines.extend(rows.iter().map(cells));
     let width = |column: usize| {
-        lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default()
+        lines
+            .iter()
+            .map(|cells| cells[column].chars().count())
+            .max()
+            .unwrap_or_default()
     };
     let widths: Vec<usize> = (0..8).map(width).collect();
     let mut out = String::new();
@@ -113,7 +137,11 @@ fn table(rows: &[CostRow]) -> String {
 /// What launching kernels early is worth.
 fn launches(early: &EarlyLaunch) -> String {
     let (device, percent) = (&early.device, 100.0 * (early.relative - 1.0));
-    let chosen = if early.pays() { "is used" } else { "is not used" };
+    let chosen = if early.pays() {
+        "is used"
+    } else {
+        "is not used"
+    };
     format!("launching kernels early takes {percent:+.0}% on {device}: it {chosen}\n")
 }
 
@@ -141,7 +169,9 @@ fn cells(row: &CostRow) -> [String; 8] {
 
 /// The best variant, and how much more than the default one it takes; nothing where that is the best.
 fn variant(row: &CostRow) -> String {
-    let (Some(name), Some(gain)) = (&row.cost.variant, row.gain()) else { return String::new() };
+    let (Some(name), Some(gain)) = (&row.cost.variant, row.gain()) else {
+        return String::new();
+    };
     format!("{name} {:+.0}%", 100.0 * gain)
 }
 
@@ -164,7 +194,11 @@ mod tests {
             (Some("/c"), Some("/home/u"), Some("/c/zbmd")),
             (None, Some("/home/u"), Some("/home/u/.cache/zbmd")),
             (Some(""), Some("/home/u"), Some("/home/u/.cache/zbmd")),
-            (Some("relative"), Some("/home/u"), Some("/home/u/.cache/zbmd")),
+            (
+                Some("relative"),
+                Some("/home/u"),
+                Some("/home/u/.cache/zbmd"),
+            ),
             (None, Some(""), None),
             (None, None, None),
         ] {
@@ -173,7 +207,11 @@ mod tests {
                 "HOME" => home.map(OsString::from),
                 _ => None,
             };
-            assert_eq!(user_cache(variable), expect.map(PathBuf::from), "{xdg:?} {home:?}");
+            assert_eq!(
+                user_cache(variable),
+                expect.map(PathBuf::from),
+                "{xdg:?} {home:?}"
+            );
         }
     }
 

@@ -30,23 +30,40 @@ use crate::watch::watch;
 
 /// Runs one invocation.
 pub(crate) fn run(cli: Cli) -> Exit {
-    let voice = Voice { colour: cli.color, format: cli.message_format };
+    let voice = Voice {
+        colour: cli.color,
+        format: cli.message_format,
+    };
     match cli.command {
         Command::Compile(args) => compile(&args, voice),
-        Command::Import { model, output, given } => import(&model, &output, &given, voice),
+        Command::Import {
+            model,
+            output,
+            given,
+        } => import(&model, &output, &given, voice),
         Command::Check { model, given } => check(&model, &given, voice),
         Command::Calibrate(args) => calibrate(&args, voice),
-        Command::Analyse { model, machine, buffers } => analyse(&model, machine, buffers, voice),
+        Command::Analyse {
+            model,
+            machine,
+            buffers,
+        } => analyse(&model, machine, buffers, voice),
         Command::Devices { cores, ron, gpus } => devices(cores, ron, gpus),
         Command::Ops { name } => ops(name.as_deref()),
         Command::Explain { code } => explain(code.as_deref()),
         Command::Inspect(args) => inspect(&args, voice),
-        Command::Diff { before, after, format, output } => {
-            diff((&before, &after), format, output.as_deref(), voice)
-        }
-        Command::Why { actor, bundle, not, machine } => {
-            why(&actor, &bundle, not.as_deref(), machine.as_deref(), voice)
-        }
+        Command::Diff {
+            before,
+            after,
+            format,
+            output,
+        } => diff((&before, &after), format, output.as_deref(), voice),
+        Command::Why {
+            actor,
+            bundle,
+            not,
+            machine,
+        } => why(&actor, &bundle, not.as_deref(), machine.as_deref(), voice),
         Command::Watch(args) => watch(&args, voice),
         Command::New { name, zbmd } => new(&name, zbmd.as_deref(), voice),
         Command::Man { output } => man(output.as_deref(), voice),
@@ -65,7 +82,11 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 /// One error without a place in a text.
 pub(crate) fn lone(code: Code, message: String, help: &str) -> Diagnostics {
     let diagnostic = Diagnostic::new(code, message).help(help);
-    Diagnostics { sources: SourceMap::default(), list: vec![diagnostic], more: false }
+    Diagnostics {
+        sources: SourceMap::default(),
+        list: vec![diagnostic],
+        more: false,
+    }
 }
 
 pub(crate) fn stdin() -> Result<String, Diagnostics> {
@@ -73,17 +94,27 @@ pub(crate) fn stdin() -> Result<String, Diagnostics> {
     let limit = SourceMap::MAX_FILE_BYTES as u64 + 1;
     let read = std::io::stdin().lock().take(limit).read_to_end(&mut bytes);
     let refuse = |what: String| {
-        lone(Code::E0701, format!("cannot read stdin: {what}"), "pipe a model into it")
+        lone(
+            Code::E0701,
+            format!("cannot read stdin: {what}"),
+            "pipe a model into it",
+        )
     };
     read.map_err(|e| refuse(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| {
-        refuse(format!("it is not UTF-8 from byte {} on", e.utf8_error().valid_up_to()))
+        refuse(format!(
+            "it is not UTF-8 from byte {} on",
+            e.utf8_error().valid_up_to()
+        ))
     })
 }
 
 fn compile(args: &Compile, voice: Voice) -> Exit {
     let default = (!is_stdin(&args.model)).then(|| args.model.with_extension("zbmd"));
-    let output = args.output.clone().or(default.filter(|_| args.emit.is_none()));
+    let output = args
+        .output
+        .clone()
+        .or(default.filter(|_| args.emit.is_none()));
     if output.is_none() && args.emit.is_none() {
         say("zbmdc: a model from stdin needs `-o BUNDLE` or `--emit STAGE`\n");
         return Exit::Usage;
@@ -131,9 +162,21 @@ const MOST_NAMED: usize = 12;
 
 /// Which actors stay on CPU devices because no GPU of the machine has kernels for them, in a line.
 fn left_to_cpus(program: &Program, registry: &Registry) -> String {
-    let gpus: Vec<_> = program.machine.devices.iter().filter(|d| d.backend != "cpu").collect();
-    let runs = |actor| gpus.iter().any(|gpu| registry.cost(actor, gpu, &program.blobs).is_some());
-    let compute = program.graph.actors.iter().filter(|a| a.role == Role::Compute);
+    let gpus: Vec<_> = program
+        .machine
+        .devices
+        .iter()
+        .filter(|d| d.backend != "cpu")
+        .collect();
+    let runs = |actor| {
+        gpus.iter()
+            .any(|gpu| registry.cost(actor, gpu, &program.blobs).is_some())
+    };
+    let compute = program
+        .graph
+        .actors
+        .iter()
+        .filter(|a| a.role == Role::Compute);
     let left: Vec<String> = compute
         .filter(|actor| !runs(actor))
         .map(|actor| format!("{} ({})", actor.name, actor.op))
@@ -147,7 +190,11 @@ fn left_to_cpus(program: &Program, registry: &Registry) -> String {
         more => format!(" and {more} more"),
     };
     let shown = &left[..left.len().min(MOST_NAMED)];
-    format!("no kernel on {}: {}{more} stay on CPU devices\n", names.join(", "), shown.join(", "))
+    format!(
+        "no kernel on {}: {}{more} stay on CPU devices\n",
+        names.join(", "),
+        shown.join(", ")
+    )
 }
 
 /// What is asked of a compilation.
@@ -187,7 +234,11 @@ pub(crate) fn write(compiled: &Compiled, path: &Path, voice: Voice) -> Exit {
         ));
     }
     if voice.format == MessageFormat::Text {
-        say(&format!("wrote {}: {}\n", path.display(), headline(compiled)));
+        say(&format!(
+            "wrote {}: {}\n",
+            path.display(),
+            headline(compiled)
+        ));
     }
     Exit::Ok
 }
@@ -225,12 +276,19 @@ fn search(args: &Compile, voice: Voice) -> SearchOptions {
 
 fn progress(now: Progress) {
     let gap = now.gap() * 100.0;
-    say(&format!("{}: best {}, bound {}, gap {gap:.2} %\n", now.stage, now.best, now.bound));
+    say(&format!(
+        "{}: best {}, bound {}, gap {gap:.2} %\n",
+        now.stage, now.best, now.bound
+    ));
 }
 
 fn analyse(model: &Path, machine: Option<PathBuf>, buffers: Option<Mode>, voice: Voice) -> Exit {
     let machine = machine.map_or(MachineChoice::Detect, MachineChoice::File);
-    let options = CompileOptions { machine, buffers, ..CompileOptions::default() };
+    let options = CompileOptions {
+        machine,
+        buffers,
+        ..CompileOptions::default()
+    };
     let analysis = if is_stdin(model) {
         stdin().and_then(|text| analyse_str("<stdin>", &text, "", &options))
     } else {
@@ -248,8 +306,10 @@ fn losses(compiled: &Compiled) -> String {
     if borne + compiled.impossible.len() == 0 {
         return String::new();
     }
-    let mut out =
-        format!("contingencies: {borne} of {} losses\n", borne + compiled.impossible.len());
+    let mut out = format!(
+        "contingencies: {borne} of {} losses\n",
+        borne + compiled.impossible.len()
+    );
     for loss in &compiled.impossible {
         out += &format!("  not without {}: {}\n", loss.lost, loss.reason);
     }
@@ -262,7 +322,9 @@ fn passes(compiled: &Compiled) -> String {
     for (file, reports) in &compiled.passes {
         out += &format!("{file}\n");
         for report in reports {
-            let did = report.changes.map_or("left out".to_owned(), |n| format!("{n} places"));
+            let did = report
+                .changes
+                .map_or("left out".to_owned(), |n| format!("{n} places"));
             out += &format!(
                 "  {:<12} {did:>12}  {:>5} actors  {}\n",
                 report.name, report.actors, report.summary
@@ -280,9 +342,14 @@ pub(crate) fn headline(compiled: &Compiled) -> String {
         Some(estimate) if estimate.cost <= estimate.bound => ", no placement is better".to_owned(),
         Some(estimate) => format!(", at most {:.1} % above the best", 100.0 * estimate.gap()),
     };
-    let (actors, channels) =
-        (program.graph.actors.len() as u64, program.graph.channels.len() as u64);
-    let (actors, channels) = (text::count(actors, "actor"), text::count(channels, "channel"));
+    let (actors, channels) = (
+        program.graph.actors.len() as u64,
+        program.graph.channels.len() as u64,
+    );
+    let (actors, channels) = (
+        text::count(actors, "actor"),
+        text::count(channels, "channel"),
+    );
     let plan = program.plans.first().map(|plan| {
         let period = plan.period_ns as f64 / 1e3;
         let devices = text::count(plan.calendars.len() as u64, "device");
@@ -311,9 +378,14 @@ fn given(given: &Given) -> Result<CompileOptions, Diagnostics> {
         let numbers: Result<Vec<f64>, _> =
             value.split(',').map(|v| v.trim().parse::<f64>()).collect();
         let numbers = numbers.map_err(|_| {
-            wrong(format!("input `{name}` is set to `{value}`, which is no number"))
+            wrong(format!(
+                "input `{name}` is set to `{value}`, which is no number"
+            ))
         })?;
-        options.onnx.set.insert(name.clone(), SetValue::Numbers(numbers));
+        options
+            .onnx
+            .set
+            .insert(name.clone(), SetValue::Numbers(numbers));
     }
     options.onnx.state = given.states.iter().cloned().collect();
     options.onnx.without.clone_from(&given.without);
@@ -322,7 +394,10 @@ fn given(given: &Given) -> Result<CompileOptions, Diagnostics> {
 
 fn import(model: &Path, output: &Path, outside: &Given, voice: Voice) -> Exit {
     let store = output.with_extension("safetensors");
-    let name = store.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = store
+        .file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default();
     let made = given(outside).and_then(|options| {
         let text = onnx::to_text(model, &name, &options.registry, &options.onnx);
         text.and_then(|t| Ok((onnx::store(&t)?, t)))
@@ -332,7 +407,10 @@ fn import(model: &Path, output: &Path, outside: &Given, voice: Voice) -> Exit {
         Ok(made) => made,
         Err(diagnostics) => return voice.report(&diagnostics),
     };
-    for (path, bytes) in [(store.as_path(), weights.as_slice()), (output, text.model.as_bytes())] {
+    for (path, bytes) in [
+        (store.as_path(), weights.as_slice()),
+        (output, text.model.as_bytes()),
+    ] {
         if let Err(error) = std::fs::write(path, bytes) {
             let message = format!("cannot write `{}`: {error}", path.display());
             return voice.report(&lone(
@@ -384,7 +462,10 @@ fn devices(cores: u16, ron: bool, with_gpus: bool) -> Exit {
             Err(error) => panic!("a detected machine cannot be written: {error}"),
         };
     }
-    let mut out = format!("{:<10} {:<8} {:<12} {:>12}\n", "name", "backend", "cores", "memory");
+    let mut out = format!(
+        "{:<10} {:<8} {:<12} {:>12}\n",
+        "name", "backend", "cores", "memory"
+    );
     for device in &machine.devices {
         let cores: Vec<String> = device.cores.iter().map(u32::to_string).collect();
         let memory = format!("{} MiB", device.memory_bytes >> 20);
@@ -427,10 +508,14 @@ fn ops(name: Option<&str>) -> Exit {
                 .collect::<String>(),
         );
     };
-    let found =
-        registry.names().find(|n| n.eq_ignore_ascii_case(name)).and_then(|n| registry.op(n));
+    let found = registry
+        .names()
+        .find(|n| n.eq_ignore_ascii_case(name))
+        .and_then(|n| registry.op(n));
     let Some(op) = found else {
-        say(&format!("zbmdc: there is no op `{name}`; `zbmdc ops` lists them\n"));
+        say(&format!(
+            "zbmdc: there is no op `{name}`; `zbmdc ops` lists them\n"
+        ));
         return Exit::Usage;
     };
     let section = reference::op_section(&registry, op.name()).unwrap_or_default();
@@ -440,11 +525,16 @@ fn ops(name: Option<&str>) -> Exit {
 fn explain(code: Option<&str>) -> Exit {
     let Some(name) = code else {
         return print(
-            &Code::ALL.iter().map(|c| format!("{c}  {}\n", c.title())).collect::<String>(),
+            &Code::ALL
+                .iter()
+                .map(|c| format!("{c}  {}\n", c.title()))
+                .collect::<String>(),
         );
     };
     let Some(code) = Code::from_name(name) else {
-        say(&format!("zbmdc: there is no code `{name}`; `zbmdc explain` lists them\n"));
+        say(&format!(
+            "zbmdc: there is no code `{name}`; `zbmdc explain` lists them\n"
+        ));
         return Exit::Usage;
     };
     let page = page(code);
@@ -471,6 +561,12 @@ fn explain(code: Option<&str>) -> Exit {
 fn indent(text: &str) -> String {
     text.trim_end()
         .lines()
-        .map(|l| if l.is_empty() { "\n".to_owned() } else { format!("    {l}\n") })
+        .map(|l| {
+            if l.is_empty() {
+                "\n".to_owned()
+            } else {
+                format!("    {l}\n")
+            }
+        })
         .collect()
 }

@@ -52,7 +52,12 @@ pub(crate) fn why(
     let Some(id) = program.graph.find(actor) else {
         return unknown("actor", actor, view.actors.iter().map(|a| a.name.as_str()));
     };
-    let device = |name: &str| view.devices.iter().position(|d| d.name == name).map(DeviceId::from);
+    let device = |name: &str| {
+        view.devices
+            .iter()
+            .position(|d| d.name == name)
+            .map(DeviceId::from)
+    };
     let not = match not.map(|name| (name, device(name))) {
         None => None,
         Some((_, Some(device))) => Some(device),
@@ -66,7 +71,12 @@ pub(crate) fn why(
         Some(Err(diagnostics)) => return voice.report(&diagnostics),
     };
     let registry = Registry::standard();
-    let question = Question { actor: id, not, registry: &registry, measured: &measured };
+    let question = Question {
+        actor: id,
+        not,
+        registry: &registry,
+        measured: &measured,
+    };
     print(&Why::of(&program, &view, question).to_string())
 }
 
@@ -75,7 +85,9 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
         .map(|other| (strsim::osa_distance(name, other), other))
         .filter(|(distance, _)| *distance <= name.len() / 2)
         .min();
-    let hint = near.map_or(String::new(), |(_, near)| format!(", do you mean `{near}`?"));
+    let hint = near.map_or(String::new(), |(_, near)| {
+        format!(", do you mean `{near}`?")
+    });
     say(&format!("zbmdc: the bundle has no {what} `{name}`{hint}\n"));
     Exit::Usage
 }

@@ -51,7 +51,10 @@ pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
-    let trace = args.measured.as_deref().map(|path| read_trace(path, &program, voice));
+    let trace = args
+        .measured
+        .as_deref()
+        .map(|path| read_trace(path, &program, voice));
     let trace = match trace.transpose() {
         Ok(trace) => trace,
         Err(exit) => return exit,
@@ -66,12 +69,24 @@ pub(crate) fn inspect(args: &Inspect, voice: Voice) -> Exit {
     }
     if args.emit.is_some() || args.no_times {
         let stage = args.emit.unwrap_or(Emit::All);
-        return deliver(emit(&program, stage, !args.no_times).as_bytes(), output, voice);
+        return deliver(
+            emit(&program, stage, !args.no_times).as_bytes(),
+            output,
+            voice,
+        );
     }
     let Some(plan) = view.plan(&args.plan).and_then(|i| view.plans.get(i)) else {
-        let names: Vec<String> =
-            view.plans.iter().enumerate().map(|(i, p)| format!("{i}: {}", p.name)).collect();
-        say(&format!("zbmdc: there is no plan `{}`, only {}\n", args.plan, names.join(", ")));
+        let names: Vec<String> = view
+            .plans
+            .iter()
+            .enumerate()
+            .map(|(i, p)| format!("{i}: {}", p.name))
+            .collect();
+        say(&format!(
+            "zbmdc: there is no plan `{}`, only {}\n",
+            args.plan,
+            names.join(", ")
+        ));
         return Exit::Usage;
     };
     if args.format == Format::Perfetto && output.is_none() && std::io::stdout().is_terminal() {
@@ -101,11 +116,19 @@ pub(crate) fn emit(program: &Program, stage: Emit, times: bool) -> String {
     let options = TextOptions { times };
     match stage {
         Emit::All => {
-            let stages =
-                [Emit::Graph, Emit::Contingencies, Emit::Schedule, Emit::Layout, Emit::Calendar];
+            let stages = [
+                Emit::Graph,
+                Emit::Contingencies,
+                Emit::Schedule,
+                Emit::Layout,
+                Emit::Calendar,
+            ];
             let parts = stages.into_iter().map(|stage| emit(program, stage, times));
             // A program without contingencies has nothing to say about them.
-            parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+            parts
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join("\n")
         }
         // A bundle does not hold how it was made.
         Emit::Passes => String::new(),
@@ -119,9 +142,13 @@ pub(crate) fn emit(program: &Program, stage: Emit, times: bool) -> String {
             let part = |plan| text::placement(program, plan) + &text::schedule(program, plan);
             plans.map(part).collect::<Vec<_>>().join("\n")
         }
-        Emit::Calendar => {
-            plans.map(|p| text::calendar(program, p, options)).collect::<Vec<_>>().join("\n")
-        }
-        Emit::Layout => plans.map(|p| text::layout(program, p)).collect::<Vec<_>>().join("\n"),
+        Emit::Calendar => plans
+            .map(|p| text::calendar(program, p, options))
+            .collect::<Vec<_>>()
+            .join("\n"),
+        Emit::Layout => plans
+            .map(|p| text::layout(program, p))
+            .collect::<Vec<_>>()
+            .join("\n"),
     }
 }

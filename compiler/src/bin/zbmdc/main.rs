@@ -26,7 +26,9 @@ fn report_our_bugs() {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let payload = info.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str);
-        let what = text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let what = text
+            .or(payload.downcast_ref::<&str>().copied())
+            .unwrap_or("no message");
         eprintln!("zbmdc: internal error at {place}: {what}");
         eprintln!(
             "This is a bug in zbmdc {}, not in your model. Please report it with the model at {}/issues",

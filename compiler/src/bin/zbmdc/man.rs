@@ -14,11 +14,16 @@ pub(crate) fn man(folder: Option<&Path>, voice: Voice) -> Exit {
         return page(command).map_or_else(failed, |page| deliver(&page, None, voice));
     };
     if let Err(error) = std::fs::create_dir_all(folder) {
-        say(&format!("zbmdc: cannot make `{}`: {error}\n", folder.display()));
+        say(&format!(
+            "zbmdc: cannot make `{}`: {error}\n",
+            folder.display()
+        ));
         return Exit::File;
     }
     // `help` has a page for each subcommand of its own: none is worth one.
-    let subcommands = command.get_subcommands().filter(|sub| sub.get_name() != "help");
+    let subcommands = command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help");
     for command in subcommands.chain([&command]).cloned() {
         let name = command.get_display_name().unwrap_or(command.get_name());
         let path = folder.join(format!("{name}.1"));

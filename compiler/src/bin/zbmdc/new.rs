@@ -35,21 +35,32 @@ pub(crate) fn new(name: &str, zbmd: Option<&Path>, voice: Voice) -> Exit {
         Ok(root) => root,
         Err((path, error)) => {
             let message = format!("cannot read `{}`: {error}", path.display());
-            return wrong(Code::E0701, message, "give the folder of a checkout of zbmd");
+            return wrong(
+                Code::E0701,
+                message,
+                "give the folder of a checkout of zbmd",
+            );
         }
     };
     match make(name, root.as_deref()) {
         Ok(()) => {
             if voice.format == MessageFormat::Text {
-                let from = root
-                    .map_or(env!("CARGO_PKG_REPOSITORY").to_owned(), |r| r.display().to_string());
-                say(&format!("made {name}, with the crates of {from}: see {name}/README.md\n"));
+                let from = root.map_or(env!("CARGO_PKG_REPOSITORY").to_owned(), |r| {
+                    r.display().to_string()
+                });
+                say(&format!(
+                    "made {name}, with the crates of {from}: see {name}/README.md\n"
+                ));
             }
             Exit::Ok
         }
         Err(error) => {
             let message = format!("cannot make `{name}`: {error}");
-            wrong(Code::E0704, message, "check the folder, or take another name")
+            wrong(
+                Code::E0704,
+                message,
+                "check the folder, or take another name",
+            )
         }
     }
 }
@@ -66,7 +77,8 @@ fn is_name(name: &str) -> bool {
 fn checkout(path: &Path) -> Result<PathBuf, (PathBuf, io::Error)> {
     let manifest = path.join("ir").join("Cargo.toml");
     std::fs::metadata(&manifest).map_err(|error| (manifest, error))?;
-    path.canonicalize().map_err(|error| (path.to_owned(), error))
+    path.canonicalize()
+        .map_err(|error| (path.to_owned(), error))
 }
 
 /// The checkout that this program was built from, if it is still there.
@@ -89,7 +101,9 @@ fn make(name: &str, root: Option<&Path>) -> io::Result<()> {
 }
 
 fn filled(text: &str, name: &str, root: Option<&Path>) -> String {
-    let mut text = text.replace("{{name}}", name).replace("{{crate}}", &name.replace('-', "_"));
+    let mut text = text
+        .replace("{{name}}", name)
+        .replace("{{crate}}", &name.replace('-', "_"));
     for package in CRATES {
         for (suffix, features) in [("", ""), ("-snapshot", ", features = [\"snapshot\"]")] {
             let source = match root {

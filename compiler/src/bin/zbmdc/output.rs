@@ -61,7 +61,10 @@ impl Voice {
                 stderr.is_terminal() && !set("NO_COLOR") && !dumb
             }
         };
-        Style { colour, width: width() }
+        Style {
+            colour,
+            width: width(),
+        }
     }
 }
 
@@ -81,13 +84,24 @@ fn summary(diagnostics: &Diagnostics) -> String {
         1 => Some(format!("1 {what}")),
         n => Some(format!("{n} {what}s")),
     };
-    let counts = [count(diagnostics.errors(), "error"), count(diagnostics.warnings(), "warning")];
+    let counts = [
+        count(diagnostics.errors(), "error"),
+        count(diagnostics.warnings(), "warning"),
+    ];
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     match diagnostics.list.first() {
         None => String::new(),
         Some(first) => {
-            let more = if diagnostics.more { ", more are not shown" } else { "" };
-            format!("{}{more}; `zbmdc explain {}` says more\n", counts.join(" and "), first.code)
+            let more = if diagnostics.more {
+                ", more are not shown"
+            } else {
+                ""
+            };
+            format!(
+                "{}{more}; `zbmdc explain {}` says more\n",
+                counts.join(" and "),
+                first.code
+            )
         }
     }
 }
@@ -111,12 +125,18 @@ pub(crate) fn say(text: &str) {
 
 /// Writes data to a file, or to stdout if there is none.
 pub(crate) fn deliver(bytes: &[u8], path: Option<&Path>, voice: Voice) -> Exit {
-    let Some(path) = path else { return print_bytes(bytes) };
+    let Some(path) = path else {
+        return print_bytes(bytes);
+    };
     match std::fs::write(path, bytes) {
         Ok(()) => Exit::Ok,
         Err(error) => {
             let message = format!("cannot write `{}`: {error}", path.display());
-            voice.report(&lone(Code::E0704, message, "check the folder and its permissions"))
+            voice.report(&lone(
+                Code::E0704,
+                message,
+                "check the folder and its permissions",
+            ))
         }
     }
 }

@@ -23,9 +23,14 @@ pub(crate) fn watch(args: &Compile, voice: Voice) -> Exit {
         say("zbmdc: only a file can be watched\n");
         return Exit::Usage;
     }
-    let output = args.output.clone().unwrap_or_else(|| args.model.with_extension("zbmd"));
-    let mut files: Vec<PathBuf> =
-        [Some(args.model.clone()), args.machine.clone()].into_iter().flatten().collect();
+    let output = args
+        .output
+        .clone()
+        .unwrap_or_else(|| args.model.with_extension("zbmd"));
+    let mut files: Vec<PathBuf> = [Some(args.model.clone()), args.machine.clone()]
+        .into_iter()
+        .flatten()
+        .collect();
     let mut last: Option<(Compiled, View)> = None;
     loop {
         // Taken before the files are read: what is saved meanwhile is seen the next time.
@@ -64,7 +69,11 @@ fn tell(compiled: &Compiled, view: &View, last: Option<&(Compiled, View)>) -> St
         None => format!("{}\n", headline(compiled)),
         Some((before, shown)) => {
             let found = Diff::of((&before.program, shown), (&compiled.program, view));
-            if found.equal { "the same\n".to_owned() } else { diff::text(&found) + "\n" }
+            if found.equal {
+                "the same\n".to_owned()
+            } else {
+                diff::text(&found) + "\n"
+            }
         }
     }
 }
@@ -72,7 +81,10 @@ fn tell(compiled: &Compiled, view: &View, last: Option<&(Compiled, View)>) -> St
 /// The files of a model that are there.
 fn sources(compiled: &Compiled) -> Vec<PathBuf> {
     let names = compiled.warnings.sources.names();
-    names.map(PathBuf::from).filter(|path| path.is_file()).collect()
+    names
+        .map(PathBuf::from)
+        .filter(|path| path.is_file())
+        .collect()
 }
 
 fn stamps(files: &[PathBuf]) -> BTreeMap<PathBuf, Stamp> {
@@ -80,5 +92,8 @@ fn stamps(files: &[PathBuf]) -> BTreeMap<PathBuf, Stamp> {
         let meta = std::fs::metadata(path).ok()?;
         Some((meta.modified().ok()?, meta.len()))
     };
-    files.iter().map(|path| (path.clone(), stamp(path))).collect()
+    files
+        .iter()
+        .map(|path| (path.clone(), stamp(path)))
+        .collect()
 }

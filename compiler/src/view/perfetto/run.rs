@@ -67,7 +67,14 @@ pub fn spans(view: &View, program: &Program, trace: &Trace, periods: Option<u64>
         let limit = periods.unwrap_or_else(|| fitting(epoch, share));
         for (c, calendar) in calendars.iter().enumerate() {
             let device = epoch.begin.devices[c].0;
-            let mut drawing = Drawing { view, plan, epoch, device, out: &mut out, free_ns: 0 };
+            let mut drawing = Drawing {
+                view,
+                plan,
+                epoch,
+                device,
+                out: &mut out,
+                free_ns: 0,
+            };
             let (slots, numbers) = drawing.slots(calendar, c);
             let all = epoch.lanes[c].periods.iter();
             for period in all.take_while(|p| p.number < limit) {
@@ -91,7 +98,11 @@ fn fitting(epoch: &TraceEpoch, slices: usize) -> u64 {
         sum <= slices
     };
     // One at least.
-    counts.iter().take_while(|c| fits(c)).last().map_or(1, |(period, _)| period + 1)
+    counts
+        .iter()
+        .take_while(|c| fits(c))
+        .last()
+        .map_or(1, |(period, _)| period + 1)
 }
 
 /// The slices of one calendar of an epoch.
@@ -165,10 +176,22 @@ impl Drawing<'_> {
 pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) -> Vec<u8> {
     let spans = spans(view, program, trace, periods);
     let epochs: Vec<(String, &TraceEpoch)> = (trace.epochs.iter())
-        .map(|e| (format!("epoch {}: {}", e.begin.epoch, view.plans[e.begin.plan.index()].name), e))
+        .map(|e| {
+            (
+                format!(
+                    "epoch {}: {}",
+                    e.begin.epoch,
+                    view.plans[e.begin.plan.index()].name
+                ),
+                e,
+            )
+        })
         .collect();
     let mut names: BTreeMap<&str, u64> = BTreeMap::new();
-    let all = spans.iter().map(|s| &*s.name).chain(epochs.iter().map(|(n, _)| &**n));
+    let all = spans
+        .iter()
+        .map(|s| &*s.name)
+        .chain(epochs.iter().map(|(n, _)| &**n));
     for name in all.chain(trace.events.iter().map(|e| &*e.name)) {
         let next = names.len() as u64 + 1;
         names.entry(name).or_insert(next);
@@ -181,7 +204,10 @@ pub fn run(view: &View, program: &Program, trace: &Trace, periods: Option<u64>) 
     }
     for (name, epoch) in &epochs {
         let last = epoch.lanes.iter().flat_map(|l| l.periods.last());
-        let last = last.filter_map(|p| p.records.last()).map(|r| r.end_ns).max();
+        let last = last
+            .filter_map(|p| p.records.last())
+            .map(|r| r.end_ns)
+            .max();
         let end_ns = epoch.end_ns.or(last).unwrap_or(0).max(epoch.begin.at_ns);
         event(&mut out, epoch.begin.at_ns, EPOCHS, BEGIN, |e| {
             e.number(field::event::NAME, names[&**name]);
@@ -221,7 +247,10 @@ fn slice(out: &mut Message, span: &Span, name: u64) {
     let track = track_of(span);
     event(out, span.start_ns, track, BEGIN, |e| {
         e.number(field::event::NAME, name);
-        e.number(field::event::CATEGORY, if span.planned { PLANNED } else { MEASURED });
+        e.number(
+            field::event::CATEGORY,
+            if span.planned { PLANNED } else { MEASURED },
+        );
         if let Some(act) = span.act {
             e.number(field::event::CATEGORY, act as u64 + 1);
         }
@@ -290,10 +319,16 @@ fn intern(out: &mut Message, names: &BTreeMap<&str, u64>) {
                 });
             };
             let categories = Act::ALL.iter().map(|act| act.name()).chain(CATEGORIES);
-            categories.zip(1..).for_each(|(name, number)| list(1, number, name));
-            names.iter().for_each(|(name, &number)| list(2, number, name));
+            categories
+                .zip(1..)
+                .for_each(|(name, number)| list(1, number, name));
+            names
+                .iter()
+                .for_each(|(name, &number)| list(2, number, name));
             let notes = NOTES.iter().chain(&MORE_NOTES);
-            notes.zip(1..).for_each(|(name, number)| list(3, number, name));
+            notes
+                .zip(1..)
+                .for_each(|(name, number)| list(3, number, name));
         });
     });
 }

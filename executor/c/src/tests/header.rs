@@ -8,9 +8,9 @@ fn the_header_is_made_of_the_source() {
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("cbindgen.toml");
     let files = ["status", "options", "bundle", "session", "streams"];
     let builder = cbindgen::Builder::new().with_config(config);
-    let builder = files
-        .iter()
-        .fold(builder, |builder, file| builder.with_src(folder.join(format!("src/{file}.rs"))));
+    let builder = files.iter().fold(builder, |builder, file| {
+        builder.with_src(folder.join(format!("src/{file}.rs")))
+    });
     let mut made = Vec::new();
     builder.generate().expect("a header").write(&mut made);
     let made = String::from_utf8(made).expect("UTF-8");

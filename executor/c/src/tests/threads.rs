@@ -17,7 +17,12 @@ const PASS: &CStr = c"Model(
 )";
 
 /// A running session of the model above, and its two streams.
-fn start() -> (*mut zbmd_bundle, *mut zbmd_session, *mut zbmd_source, *mut zbmd_sink) {
+fn start() -> (
+    *mut zbmd_bundle,
+    *mut zbmd_session,
+    *mut zbmd_source,
+    *mut zbmd_sink,
+) {
     let (mut bundle, mut session) = (null_mut(), null_mut());
     let (mut source, mut sink) = (null_mut(), null_mut());
     // SAFETY: all texts end with NULs, all places are there.
@@ -27,8 +32,14 @@ fn start() -> (*mut zbmd_bundle, *mut zbmd_session, *mut zbmd_source, *mut zbmd_
         assert_eq!(compiled, ZBMD_OK, "{}", error());
         let started = zbmd_session_start(bundle, std::ptr::null(), &raw mut session);
         assert_eq!(started, ZBMD_OK, "{}", error());
-        assert_eq!(zbmd_session_source(session, c"x".as_ptr(), &raw mut source), ZBMD_OK);
-        assert_eq!(zbmd_session_sink(session, c"y".as_ptr(), &raw mut sink), ZBMD_OK);
+        assert_eq!(
+            zbmd_session_source(session, c"x".as_ptr(), &raw mut source),
+            ZBMD_OK
+        );
+        assert_eq!(
+            zbmd_session_sink(session, c"y".as_ptr(), &raw mut sink),
+            ZBMD_OK
+        );
     }
     (bundle, session, source, sink)
 }
@@ -82,17 +93,33 @@ fn a_full_queue_takes_a_part_and_then_times_out() {
     let mut pushed = 0;
     // SAFETY: the buffer and the place are there.
     let status = unsafe {
-        zbmd_source_push(source, tokens.as_ptr().cast(), tokens.len(), 20_000, &raw mut pushed)
+        zbmd_source_push(
+            source,
+            tokens.as_ptr().cast(),
+            tokens.len(),
+            20_000,
+            &raw mut pushed,
+        )
     };
     assert_eq!(status, ZBMD_TIMEOUT);
-    assert!(0 < pushed && pushed < tokens.len(), "{pushed} of {}", tokens.len());
+    assert!(
+        0 < pushed && pushed < tokens.len(),
+        "{pushed} of {}",
+        tokens.len()
+    );
     assert_eq!(zbmd_source_close(source), ZBMD_OK);
     let (mut got, mut to) = (0, vec![0u8; 1 << 16]);
     loop {
         let mut pulled = 0;
         // SAFETY: the buffer and the place are there.
         let status = unsafe {
-            zbmd_sink_pull(sink, to.as_mut_ptr().cast(), to.len(), 1_000, &raw mut pulled)
+            zbmd_sink_pull(
+                sink,
+                to.as_mut_ptr().cast(),
+                to.len(),
+                1_000,
+                &raw mut pulled,
+            )
         };
         got += pulled;
         assert!(to[..pulled].iter().all(|t| *t == 7));

@@ -14,8 +14,12 @@ pub(super) type BufferOf = BTreeMap<(ChannelId, DeviceId), BufferId>;
 /// Checks buffers, scratch and region sizes; the table holds every buffer whose ids exist.
 pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
     let plan = cx.id;
-    let calendars: BTreeMap<DeviceId, &Calendar> =
-        cx.plan.calendars.iter().map(|calendar| (calendar.device, calendar)).collect();
+    let calendars: BTreeMap<DeviceId, &Calendar> = cx
+        .plan
+        .calendars
+        .iter()
+        .map(|calendar| (calendar.device, calendar))
+        .collect();
     for calendar in calendars.values() {
         regions(cx, calendar, errors);
     }
@@ -24,16 +28,30 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
         let (channel, device) = (buffer.channel, buffer.device);
         if channel.index() >= cx.graph.channels.len() || device.index() >= cx.machine.devices.len()
         {
-            errors.push(VerifyError::BufferId { plan, buffer: id, channel, device });
+            errors.push(VerifyError::BufferId {
+                plan,
+                buffer: id,
+                channel,
+                device,
+            });
             continue;
         }
         if let Some(&first) = table.get(&(channel, device)) {
-            errors.push(VerifyError::BufferTwice { plan, first, second: id });
+            errors.push(VerifyError::BufferTwice {
+                plan,
+                first,
+                second: id,
+            });
             continue;
         }
         table.insert((channel, device), id);
         match cx.heads.get(&(channel, device)) {
-            None => errors.push(VerifyError::BufferUnneeded { plan, buffer: id, channel, device }),
+            None => errors.push(VerifyError::BufferUnneeded {
+                plan,
+                buffer: id,
+                channel,
+                device,
+            }),
             Some(&head) => sizes(cx, id, buffer, head, errors),
         }
         if let Some(calendar) = calendars.get(&device) {
@@ -42,7 +60,11 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) -> BufferOf {
     }
     for &(channel, device) in cx.heads.keys() {
         if !table.contains_key(&(channel, device)) {
-            errors.push(VerifyError::BufferMissing { plan, channel, device });
+            errors.push(VerifyError::BufferMissing {
+                plan,
+                channel,
+                device,
+            });
         }
     }
     table
@@ -65,7 +87,12 @@ fn regions(cx: &Cx<'_>, calendar: &Calendar, errors: &mut Errors) {
     if let Some(memory) = cx.machine.devices.get(device).map(|d| d.memory_bytes)
         && needed > u128::from(memory)
     {
-        errors.push(VerifyError::DeviceMemory { plan, device, needed, memory });
+        errors.push(VerifyError::DeviceMemory {
+            plan,
+            device,
+            needed,
+            memory,
+        });
     }
     if calendar.scratch_bytes > 0 {
         let memory = Memory::Scratch;
@@ -101,7 +128,14 @@ fn inside(
     };
     if end > u128::from(size) {
         let (plan, device) = (cx.id, calendar.device);
-        errors.push(VerifyError::OutsideRegion { plan, device, memory, region, end, size });
+        errors.push(VerifyError::OutsideRegion {
+            plan,
+            device,
+            memory,
+            region,
+            end,
+            size,
+        });
     }
 }
 
@@ -127,17 +161,36 @@ fn sizes(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, head: u64, errors: &mut Err
     }
     let limit = if state { 1 } else { MAX_BLOCKS };
     if buffer.blocks == 0 || buffer.blocks > limit {
-        errors.push(VerifyError::Blocks { plan, buffer: id, found: buffer.blocks, limit });
+        errors.push(VerifyError::Blocks {
+            plan,
+            buffer: id,
+            found: buffer.blocks,
+            limit,
+        });
     }
     let token_bytes = u128::from(cx.graph.channels[buffer.channel].token.bytes());
     let needed = (u128::from(head) + u128::from(expected)) * token_bytes;
     if u128::from(buffer.stride_bytes) < needed {
-        errors.push(VerifyError::Stride { plan, buffer: id, stride: buffer.stride_bytes, needed });
+        errors.push(VerifyError::Stride {
+            plan,
+            buffer: id,
+            stride: buffer.stride_bytes,
+            needed,
+        });
     }
     let received = buffer.device != cx.writer_device(buffer.channel);
-    let expected = if received { Region::Exchange } else { Region::Arena };
+    let expected = if received {
+        Region::Exchange
+    } else {
+        Region::Arena
+    };
     if buffer.region != expected {
-        errors.push(VerifyError::WrongRegion { plan, buffer: id, found: buffer.region, expected });
+        errors.push(VerifyError::WrongRegion {
+            plan,
+            buffer: id,
+            found: buffer.region,
+            expected,
+        });
     }
 }
 
@@ -146,5 +199,12 @@ fn bounds(cx: &Cx<'_>, id: BufferId, buffer: &Buffer, calendar: &Calendar, error
     aligned(cx, buffer.device, memory, buffer.offset_bytes, errors);
     aligned(cx, buffer.device, memory, buffer.stride_bytes, errors);
     let size = u128::from(buffer.stride_bytes) * u128::from(buffer.blocks);
-    inside(cx, calendar, memory, buffer.region, u128::from(buffer.offset_bytes) + size, errors);
+    inside(
+        cx,
+        calendar,
+        memory,
+        buffer.region,
+        u128::from(buffer.offset_bytes) + size,
+        errors,
+    );
 }

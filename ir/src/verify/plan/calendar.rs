@@ -23,11 +23,19 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
     for calendar in &cx.plan.calendars {
         let device = calendar.device;
         if device.index() >= devices {
-            errors.push(VerifyError::CalendarDevice { plan, device, devices });
+            errors.push(VerifyError::CalendarDevice {
+                plan,
+                device,
+                devices,
+            });
             continue;
         }
         if let Some(before) = before_device.replace(device).filter(|&b| b >= device) {
-            errors.push(VerifyError::CalendarOrder { plan, before, device });
+            errors.push(VerifyError::CalendarOrder {
+                plan,
+                before,
+                device,
+            });
         }
         if !actors.contains_key(&device) {
             idle.push(device);
@@ -43,25 +51,47 @@ pub(super) fn check<'a>(cx: &Cx<'a>, errors: &mut Errors) -> Option<Lanes<'a>> {
         actors.remove(&calendar.device);
     }
     for (device, actor) in actors {
-        errors.push(VerifyError::CalendarMissing { plan, device, actor });
+        errors.push(VerifyError::CalendarMissing {
+            plan,
+            device,
+            actor,
+        });
     }
-    errors.limit(|| format!("stages of {plan}"), cx.plan.stages.into(), MAX_STAGES.into());
+    errors.limit(
+        || format!("stages of {plan}"),
+        cx.plan.stages.into(),
+        MAX_STAGES.into(),
+    );
     (errors.len() == before).then_some(Lanes { list })
 }
 
 fn lane<'a>(cx: &Cx<'a>, calendar: &'a Calendar, errors: &mut Errors) -> Option<Flat<'a>> {
     let (plan, device) = (cx.id, calendar.device);
     let [lane] = calendar.lanes.as_slice() else {
-        errors.push(VerifyError::Lanes { plan, device, lanes: calendar.lanes.len() });
+        errors.push(VerifyError::Lanes {
+            plan,
+            device,
+            lanes: calendar.lanes.len(),
+        });
         return None;
     };
     if lane.kind != LaneKind::Compute {
-        errors.push(VerifyError::Lanes { plan, device, lanes: 1 });
+        errors.push(VerifyError::Lanes {
+            plan,
+            device,
+            lanes: 1,
+        });
         return None;
     }
     let before = errors.len();
-    let mut flattening =
-        Flattening { cx, device, flat: Flat::default(), slots: 0, executions: 0, errors };
+    let mut flattening = Flattening {
+        cx,
+        device,
+        flat: Flat::default(),
+        slots: 0,
+        executions: 0,
+        errors,
+    };
     flattening.entries(&lane.entries, 0, 1);
     let (flat, executions) = (flattening.flat, flattening.executions);
     errors.limit(
@@ -92,7 +122,11 @@ impl<'a> Flattening<'_, 'a> {
                     self.slots += 1;
                     self.executions = self.executions.saturating_add(times);
                     self.slot(slot, index, depth, times);
-                    self.flat.nodes.push(Node::Slot { slot, index, executions: times });
+                    self.flat.nodes.push(Node::Slot {
+                        slot,
+                        index,
+                        executions: times,
+                    });
                 }
                 Entry::Loop { count, body } => {
                     let fits = self.errors.limit(
@@ -102,13 +136,21 @@ impl<'a> Flattening<'_, 'a> {
                     );
                     if *count == 0 || body.is_empty() {
                         let (count, body) = (*count, body.len());
-                        self.errors.push(VerifyError::EmptyLoop { plan, device, count, body });
+                        self.errors.push(VerifyError::EmptyLoop {
+                            plan,
+                            device,
+                            count,
+                            body,
+                        });
                     }
                     if !fits {
                         continue;
                     }
                     let begin = self.flat.nodes.len();
-                    self.flat.nodes.push(Node::Begin { count: *count, span_ns: 0 });
+                    self.flat.nodes.push(Node::Begin {
+                        count: *count,
+                        span_ns: 0,
+                    });
                     self.entries(body, depth + 1, times.saturating_mul(*count));
                     self.flat.nodes.push(Node::End { begin });
                 }
@@ -135,24 +177,49 @@ impl<'a> Flattening<'_, 'a> {
             Action::Carry { buffer } => ("buffer", buffer.0, self.cx.plan.buffers.len()),
         };
         if id as usize >= count {
-            self.errors.push(VerifyError::SlotId { plan, device, slot, what, id, count });
+            self.errors.push(VerifyError::SlotId {
+                plan,
+                device,
+                slot,
+                what,
+                id,
+                count,
+            });
             return;
         }
         match s.action {
-            Action::Fire { actor, first, count } => {
+            Action::Fire {
+                actor,
+                first,
+                count,
+            } => {
                 let placed = self.cx.plan.placement[actor];
                 if placed != device {
-                    self.errors.push(VerifyError::FireElsewhere { plan, actor, device, placed });
+                    self.errors.push(VerifyError::FireElsewhere {
+                        plan,
+                        actor,
+                        device,
+                        placed,
+                    });
                 }
                 let needed = self.cx.firings[actor];
                 let fired = self.range(slot, first, count, times);
                 if fired > needed {
-                    self.errors.push(VerifyError::FiringCount { plan, actor, fired, needed });
+                    self.errors.push(VerifyError::FiringCount {
+                        plan,
+                        actor,
+                        fired,
+                        needed,
+                    });
                 }
             }
             Action::Send { ring, first, count } | Action::Recv { ring, first, count } => {
                 let channel = self.cx.plan.rings[ring].channel;
-                let what = if matches!(s.action, Action::Send { .. }) { "send" } else { "recv" };
+                let what = if matches!(s.action, Action::Send { .. }) {
+                    "send"
+                } else {
+                    "recv"
+                };
                 let found = self.range(slot, first, count, times);
                 // An unknown channel is reported with the rings.
                 let expected = self.cx.tokens.get(channel).copied().unwrap_or(u64::MAX);
@@ -178,7 +245,8 @@ impl<'a> Flattening<'_, 'a> {
         // What other slots of the same loop do in between only adds to this.
         if count == 0 {
             let (plan, device) = (self.cx.id, self.device);
-            self.errors.push(VerifyError::EmptySlot { plan, device, slot });
+            self.errors
+                .push(VerifyError::EmptySlot { plan, device, slot });
         }
         first.saturating_add(count.saturating_mul(times))
     }
@@ -207,7 +275,12 @@ pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Opt
         match slot.action {
             Action::Fire { actor, .. } => {
                 if let Some(first) = mixed(&mut stages.fire[actor]) {
-                    let error = VerifyError::ActorStages { plan, actor, first, second };
+                    let error = VerifyError::ActorStages {
+                        plan,
+                        actor,
+                        first,
+                        second,
+                    };
                     errors.push_once((plan.0.into(), actor.0.into()), error);
                 }
             }
@@ -238,7 +311,11 @@ pub(super) fn stages(cx: &Cx<'_>, lanes: &Lanes<'_>, errors: &mut Errors) -> Opt
         }
     }
     if used != u64::from(cx.plan.stages) {
-        errors.push(VerifyError::Stages { plan, declared: cx.plan.stages, used });
+        errors.push(VerifyError::Stages {
+            plan,
+            declared: cx.plan.stages,
+            used,
+        });
     }
     (errors.len() == before).then_some(stages)
 }

@@ -6,7 +6,11 @@ use crate::Slot;
 #[derive(Debug)]
 pub(super) enum Node<'a> {
     /// A slot; `executions` of it in one period.
-    Slot { slot: &'a Slot, index: usize, executions: u64 },
+    Slot {
+        slot: &'a Slot,
+        index: usize,
+        executions: u64,
+    },
     /// Start of a loop; `span_ns` is the predicted time from one repetition to the next.
     Begin { count: u64, span_ns: u64 },
     /// End of the loop that starts at `begin`.
@@ -26,7 +30,11 @@ impl<'a> Flat<'a> {
     /// Every slot once, in order.
     pub(super) fn slots(&self) -> impl Iterator<Item = (&'a Slot, usize, u64)> + '_ {
         self.nodes.iter().filter_map(|node| match *node {
-            Node::Slot { slot, index, executions } => Some((slot, index, executions)),
+            Node::Slot {
+                slot,
+                index,
+                executions,
+            } => Some((slot, index, executions)),
             Node::Begin { .. } | Node::End { .. } => None,
         })
     }
@@ -88,11 +96,21 @@ impl<'f> Iterator for Cursor<'f> {
                         (self.position, self.repetition, self.offset_ns);
                     self.at += 1;
                     self.position += 1;
-                    return Some(Execution { slot, number, position, offset_ns });
+                    return Some(Execution {
+                        slot,
+                        number,
+                        position,
+                        offset_ns,
+                    });
                 }
                 Node::Begin { count, .. } => {
                     let (outer, outer_ns) = (self.repetition, self.offset_ns);
-                    self.open.push(Open { begin: self.at, round: 0, outer, outer_ns });
+                    self.open.push(Open {
+                        begin: self.at,
+                        round: 0,
+                        outer,
+                        outer_ns,
+                    });
                     self.repetition *= count;
                     self.at += 1;
                 }
@@ -114,7 +132,9 @@ impl Cursor<'_> {
         top.round += 1;
         if top.round < count {
             self.repetition = top.outer * count + top.round;
-            self.offset_ns = top.outer_ns.saturating_add(top.round.saturating_mul(span_ns));
+            self.offset_ns = top
+                .outer_ns
+                .saturating_add(top.round.saturating_mul(span_ns));
             self.at = top.begin + 1;
         } else {
             self.repetition = top.outer;

@@ -40,7 +40,9 @@ pub(super) fn check(
     if ring_of.is_empty() {
         return;
     }
-    let Some(hands) = hands(cx, stages, errors) else { return };
+    let Some(hands) = hands(cx, stages, errors) else {
+        return;
+    };
     let mut index: BTreeMap<DeviceId, usize> = BTreeMap::new();
     let mut runners = Vec::with_capacity(lanes.list.len());
     for (i, (device, flat)) in lanes.list.iter().enumerate() {
@@ -53,12 +55,19 @@ pub(super) fn check(
         });
     }
     let mut queue: VecDeque<usize> = (0..runners.len()).collect();
-    let mut period = Period { cx, hands, woken: Vec::new(), errors };
+    let mut period = Period {
+        cx,
+        hands,
+        woken: Vec::new(),
+        errors,
+    };
     while let Some(i) = queue.pop_front() {
         runners[i].queued = false;
         runners[i].run(&mut period);
         for device in std::mem::take(&mut period.woken) {
-            let Some(&other) = index.get(&device) else { continue };
+            let Some(&other) = index.get(&device) else {
+                continue;
+            };
             if !runners[other].queued && runners[other].blocked.is_some() {
                 runners[other].queued = true;
                 queue.push_back(other);
@@ -75,20 +84,40 @@ fn hands(cx: &Cx<'_>, stages: &Stages, errors: &mut Errors) -> Option<TiVec<Ring
     let before = errors.len();
     let mut hands = TiVec::with_capacity(cx.plan.rings.len());
     for (ring, data) in cx.plan.rings.iter_enumerated() {
-        let (send_stage, recv_stage, release_stage) =
-            (stages.send[ring]?, stages.recv[ring]?, stages.release[ring]?);
+        let (send_stage, recv_stage, release_stage) = (
+            stages.send[ring]?,
+            stages.recv[ring]?,
+            stages.release[ring]?,
+        );
         if recv_stage < send_stage {
-            errors.push(VerifyError::RecvStage { plan, ring, send_stage, recv_stage });
+            errors.push(VerifyError::RecvStage {
+                plan,
+                ring,
+                send_stage,
+                recv_stage,
+            });
         }
         let blocks = cx.plan.buffers[data.buffer].blocks;
         let written = u64::from(blocks) + u64::from(send_stage);
         if written < u64::from(release_stage) {
-            errors.push(VerifyError::SendStage { plan, ring, send_stage, release_stage, blocks });
+            errors.push(VerifyError::SendStage {
+                plan,
+                ring,
+                send_stage,
+                release_stage,
+                blocks,
+            });
         }
         let same_period = recv_stage == send_stage;
         let sent = if same_period { 0 } else { u64::MAX };
         let released = written > u64::from(release_stage);
-        hands.push(Hand { sent, received: 0, released, sends: VecDeque::new(), same_period });
+        hands.push(Hand {
+            sent,
+            received: 0,
+            released,
+            sends: VecDeque::new(),
+            same_period,
+        });
     }
     (errors.len() == before).then_some(hands)
 }
@@ -112,8 +141,11 @@ struct Runner<'f> {
 impl Runner<'_> {
     /// Runs until the end of the period or the first wait.
     fn run(&mut self, period: &mut Period<'_>) {
-        while let Some(execution) =
-            self.blocked.take().map(|(e, _)| e).or_else(|| self.cursor.next())
+        while let Some(execution) = self
+            .blocked
+            .take()
+            .map(|(e, _)| e)
+            .or_else(|| self.cursor.next())
         {
             if let Some(wait) = period.execute(self.device, &execution) {
                 self.blocked = Some((execution, wait));
@@ -126,14 +158,20 @@ impl Runner<'_> {
 impl Period<'_> {
     fn execute(&mut self, device: DeviceId, execution: &Execution<'_>) -> Option<Wait> {
         let slot = execution.slot;
-        let end_ns =
-            slot.start_ns.saturating_add(execution.offset_ns).saturating_add(slot.duration_ns);
+        let end_ns = slot
+            .start_ns
+            .saturating_add(execution.offset_ns)
+            .saturating_add(slot.duration_ns);
         match slot.action {
             Action::Send { ring, count, .. } => {
                 let to = self.cx.plan.rings[ring].to;
                 let hand = &mut self.hands[ring];
                 if !hand.released {
-                    return Some(Wait { device, ring, release: true });
+                    return Some(Wait {
+                        device,
+                        ring,
+                        release: true,
+                    });
                 }
                 if hand.same_period {
                     hand.sent += count;
@@ -144,7 +182,11 @@ impl Period<'_> {
             Action::Recv { ring, count, .. } => {
                 let hand = &mut self.hands[ring];
                 if hand.sent < hand.received + count {
-                    return Some(Wait { device, ring, release: false });
+                    return Some(Wait {
+                        device,
+                        ring,
+                        release: false,
+                    });
                 }
                 hand.received += count;
                 let tokens = hand.received;
@@ -175,7 +217,12 @@ impl Period<'_> {
             && send_end_ns > recv_end_ns
         {
             let plan = self.cx.id;
-            let error = VerifyError::RecvTime { plan, ring, recv_end_ns, send_end_ns };
+            let error = VerifyError::RecvTime {
+                plan,
+                ring,
+                recv_end_ns,
+                send_end_ns,
+            };
             self.errors.push_once((plan.0.into(), ring.0.into()), error);
         }
     }
@@ -191,7 +238,9 @@ fn cycle(
     let mut chain: Vec<Wait> = Vec::new();
     let mut place: Vec<Option<usize>> = vec![None; runners.len()];
     while place[at].is_none() {
-        let Some((_, wait)) = runners[at].blocked else { break };
+        let Some((_, wait)) = runners[at].blocked else {
+            break;
+        };
         place[at] = Some(chain.len());
         chain.push(wait);
         let ring = &cx.plan.rings[wait.ring];

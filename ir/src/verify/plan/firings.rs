@@ -42,10 +42,19 @@ impl Count<'_, '_> {
         // Executions go on where the last one of the actor or ring ended; only a slot's first one says where that is.
         let says = number == 0;
         match *action {
-            Action::Fire { actor, first, count } => {
+            Action::Fire {
+                actor,
+                first,
+                count,
+            } => {
                 let expected = self.fired[actor];
                 if says && expected != first {
-                    let error = VerifyError::FiringOrder { plan, actor, expected, found: first };
+                    let error = VerifyError::FiringOrder {
+                        plan,
+                        actor,
+                        expected,
+                        found: first,
+                    };
                     errors.push_once((plan.0.into(), actor.0.into()), error);
                 }
                 self.fired[actor] = expected.saturating_add(count);
@@ -54,13 +63,25 @@ impl Count<'_, '_> {
                 self.on(ring, device, self.cx.plan.rings[ring].from, errors);
                 let expected = self.sent[ring];
                 self.sent[ring] = expected.saturating_add(count);
-                self.in_order(ring, "send", expected, if says { first } else { expected }, errors);
+                self.in_order(
+                    ring,
+                    "send",
+                    expected,
+                    if says { first } else { expected },
+                    errors,
+                );
             }
             Action::Recv { ring, first, count } => {
                 self.on(ring, device, self.cx.plan.rings[ring].to, errors);
                 let expected = self.received[ring];
                 self.received[ring] = expected.saturating_add(count);
-                self.in_order(ring, "recv", expected, if says { first } else { expected }, errors);
+                self.in_order(
+                    ring,
+                    "recv",
+                    expected,
+                    if says { first } else { expected },
+                    errors,
+                );
             }
             Action::Release { ring } => {
                 self.on(ring, device, self.cx.plan.rings[ring].to, errors);
@@ -69,7 +90,12 @@ impl Count<'_, '_> {
             Action::Carry { buffer } => {
                 let expected = self.cx.plan.buffers[buffer].device;
                 if device != expected {
-                    errors.push(VerifyError::CarryElsewhere { plan, buffer, device, expected });
+                    errors.push(VerifyError::CarryElsewhere {
+                        plan,
+                        buffer,
+                        device,
+                        expected,
+                    });
                 }
                 self.carried[buffer] += 1;
             }
@@ -79,7 +105,12 @@ impl Count<'_, '_> {
     fn on(&self, ring: RingId, device: DeviceId, expected: DeviceId, errors: &mut Errors) {
         if device != expected {
             let plan = self.cx.id;
-            let error = VerifyError::RingSlotElsewhere { plan, ring, device, expected };
+            let error = VerifyError::RingSlotElsewhere {
+                plan,
+                ring,
+                device,
+                expected,
+            };
             errors.push_once((plan.0.into(), ring.0.into()), error);
         }
     }
@@ -94,7 +125,13 @@ impl Count<'_, '_> {
     ) {
         if expected != found {
             let plan = self.cx.id;
-            let error = VerifyError::TransferOrder { plan, ring, what, expected, found };
+            let error = VerifyError::TransferOrder {
+                plan,
+                ring,
+                what,
+                expected,
+                found,
+            };
             errors.push_once((plan.0.into(), ring.0.into()), error);
         }
     }
@@ -104,25 +141,45 @@ impl Count<'_, '_> {
         for (actor, &fired) in self.fired.iter_enumerated() {
             let needed = cx.firings[actor];
             if fired != needed {
-                errors.push(VerifyError::FiringCount { plan, actor, fired, needed });
+                errors.push(VerifyError::FiringCount {
+                    plan,
+                    actor,
+                    fired,
+                    needed,
+                });
             }
         }
         for (ring, data) in cx.plan.rings.iter_enumerated() {
             let expected = cx.tokens[data.channel];
             for (what, found) in [("send", self.sent[ring]), ("recv", self.received[ring])] {
                 if found != expected {
-                    errors.push(VerifyError::TransferCount { plan, ring, what, found, expected });
+                    errors.push(VerifyError::TransferCount {
+                        plan,
+                        ring,
+                        what,
+                        found,
+                        expected,
+                    });
                 }
             }
             if self.released[ring] != 1 {
-                errors.push(VerifyError::ReleaseCount { plan, ring, found: self.released[ring] });
+                errors.push(VerifyError::ReleaseCount {
+                    plan,
+                    ring,
+                    found: self.released[ring],
+                });
             }
         }
         for (buffer, data) in cx.plan.buffers.iter_enumerated() {
             let expected = u64::from(data.head_tokens > 0 && !cx.graph.is_state(data.channel));
             let found = self.carried[buffer];
             if found != expected {
-                errors.push(VerifyError::CarryCount { plan, buffer, found, expected });
+                errors.push(VerifyError::CarryCount {
+                    plan,
+                    buffer,
+                    found,
+                    expected,
+                });
             }
         }
     }

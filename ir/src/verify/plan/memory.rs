@@ -35,20 +35,41 @@ pub(super) fn check(
     let mut regions: BTreeMap<(DeviceId, Region), Vec<Block>> = BTreeMap::new();
     let moments = moments(cx, live, over, errors);
     for (id, buffer) in cx.plan.buffers.iter_enumerated() {
-        let (start, end) = (buffer.offset_bytes, buffer.offset_bytes + buffer.size_bytes());
+        let (start, end) = (
+            buffer.offset_bytes,
+            buffer.offset_bytes + buffer.size_bytes(),
+        );
         let (memory, (first, last)) = (Memory::Buffer(id), moments[id]);
         // Empty only where something has been read before it was written.
         if first <= last {
-            let block = Block { memory, start, end, first, last };
-            regions.entry((buffer.device, buffer.region)).or_default().push(block);
+            let block = Block {
+                memory,
+                start,
+                end,
+                first,
+                last,
+            };
+            regions
+                .entry((buffer.device, buffer.region))
+                .or_default()
+                .push(block);
         }
     }
     for calendar in cx.plan.calendars.iter().filter(|c| c.scratch_bytes > 0) {
         let start = calendar.scratch_offset_bytes;
         let end = start + calendar.scratch_bytes;
         let (memory, (first, last)) = (Memory::Scratch, ALWAYS);
-        let block = Block { memory, start, end, first, last };
-        regions.entry((calendar.device, Region::Arena)).or_default().push(block);
+        let block = Block {
+            memory,
+            start,
+            end,
+            first,
+            last,
+        };
+        regions
+            .entry((calendar.device, Region::Arena))
+            .or_default()
+            .push(block);
     }
     for ((device, region), mut blocks) in regions {
         blocks.sort_by_key(|b| (b.first, b.start, b.memory));
@@ -66,10 +87,23 @@ fn moments(
 ) -> TiVec<BufferId, (u64, u64)> {
     let moments = |l: &Option<Live>| l.map_or(ALWAYS, |l| (2 * l.first, 2 * l.last + 1));
     let mut moments: TiVec<BufferId, (u64, u64)> = live.iter().map(moments).collect();
-    for &Over { actor, below, above, fit, .. } in over {
+    for &Over {
+        actor,
+        below,
+        above,
+        fit,
+        ..
+    } in over
+    {
         let (Some(_), Some(output)) = (live[below], live[above]) else {
             let (plan, kept) = (cx.id, if live[below].is_none() { below } else { above });
-            errors.push(VerifyError::InPlaceKept { plan, actor, above, below, kept });
+            errors.push(VerifyError::InPlaceKept {
+                plan,
+                actor,
+                above,
+                below,
+                kept,
+            });
             continue;
         };
         // Nobody but the actor writes the output, so it lives from the actor's first execution on.
@@ -92,16 +126,23 @@ fn sweep(cx: &Cx<'_>, device: DeviceId, region: Region, blocks: &[Block], errors
     let mut live: BTreeMap<u64, &Block> = BTreeMap::new();
     let mut ends: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for block in blocks {
-        while let Some((&key, &start)) =
-            ends.first_key_value().filter(|((last, _), _)| *last < block.first)
+        while let Some((&key, &start)) = ends
+            .first_key_value()
+            .filter(|((last, _), _)| *last < block.first)
         {
             ends.remove(&key);
             live.remove(&start);
         }
-        let before =
-            live.range(..=block.start).next_back().map(|(_, b)| *b).filter(|b| b.end > block.start);
-        let after =
-            live.range(block.start..).next().map(|(_, b)| *b).filter(|b| b.start < block.end);
+        let before = live
+            .range(..=block.start)
+            .next_back()
+            .map(|(_, b)| *b)
+            .filter(|b| b.end > block.start);
+        let after = live
+            .range(block.start..)
+            .next()
+            .map(|(_, b)| *b)
+            .filter(|b| b.start < block.end);
         let overlap = match (before, after) {
             (Some(other), _) => Some((other, block)),
             (None, Some(other)) => Some((block, other)),

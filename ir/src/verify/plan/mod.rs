@@ -56,14 +56,20 @@ pub(super) fn check(
     errors: &mut Errors,
 ) {
     let before = errors.len();
-    let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else { return };
+    let Some(cx) = Cx::new(graph, machine, q, id, plan, errors) else {
+        return;
+    };
     variants::check(&cx, errors);
     let lanes = calendar::check(&cx, errors);
     let buffer_of = buffers::check(&cx, errors);
     let ring_of = rings::check_table(&cx, &buffer_of, errors);
-    let (Some(mut lanes), true) = (lanes, errors.len() == before) else { return };
+    let (Some(mut lanes), true) = (lanes, errors.len() == before) else {
+        return;
+    };
     times::check(&cx, &mut lanes, errors);
-    let Some(stages) = calendar::stages(&cx, &lanes, errors) else { return };
+    let Some(stages) = calendar::stages(&cx, &lanes, errors) else {
+        return;
+    };
     let before = errors.len();
     firings::check(&cx, &lanes, &stages, errors);
     if errors.len() > before {
@@ -96,18 +102,32 @@ impl<'a> Cx<'a> {
         }
         let (placed, actors) = (plan.placement.len(), graph.actors.len());
         if placed != actors {
-            errors.push(VerifyError::PlacementLength { plan: id, placed, actors });
+            errors.push(VerifyError::PlacementLength {
+                plan: id,
+                placed,
+                actors,
+            });
         }
         let devices = machine.devices.len();
         for (actor, &device) in plan.placement.iter_enumerated() {
             if device.index() >= devices {
-                errors.push(VerifyError::PlacementDevice { plan: id, actor, device, devices });
+                errors.push(VerifyError::PlacementDevice {
+                    plan: id,
+                    actor,
+                    device,
+                    devices,
+                });
             }
         }
         let mut bounded = |actor, count: u128, limit: u64| {
             if count > u128::from(limit) {
                 let limit = u128::from(limit);
-                errors.push(VerifyError::BlockFirings { plan: id, actor, firings: count, limit });
+                errors.push(VerifyError::BlockFirings {
+                    plan: id,
+                    actor,
+                    firings: count,
+                    limit,
+                });
             }
             u64::try_from(count).unwrap_or(u64::MAX)
         };
@@ -126,7 +146,16 @@ impl<'a> Cx<'a> {
         }
         let ports = graph.port_channels();
         let heads = heads(graph, plan);
-        Some(Self { graph, machine, id, plan, ports, firings, tokens, heads })
+        Some(Self {
+            graph,
+            machine,
+            id,
+            plan,
+            ports,
+            firings,
+            tokens,
+            heads,
+        })
     }
 
     fn writer_device(&self, channel: ChannelId) -> DeviceId {
@@ -137,9 +166,13 @@ impl<'a> Cx<'a> {
 fn heads(graph: &Graph, plan: &Plan) -> BTreeMap<(ChannelId, DeviceId), u64> {
     let mut heads = BTreeMap::new();
     for (id, channel) in graph.channels.iter_enumerated() {
-        heads.entry((id, plan.placement[channel.from.actor])).or_insert(0);
+        heads
+            .entry((id, plan.placement[channel.from.actor]))
+            .or_insert(0);
         for reader in &channel.readers {
-            let head = heads.entry((id, plan.placement[reader.to.actor])).or_insert(0);
+            let head = heads
+                .entry((id, plan.placement[reader.to.actor]))
+                .or_insert(0);
             *head = reader.delay.max(*head);
         }
     }

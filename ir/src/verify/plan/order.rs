@@ -92,7 +92,11 @@ pub(super) fn check(
     };
     for (_, flat) in &lanes.list {
         for execution in flat.cursor() {
-            walk.execute(&execution.slot.action, execution.slot.stage, execution.position);
+            walk.execute(
+                &execution.slot.action,
+                execution.slot.stage,
+                execution.position,
+            );
             if walk.errors.full() {
                 break;
             }
@@ -120,15 +124,31 @@ fn ports(cx: &Cx<'_>, buffer_of: &BufferOf) -> Option<Ports> {
             if !cx.graph.is_state(channel) {
                 let delay = cx.graph.channels[channel].readers[reader as usize].delay;
                 let buffer = buffer(channel, device)?;
-                list.push(Input { port, buffer, rate: p.rate, window: p.window, delay });
+                list.push(Input {
+                    port,
+                    buffer,
+                    rate: p.rate,
+                    window: p.window,
+                    delay,
+                });
             }
         }
         inputs.push(list);
-        let joined = cx.ports.outputs[id].iter().map(|&channel| buffer(channel?, device));
+        let joined = cx.ports.outputs[id]
+            .iter()
+            .map(|&channel| buffer(channel?, device));
         outputs.push(joined.collect::<Option<Vec<_>>>()?);
     }
-    let senders = cx.plan.rings.iter().map(|ring| buffer(ring.channel, ring.from));
-    Some(Ports { inputs, outputs, senders: senders.collect::<Option<_>>()? })
+    let senders = cx
+        .plan
+        .rings
+        .iter()
+        .map(|ring| buffer(ring.channel, ring.from));
+    Some(Ports {
+        inputs,
+        outputs,
+        senders: senders.collect::<Option<_>>()?,
+    })
 }
 
 fn fed(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
@@ -145,7 +165,14 @@ fn fed(cx: &Cx<'_>, stages: &Stages) -> Option<TiVec<BufferId, Fed>> {
                 (Feed::Writer(from.actor, rate), stages.fire[from.actor]?, 0)
             }
         };
-        Some(Fed { feed, stage, carry: stages.carry[id], release, one_stage: true, live: None })
+        Some(Fed {
+            feed,
+            stage,
+            carry: stages.carry[id],
+            release,
+            one_stage: true,
+            live: None,
+        })
     };
     cx.plan.buffers.iter_enumerated().map(one).collect()
 }
@@ -229,7 +256,10 @@ impl Walk<'_> {
         let fed = &mut self.fed[buffer];
         fed.one_stage &= stage == fed.stage;
         let first = fed.live.map_or(position, |live| live.first);
-        fed.live = Some(Live { first, last: position });
+        fed.live = Some(Live {
+            first,
+            last: position,
+        });
     }
 
     /// A read of tokens `[start, end)` of the block, counted from its first new token, negative in the head.
@@ -268,10 +298,21 @@ impl Walk<'_> {
 
     /// Nobody but the actor itself may read what it has begun to write over, and it by one port only.
     fn read_below(&mut self, buffer: BufferId, access: Access) {
-        let Some((actor, input)) = self.begun[buffer] else { return };
+        let Some((actor, input)) = self.begun[buffer] else {
+            return;
+        };
         if access != Access::Input(actor, input) {
             let plan = self.cx.id;
-            self.report(buffer, access, VerifyError::InPlaceRead { plan, access, buffer, actor });
+            self.report(
+                buffer,
+                access,
+                VerifyError::InPlaceRead {
+                    plan,
+                    access,
+                    buffer,
+                    actor,
+                },
+            );
         }
     }
 
@@ -334,8 +375,13 @@ impl Walk<'_> {
         let (read_stage, next) = (stage, u64::from(stage) + 1);
         let carry = u64::from(carry_stage);
         if carry > next || (carry == next && !carried) {
-            let error =
-                VerifyError::HeadNotCarried { plan, access, buffer, read_stage, carry_stage };
+            let error = VerifyError::HeadNotCarried {
+                plan,
+                access,
+                buffer,
+                read_stage,
+                carry_stage,
+            };
             self.report(buffer, access, error);
         }
         let reused = carry + u64::from(blocks);
@@ -360,6 +406,7 @@ impl Walk<'_> {
             Access::Carry(buffer) => u64::from(buffer.0) | (1 << 61),
         };
         let plan = u64::from(self.cx.id.0);
-        self.errors.push_once(((plan << 32) | u64::from(buffer.0), reader), error);
+        self.errors
+            .push_once(((plan << 32) | u64::from(buffer.0), reader), error);
     }
 }

@@ -25,20 +25,40 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             ("device", to.0, devices),
         ];
         if let Some(&(what, n, count)) = ids.iter().find(|&&(_, n, count)| n as usize >= count) {
-            errors.push(VerifyError::RingId { plan, ring: id, what, id: n, count });
+            errors.push(VerifyError::RingId {
+                plan,
+                ring: id,
+                what,
+                id: n,
+                count,
+            });
             continue;
         }
         if let Some(&first) = table.get(&(channel, to)) {
-            errors.push(VerifyError::RingTwice { plan, first, second: id });
+            errors.push(VerifyError::RingTwice {
+                plan,
+                first,
+                second: id,
+            });
             continue;
         }
         table.insert((channel, to), id);
         let writer = cx.writer_device(channel);
         if from != writer {
-            errors.push(VerifyError::RingFrom { plan, ring: id, from, writer });
+            errors.push(VerifyError::RingFrom {
+                plan,
+                ring: id,
+                from,
+                writer,
+            });
         }
         if to == writer || !cx.heads.contains_key(&(channel, to)) {
-            errors.push(VerifyError::RingUnneeded { plan, ring: id, channel, to });
+            errors.push(VerifyError::RingUnneeded {
+                plan,
+                ring: id,
+                channel,
+                to,
+            });
             continue;
         }
         match buffer_of.get(&(channel, to)) {
@@ -54,7 +74,12 @@ pub(super) fn check_table(cx: &Cx<'_>, buffer_of: &BufferOf, errors: &mut Errors
             _ => {}
         }
         if from != to && !links.contains(&(from, to)) {
-            errors.push(VerifyError::NoLink { plan, ring: id, from, to });
+            errors.push(VerifyError::NoLink {
+                plan,
+                ring: id,
+                from,
+                to,
+            });
         }
     }
     for &(channel, to) in cx.heads.keys() {

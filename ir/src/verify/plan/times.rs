@@ -47,6 +47,11 @@ fn lane(cx: &Cx<'_>, device: DeviceId, flat: &mut Flat<'_>, errors: &mut Errors)
         }
     }
     if end_ns > period_ns {
-        errors.push(VerifyError::LaneEnd { plan, device, end_ns, period_ns });
+        errors.push(VerifyError::LaneEnd {
+            plan,
+            device,
+            end_ns,
+            period_ns,
+        });
     }
 }

@@ -10,19 +10,36 @@ pub(super) fn check(cx: &Cx<'_>, errors: &mut Errors) {
     for (&actor, name) in &cx.plan.variants {
         let Some(data) = cx.graph.actors.get(actor) else {
             let actors = cx.graph.actors.len();
-            errors.push(VerifyError::VariantActor { plan, actor, actors });
+            errors.push(VerifyError::VariantActor {
+                plan,
+                actor,
+                actors,
+            });
             continue;
         };
         let device = cx.plan.placement[actor];
         if data.role != Role::Compute {
-            errors.push(VerifyError::VariantKernel { plan, actor, device });
+            errors.push(VerifyError::VariantKernel {
+                plan,
+                actor,
+                device,
+            });
         }
         let fits = (1..=MAX_VARIANT_NAME).contains(&name.len());
-        if !fits || !name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
+        if !fits
+            || !name
+                .bytes()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        {
             // A hostile name may be very long.
             let name = name.chars().take(2 * MAX_VARIANT_NAME).collect();
             let limit = MAX_VARIANT_NAME;
-            errors.push(VerifyError::VariantName { plan, actor, name, limit });
+            errors.push(VerifyError::VariantName {
+                plan,
+                actor,
+                name,
+                limit,
+            });
         }
     }
 }

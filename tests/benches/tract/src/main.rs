@@ -15,7 +15,14 @@ use tract_onnx::tract_hir::infer::{Factoid, GenericFactoid};
 fn kib(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix(field));
-    line.and_then(|l| l.trim_start_matches(':').split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|l| {
+        l.trim_start_matches(':')
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    })
+    .unwrap_or(0)
 }
 
 /// The elements of a NumPy file of little-endian numbers, its header skipped.
@@ -32,8 +39,10 @@ fn write_npy(path: &Path, tensor: &Tensor) -> std::io::Result<()> {
         _ => "|u1",
     };
     let shape: Vec<String> = tensor.shape().iter().map(|d| format!("{d},")).collect();
-    let mut text =
-        format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}", shape.join(" "));
+    let mut text = format!(
+        "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}",
+        shape.join(" ")
+    );
     text += &" ".repeat(63 - (text.len() + 10) % 64);
     text += "\n";
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -66,7 +75,9 @@ fn main() -> TractResult<()> {
         let bytes = match npy(Path::new(&format!("{stem}.in{i}.npy"))) {
             Some(bytes) => bytes,
             None if name == "sr" => 16_000_i64.to_le_bytes().to_vec(),
-            None => (0..count).flat_map(|k| (k as f32 / count as f32).to_le_bytes()).collect(),
+            None => (0..count)
+                .flat_map(|k| (k as f32 / count as f32).to_le_bytes())
+                .collect(),
         };
         model.set_input_fact(i, InferenceFact::dt_shape(kind, shape.clone()))?;
         inputs.push(unsafe { Tensor::from_raw_dt(kind, &shape, &bytes)? }.into());

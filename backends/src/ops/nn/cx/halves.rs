@@ -39,15 +39,26 @@ impl Halves {
             .iter()
             .map(|o| o.as_ref().map(|o| (o.ty.dtype, o.ty.elements() as usize)))
             .collect();
-        let outs: Vec<_> = plan.outs.iter().map(|t| (t.dtype, t.elements() as usize)).collect();
+        let outs: Vec<_> = plan
+            .outs
+            .iter()
+            .map(|t| (t.dtype, t.elements() as usize))
+            .collect();
         let make = plan.make;
         let flops = plan.flops;
         let numbered: Vec<_> = plan.variants.iter().copied().zip(0..).collect();
         let wrap = move |variant| {
             if ins.len() > MAX_CONVERTED || outs.len() > MAX_CONVERTED {
-                return Err(Cx::other("too many operands of a narrow type", "cast them first"));
+                return Err(Cx::other(
+                    "too many operands of a narrow type",
+                    "cast them first",
+                ));
             }
-            Ok(Box::new(Halves { body: make.body(variant)?, ins, outs }) as Box<dyn Body>)
+            Ok(Box::new(Halves {
+                body: make.body(variant)?,
+                ins,
+                outs,
+            }) as Box<dyn Body>)
         };
         match numbered.is_empty() {
             true => Plan::lazy(plan.outs, move || wrap(0)).flops(flops),
@@ -88,7 +99,9 @@ impl Body for Halves {
         let mut rest: &mut [f32] = t.scratch::<f32>();
         let mut ins: [Option<&[u8]>; MAX_CONVERTED] = [None; MAX_CONVERTED];
         for (i, operand) in self.ins.iter().enumerate() {
-            let Some((dtype, elements)) = *operand else { continue };
+            let Some((dtype, elements)) = *operand else {
+                continue;
+            };
             ins[i] = Some(t.bytes(i));
             if is_half(dtype) {
                 let (wide, later) = std::mem::take(&mut rest).split_at_mut(padded(elements));
@@ -99,8 +112,12 @@ impl Body for Halves {
         }
         let mut outs: [&mut [u8]; Io::MAX_MUT_PORTS] = std::array::from_fn(|_| Default::default());
         let mut wide_outs: [(usize, usize); MAX_CONVERTED] = [(0, 0); MAX_CONVERTED];
-        let total: usize =
-            self.outs.iter().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n)).sum();
+        let total: usize = self
+            .outs
+            .iter()
+            .filter(|(d, _)| is_half(*d))
+            .map(|(_, n)| padded(*n))
+            .sum();
         let (mine, scratch) = rest.split_at_mut(total);
         {
             let mut left: &mut [f32] = &mut *mine;
@@ -133,8 +150,17 @@ impl Body for Halves {
     }
 
     fn scratch_bytes(&self) -> usize {
-        let ins = self.ins.iter().flatten().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n));
-        let outs = self.outs.iter().filter(|(d, _)| is_half(*d)).map(|(_, n)| padded(*n));
+        let ins = self
+            .ins
+            .iter()
+            .flatten()
+            .filter(|(d, _)| is_half(*d))
+            .map(|(_, n)| padded(*n));
+        let outs = self
+            .outs
+            .iter()
+            .filter(|(d, _)| is_half(*d))
+            .map(|(_, n)| padded(*n));
         4 * (ins.sum::<usize>() + outs.sum::<usize>())
             + self.body.scratch_bytes().next_multiple_of(64)
     }

@@ -5,7 +5,12 @@ use crate::kernel::Io;
 
 /// Where a body's operands come from.
 pub(super) enum Inputs<'a> {
-    Io { io: &'a Io<'a>, places: &'a [Place], call: usize, each: usize },
+    Io {
+        io: &'a Io<'a>,
+        places: &'a [Place],
+        call: usize,
+        each: usize,
+    },
     Slices(&'a [Option<&'a [u8]>]),
 }
 
@@ -43,10 +48,15 @@ impl<'a> Tensors<'a> {
     /// Bytes of operand `i` over which no output lies, though outputs may lie over others.
     pub(crate) fn part(&self, i: usize, range: std::ops::Range<usize>) -> &'a [u8] {
         match self.ins {
-            Inputs::Io { io, places, call, each }
-                if matches!(places.get(i), Some(Place::Port(..))) =>
-            {
-                let Some(Place::Port(port, bytes)) = places.get(i) else { return &[] };
+            Inputs::Io {
+                io,
+                places,
+                call,
+                each,
+            } if matches!(places.get(i), Some(Place::Port(..))) => {
+                let Some(Place::Port(port, bytes)) = places.get(i) else {
+                    return &[];
+                };
                 let start = call * each * bytes;
                 io.part_bytes(*port, start + range.start..start + range.end)
             }
@@ -80,7 +90,12 @@ impl<'a> Tensors<'a> {
     fn try_bytes(&self, i: usize) -> Option<&'a [u8]> {
         match self.ins {
             Inputs::Slices(slices) => slices.get(i).copied().flatten(),
-            Inputs::Io { io, places, call, each } => match places.get(i)? {
+            Inputs::Io {
+                io,
+                places,
+                call,
+                each,
+            } => match places.get(i)? {
                 Place::Missing => None,
                 Place::Port(port, bytes) => {
                     Some(&io.input_bytes(*port)[call * each * bytes..][..each * bytes])
@@ -98,8 +113,13 @@ impl<'a> Tensors<'a> {
 
     /// The elements of operand `i`, if it is there.
     pub(crate) fn opt<T: bytemuck::Pod>(&self, i: usize) -> Option<&'a [T]> {
-        self.try_bytes(i)
-            .map(|b| if b.is_empty() { Default::default() } else { bytemuck::cast_slice(b) })
+        self.try_bytes(i).map(|b| {
+            if b.is_empty() {
+                Default::default()
+            } else {
+                bytemuck::cast_slice(b)
+            }
+        })
     }
 
     /// The elements of wanted output `o`. Once a run.

@@ -33,17 +33,30 @@ struct Heads {
 impl Heads {
     fn of(dims: &[usize], heads: usize) -> Result<Self, Why> {
         match *dims {
-            [_, heads, len, size] => Ok(Self { heads, len, size, rows: false }),
-            [_, len, width] if heads > 0 => {
-                Ok(Self { heads, len, size: width / heads, rows: true })
-            }
+            [_, heads, len, size] => Ok(Self {
+                heads,
+                len,
+                size,
+                rows: false,
+            }),
+            [_, len, width] if heads > 0 => Ok(Self {
+                heads,
+                len,
+                size: width / heads,
+                rows: true,
+            }),
             _ => Err("heads cannot be told apart".to_owned()),
         }
     }
 
     /// Steps along batch, head, row and element.
     fn steps(&self) -> Vec<isize> {
-        let Heads { heads, len, size, rows } = *self;
+        let Heads {
+            heads,
+            len,
+            size,
+            rows,
+        } = *self;
         let all = match rows {
             true => [len * heads * size, size, heads * size, 1],
             false => [heads * len * size, len * size, size, 1],
@@ -161,11 +174,17 @@ impl Gpu<'_> {
         let dims = self.dims(0)?;
         let q = Heads::of(&dims, heads("q_num_heads")?)?;
         let kv = heads("kv_num_heads")?;
-        let (key, value) = (Heads::of(&self.dims(1)?, kv)?, Heads::of(&self.dims(2)?, kv)?);
+        let (key, value) = (
+            Heads::of(&self.dims(1)?, kv)?,
+            Heads::of(&self.dims(2)?, kv)?,
+        );
         let past = self.cx.opt(4).map_or(0, |o| o.dims()[2]);
         let (batch, total) = (dims[0], past + key.len);
         if q.size > MAX_SIZE || value.size > MAX_SIZE || q.size == 0 || value.size == 0 {
-            return Err(format!("heads of {} elements are too large", q.size.max(value.size)));
+            return Err(format!(
+                "heads of {} elements are too large",
+                q.size.max(value.size)
+            ));
         }
         if computed(self.dtype(0)?)? != Ty::F32 {
             return Err("attention of f64 is the CPU's".to_owned());
@@ -192,7 +211,12 @@ impl Gpu<'_> {
         (batch, past): (usize, usize),
     ) -> Lowered {
         let total = past + heads.len;
-        let whole = Heads { len: total, rows: false, ..heads }.steps();
+        let whole = Heads {
+            len: total,
+            rows: false,
+            ..heads
+        }
+        .steps();
         let parts = [(before, past, 0, false), (now, heads.len, past, heads.rows)];
         for (i, len, at, rows) in parts.into_iter().filter(|p| p.1 > 0) {
             let from = self.slot(i)?;
@@ -215,7 +239,9 @@ impl Gpu<'_> {
     }
 
     fn mask<'k>(&self, bench: &'k Bench, total: usize) -> Result<Option<Mask<'k>>, Why> {
-        let Some(operand) = self.cx.opt(3) else { return Ok(None) };
+        let Some(operand) = self.cx.opt(3) else {
+            return Ok(None);
+        };
         let dims = operand.dims();
         let mut shape = vec![1; 4_usize.saturating_sub(dims.len())];
         shape.extend(&dims);
@@ -283,10 +309,20 @@ impl Gpu<'_> {
         };
         let (keys, values) = (cached(1, 4, key)?, cached(2, 5, value)?);
         let mask = self.mask(&bench, total)?;
-        let lengths = self.opt_slot(6)?.map(|s| bench.reads_index(s)).transpose()?;
+        let lengths = self
+            .opt_slot(6)?
+            .map(|s| bench.reads_index(s))
+            .transpose()?;
         let y = self.wanted(0).map(|s| bench.writes(s)).transpose()?;
         let shown = self.wanted(3).map(|s| bench.writes(s)).transpose()?;
-        let (on_q, on_y) = (q.on(&bench)?, Heads { size: value.size, ..q }.on(&bench)?);
+        let (on_q, on_y) = (
+            q.on(&bench)?,
+            Heads {
+                size: value.size,
+                ..q
+            }
+            .on(&bench)?,
+        );
         let (heads_on, len_on) = (bench.size(q.heads)?, bench.size(q.len)?);
         let (share, total_on) = (bench.size(q.heads / key.heads)?, bench.size(total)?);
         if let (Some(tiling), Some(y)) = (tiling, y) {
@@ -317,7 +353,13 @@ impl Gpu<'_> {
             let (i, rest) = (at % len_on, at / len_on);
             let (h, b) = (rest % heads_on, rest / heads_on);
             let length = lengths.map(|l| l.index(firing, b));
-            let place = Query { firing, b, h, i, length };
+            let place = Query {
+                firing,
+                b,
+                h,
+                i,
+                length,
+            };
             let kv_head = h / share;
             let first = queries.base(firing) + on_q.at(b, h, i);
             k.each_local(keys.size, |d| {
@@ -396,7 +438,9 @@ impl Gpu<'_> {
                 let first = y.base(firing) + on_y.at(b, h, i);
                 for (n, total) in sums.iter().enumerate() {
                     let d = local + n as u32 * LOCAL;
-                    k.if_(d.lt(values.size), || y.store(first + d, total.get() * scale));
+                    k.if_(d.lt(values.size), || {
+                        y.store(first + d, total.get() * scale)
+                    });
                 }
             }
             k.barrier();
@@ -425,10 +469,17 @@ impl Gpu<'_> {
         let k = &bench.k;
         let source = bench.reads(slot)?;
         let (cos, sin) = (bench.reads(self.slot(1)?)?, bench.reads(self.slot(2)?)?);
-        let positions = self.opt_slot(3)?.map(|s| bench.reads_index(s)).transpose()?;
+        let positions = self
+            .opt_slot(3)?
+            .map(|s| bench.reads_index(s))
+            .transpose()?;
         let target = bench.writes(self.out(0))?;
         let known = bench.size(self.dims(1)?[0])?;
-        let (heads, len, width) = (bench.size(x.heads)?, bench.size(x.len)?, bench.size(x.size)?);
+        let (heads, len, width) = (
+            bench.size(x.heads)?,
+            bench.size(x.len)?,
+            bench.size(x.size)?,
+        );
         let (turned, half) = (bench.size(turned)?, bench.size(turned / 2)?);
         let each = bench.size(slot.elements as usize)?;
         k.each(k.firings() * each, |n| {
@@ -456,8 +507,10 @@ impl Gpu<'_> {
                     true => (pair * 2, pair * 2 + 1),
                     false => (pair, pair + half),
                 };
-                let (c, s) =
-                    (cos.get(firing, row * half + pair), sin.get(firing, row * half + pair));
+                let (c, s) = (
+                    cos.get(firing, row * half + pair),
+                    sin.get(firing, row * half + pair),
+                );
                 let (re, im) = (source.load(first + p), source.load(first + q));
                 value.set(k.select(odd, s * re + c * im, c * re - s * im));
             });
@@ -486,7 +539,9 @@ fn seen<'k>(
     let value = k.var(low);
     k.if_(j.lt(mask.keys), || {
         let [sb, sh, si, sj] = mask.steps;
-        let m = mask.tensor.get(q.firing, q.b * sb + q.h * sh + q.i * si + j * sj);
+        let m = mask
+            .tensor
+            .get(q.firing, q.b * sb + q.h * sh + q.i * si + j * sj);
         value.set(match mask.truth {
             true => k.select(m.ne(k.u32(0)), score, low),
             false => score + m.cast(Ty::F32),

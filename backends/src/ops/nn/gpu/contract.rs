@@ -19,16 +19,24 @@ impl Gpu<'_> {
         let bound = |name: &str, default: f32| -> Result<f32, Why> {
             Ok(self.cx.args.float_or(name, default.into()).map_err(said)? as f32)
         };
-        Ok(match self.cx.args.word_opt("act").map_err(said)?.unwrap_or("none") {
-            "relu" => After::Relu,
-            "clip" => After::Clip(bound("act_min", f32::MIN)?, bound("act_max", f32::MAX)?),
-            "sigmoid" => After::Sigmoid,
-            "tanh" => After::Tanh,
-            "silu" => After::Silu,
-            "gelu" => After::Gelu,
-            "hardswish" => After::HardSwish,
-            _ => After::Nothing,
-        })
+        Ok(
+            match self
+                .cx
+                .args
+                .word_opt("act")
+                .map_err(said)?
+                .unwrap_or("none")
+            {
+                "relu" => After::Relu,
+                "clip" => After::Clip(bound("act_min", f32::MIN)?, bound("act_max", f32::MAX)?),
+                "sigmoid" => After::Sigmoid,
+                "tanh" => After::Tanh,
+                "silu" => After::Silu,
+                "gelu" => After::Gelu,
+                "hardswish" => After::HardSwish,
+                _ => After::Nothing,
+            },
+        )
     }
 
     /// Batched products with a bias for each column; of bytes with their zero points taken off.
@@ -45,7 +53,11 @@ impl Gpu<'_> {
         let batch = broadcast(&[ba, bb]).map_err(said)?;
         let z = self.out(0);
         let integers = self.op == "MatMulInteger";
-        let ty = if integers { Ty::I32 } else { computed(z.dtype)? };
+        let ty = if integers {
+            Ty::I32
+        } else {
+            computed(z.dtype)?
+        };
         let math = self.math(ty)?;
         let (x, y) = (self.factor(0, math)?, self.factor(1, math)?);
         // One matrix for all rows of all batches and firings.
@@ -58,12 +70,20 @@ impl Gpu<'_> {
                 depth,
                 grows: Grows::Rows,
             },
-            false => {
-                Sizes { batches: volume(&batch), rows: m, columns: n, depth, grows: Grows::Batches }
-            }
+            false => Sizes {
+                batches: volume(&batch),
+                rows: m,
+                columns: n,
+                depth,
+                grows: Grows::Batches,
+            },
         };
         let small = ty != Ty::F32 && ty != Ty::I32;
-        let kernels = if small { vec![Variant::Elements] } else { sizes.variants(false, math) };
+        let kernels = if small {
+            vec![Variant::Elements]
+        } else {
+            sizes.variants(false, math)
+        };
         let library = self.matmul_by_library([x, y], [ba, bb], [m, n, depth], kernels[0])?;
         let variant = match self.choose(&kernels, library) {
             Choice::Kernel(variant) => variant,
@@ -71,22 +91,34 @@ impl Gpu<'_> {
         };
         let bench = Sizes::bench("matrix product", variant);
         let (left, right) = (bench.reads(x)?, bench.reads(y)?);
-        let after = if integers { After::Nothing } else { self.after()? };
+        let after = if integers {
+            After::Nothing
+        } else {
+            self.after()?
+        };
         let bias = match self.opt_slot(2)? {
             Some(slot) if !integers => Some(bench.reads(slot)?),
             _ => None,
         };
         let zero = |i: usize| -> Result<Zero<'_>, Why> {
-            let Some(slot) = self.opt_slot(i)?.filter(|_| integers) else { return Ok(None) };
+            let Some(slot) = self.opt_slot(i)?.filter(|_| integers) else {
+                return Ok(None);
+            };
             Ok(Some((bench.reads(slot)?, slot.elements > 1)))
         };
         let zeros = [zero(2)?, zero(3)?];
         let target = bench.writes(z)?;
-        let (depth_on, columns, rows) =
-            (bench.size(depth)?, bench.size(n)?, bench.size(if stacked { sizes.rows } else { m })?);
+        let (depth_on, columns, rows) = (
+            bench.size(depth)?,
+            bench.size(n)?,
+            bench.size(if stacked { sizes.rows } else { m })?,
+        );
         let count = bench.size(volume(&batch))?;
         let steps = |own: &[usize], size: usize| -> Vec<isize> {
-            spread(&batch, own).iter().map(|s| s * size as isize).collect()
+            spread(&batch, own)
+                .iter()
+                .map(|s| s * size as isize)
+                .collect()
         };
         let space = Space::new(&batch, &[steps(ba, m * depth), steps(bb, depth * n)]);
         let spots = space.on(&bench)?;
@@ -106,7 +138,12 @@ impl Gpu<'_> {
                     return vec![];
                 }
                 let (firing, at) = (b / count, spots.at(b % count));
-                vec![left.base(firing) + at[0], right.base(firing) + at[1], b * rows, firing]
+                vec![
+                    left.base(firing) + at[0],
+                    right.base(firing) + at[1],
+                    b * rows,
+                    firing,
+                ]
             },
             left: &|b, row, d| {
                 let v = left.load(left_at(b, row, d)).cast(ty);
@@ -152,7 +189,12 @@ impl Gpu<'_> {
             return Err("zero points that vary are the CPU's".to_owned());
         }
         let grid = product(&bench, &sizes, variant, &rules)?;
-        self.rounded(bench.finish(KernelPlan::default(), grid), variant, [x, y], math)
+        self.rounded(
+            bench.finish(KernelPlan::default(), grid),
+            variant,
+            [x, y],
+            math,
+        )
     }
 
     /// alpha · a · b + beta · c.
@@ -174,9 +216,19 @@ impl Gpu<'_> {
         let added = self.opt_slot(2)?;
         let stacked = y.constant && !x.constant && !ta && added.is_none_or(|c| c.constant);
         let grows = if stacked { Grows::Rows } else { Grows::Batches };
-        let sizes = Sizes { batches: 1, rows: m, columns: n, depth, grows };
+        let sizes = Sizes {
+            batches: 1,
+            rows: m,
+            columns: n,
+            depth,
+            grows,
+        };
         let exact = ty != Ty::F32;
-        let kernels = if exact { vec![Variant::Elements] } else { sizes.variants(tb, math) };
+        let kernels = if exact {
+            vec![Variant::Elements]
+        } else {
+            sizes.variants(tb, math)
+        };
         let scales = [alpha, beta];
         let library = self.gemm_by_library([x, y], [ta, tb], [m, n, depth], scales, kernels[0])?;
         let variant = match self.choose(&kernels, library) {
@@ -189,7 +241,11 @@ impl Gpu<'_> {
         let target = bench.writes(z)?;
         let after = self.after()?;
         let (rows, columns, inner) = (bench.size(m)?, bench.size(n)?, bench.size(depth)?);
-        let own = if added.is_some() { self.dims(2)? } else { vec![] };
+        let own = if added.is_some() {
+            self.dims(2)?
+        } else {
+            vec![]
+        };
         let spots = Space::new(&[m, n], &[spread(&[m, n], &own)]).on(&bench)?;
         let left_at = places(|b, row, d| {
             let at = if ta { d * rows + row } else { row * inner + d };
@@ -197,8 +253,16 @@ impl Gpu<'_> {
             if stacked { at } else { left.base(b[0]) + at }
         });
         let right_at = places(|b, d, column| {
-            let at = if tb { column * inner + d } else { d * columns + column };
-            if y.constant { at } else { right.base(b[0]) + at }
+            let at = if tb {
+                column * inner + d
+            } else {
+                d * columns + column
+            };
+            if y.constant {
+                at
+            } else {
+                right.base(b[0]) + at
+            }
         });
         let left_bits: Element<'_, '_> = &|b, row, d| left.bits(left_at(b, row, d));
         let right_bits: Element<'_, '_> = &|b, d, column| right.bits(right_at(b, d, column));
@@ -209,12 +273,21 @@ impl Gpu<'_> {
             left_bits: is_factor(x, math).then_some(left_bits),
             right_bits: is_factor(y, math).then_some(right_bits),
             store: &|b, row, column, sum| {
-                let scaled = if alpha == 1.0 { sum } else { sum * sum.like(alpha) };
+                let scaled = if alpha == 1.0 {
+                    sum
+                } else {
+                    sum * sum.like(alpha)
+                };
                 let value = match c {
                     Some(c) => {
                         let at = spots.at((row % rows) * columns + column)[0];
                         let more = c.get(b[0], at);
-                        scaled + if beta == 1.0 { more } else { more * more.like(beta) }
+                        scaled
+                            + if beta == 1.0 {
+                                more
+                            } else {
+                                more * more.like(beta)
+                            }
                     }
                     None => scaled,
                 };
@@ -224,7 +297,12 @@ impl Gpu<'_> {
             ty,
         };
         let grid = product(&bench, &sizes, variant, &rules)?;
-        self.rounded(bench.finish(KernelPlan::default(), grid), variant, [x, y], math)
+        self.rounded(
+            bench.finish(KernelPlan::default(), grid),
+            variant,
+            [x, y],
+            math,
+        )
     }
 
     /// Einstein's sums of two operands at most: one thread for each element of the result.
@@ -251,14 +329,16 @@ impl Gpu<'_> {
             let (shape, own) = (self.dims(i)?, dense(&self.dims(i)?));
             let of = |c: &char| {
                 let here = terms[i].iter().enumerate().filter(|(_, l)| *l == c);
-                here.map(|(j, _)| if shape[j] == 1 { 0 } else { own[j] }).sum()
+                here.map(|(j, _)| if shape[j] == 1 { 0 } else { own[j] })
+                    .sum()
             };
             Ok(over.iter().map(of).collect())
         };
         let lens = |over: &[char]| -> Vec<usize> { over.iter().map(|c| sizes[c]).collect() };
         let space = |over: &[char]| -> Result<Space, Why> {
-            let steps =
-                (0..terms.len()).map(|i| steps(i, over)).collect::<Result<Vec<_>, Why>>()?;
+            let steps = (0..terms.len())
+                .map(|i| steps(i, over))
+                .collect::<Result<Vec<_>, Why>>()?;
             Ok(Space::new(&lens(over), &steps))
         };
         let y = self.out(0);

@@ -34,9 +34,16 @@ impl Gpu<'_> {
 
     /// Output 0 from the first `n` operands.
     fn mapped(&self, n: usize, f: impl for<'k> Fn(&[Val<'k>]) -> Result<Val<'k>, Why>) -> Lowered {
-        let inputs = (0..n).map(|i| self.shaped(i)).collect::<Result<Vec<_>, Why>>()?;
+        let inputs = (0..n)
+            .map(|i| self.shaped(i))
+            .collect::<Result<Vec<_>, Why>>()?;
         computed(self.outs[0].dtype)?;
-        map(KernelPlan::default(), &inputs, (self.out(0), &self.out_dims(0)), f)
+        map(
+            KernelPlan::default(),
+            &inputs,
+            (self.out(0), &self.out_dims(0)),
+            f,
+        )
     }
 
     pub(super) fn unary(&self) -> Lowered {
@@ -45,12 +52,19 @@ impl Gpu<'_> {
             "Celu" | "Elu" | "Swish" | "ThresholdedRelu" => (f("alpha", 1.0)?, 0.0),
             "HardSigmoid" => (f("alpha", 0.2)?, f("beta", 0.5)?),
             "LeakyRelu" => (f("alpha", 0.01)?, 0.0),
-            "Selu" => (f("alpha", 1.673_263_192_176_818_8)?, f("gamma", 1.050_701_022_148_132_3)?),
+            "Selu" => (
+                f("alpha", 1.673_263_192_176_818_8)?,
+                f("gamma", 1.050_701_022_148_132_3)?,
+            ),
             "Shrink" => (f("lambd", 0.5)?, f("bias", 0.0)?),
             _ => (0.0, 0.0),
         };
         let approximate = self.cx.args.word_opt("approximate").map_err(said)? == Some("tanh");
-        let name = if self.op == "Gelu" && approximate { "GeluTanh" } else { self.op };
+        let name = if self.op == "Gelu" && approximate {
+            "GeluTanh"
+        } else {
+            self.op
+        };
         self.mapped(1, |x| function::unary(name, x[0], a, b))
     }
 
@@ -72,13 +86,21 @@ impl Gpu<'_> {
                 "IsNaN" => x.ne(x),
                 "IsInf" => {
                     let is = |on: bool, v: f64| {
-                        if on { x.eq(x.like(v)) } else { x.ne(x) & x.eq(x) }
+                        if on {
+                            x.eq(x.like(v))
+                        } else {
+                            x.ne(x) & x.eq(x)
+                        }
                     };
                     is(down, f64::NEG_INFINITY) | is(up, f64::INFINITY)
                 }
                 _ => {
                     let minus = if x.ty == Ty::U32 { x } else { x.like(-1.0) };
-                    let below = if x.ty == Ty::U32 { x } else { k.select(x.lt(zero), minus, x) };
+                    let below = if x.ty == Ty::U32 {
+                        x
+                    } else {
+                        k.select(x.lt(zero), minus, x)
+                    };
                     k.select(zero.lt(x), x.like(1.0), below)
                 }
             })
@@ -109,7 +131,11 @@ impl Gpu<'_> {
                     let inside = y.lt(y.like(f64::from(bits))) & y.like(0.0).le(y);
                     let by = k.select(inside, y, y.like(0.0));
                     let moved = if right { x >> by } else { x << by };
-                    let minus = if x.ty == Ty::U32 { x.like(0.0) } else { x.like(-1.0) };
+                    let minus = if x.ty == Ty::U32 {
+                        x.like(0.0)
+                    } else {
+                        x.like(-1.0)
+                    };
                     let gone = match right {
                         true => k.select(x.lt(x.like(0.0)), minus, x.like(0.0)),
                         false => x.like(0.0),
@@ -133,7 +159,11 @@ impl Gpu<'_> {
         if x.ty == Ty::F32 && y.ty == Ty::F64 {
             return Err("exponents of f64 are the CPU's".to_owned());
         }
-        let exponent = self.operand(1)?.floats().filter(|e| e.len() == 1).map(|e| e[0]);
+        let exponent = self
+            .operand(1)?
+            .floats()
+            .filter(|e| e.len() == 1)
+            .map(|e| e[0]);
         match exponent {
             Some(2.0) => return Ok(x * x),
             Some(1.0) => return Ok(x),
@@ -162,7 +192,11 @@ impl Gpu<'_> {
         let sign = k.select(odd, minus, x.like(1.0));
         let below = k.select(x.eq(minus), sign, x.like(0.0));
         let below = k.select(x.eq(x.like(1.0)), x, below);
-        let negative = if y.ty.is_signed() { y.lt(y.like(0.0)) } else { y.ne(y) };
+        let negative = if y.ty.is_signed() {
+            y.lt(y.like(0.0))
+        } else {
+            y.ne(y)
+        };
         Ok(k.select(negative, below, out.get()))
     }
 
@@ -220,22 +254,36 @@ impl Gpu<'_> {
                 has[i - 1] = true;
             }
         }
-        map(KernelPlan::default(), &inputs, (self.out(0), &self.out_dims(0)), |v| {
-            let (x, k) = (v[0], v[0].builder());
-            let low = if has[0] { k.select(x.lt(v[1]), v[1], x) } else { x };
-            let high = v.get(1 + usize::from(has[0])).filter(|_| has[1]);
-            Ok(high.map_or(low, |&h| k.select(h.lt(low), h, low)))
-        })
+        map(
+            KernelPlan::default(),
+            &inputs,
+            (self.out(0), &self.out_dims(0)),
+            |v| {
+                let (x, k) = (v[0], v[0].builder());
+                let low = if has[0] {
+                    k.select(x.lt(v[1]), v[1], x)
+                } else {
+                    x
+                };
+                let high = v.get(1 + usize::from(has[0])).filter(|_| has[1]);
+                Ok(high.map_or(low, |&h| k.select(h.lt(low), h, low)))
+            },
+        )
     }
 
     pub(super) fn select(&self) -> Lowered {
         let c = self.shaped(0)?;
         // 64-bit values are chosen as they are where the device has them.
         let inputs = [c, self.shaped(1)?, self.shaped(2)?];
-        map(KernelPlan::default(), &inputs, (self.out(0), &self.out_dims(0)), |v| {
-            let k = v[0].builder();
-            Ok(k.select(v[0].ne(k.u32(0)), v[1], v[2]))
-        })
+        map(
+            KernelPlan::default(),
+            &inputs,
+            (self.out(0), &self.out_dims(0)),
+            |v| {
+                let k = v[0].builder();
+                Ok(k.select(v[0].ne(k.u32(0)), v[1], v[2]))
+            },
+        )
     }
 
     pub(super) fn batch_norm(&self) -> Lowered {
@@ -245,8 +293,9 @@ impl Gpu<'_> {
         let dims = self.dims(0)?;
         let epsilon = self.cx.args.float_or("epsilon", 1e-5).map_err(said)?;
         let mut inputs = vec![self.shaped(0)?];
-        let channel: Vec<usize> =
-            (1..dims.len()).map(|d| if d == 1 { dims[1] } else { 1 }).collect();
+        let channel: Vec<usize> = (1..dims.len())
+            .map(|d| if d == 1 { dims[1] } else { 1 })
+            .collect();
         for i in 1..5 {
             inputs.push((self.slot(i)?, channel.clone()));
         }
@@ -261,7 +310,11 @@ impl Gpu<'_> {
     pub(super) fn quantised(&self) -> Lowered {
         let (x, dims) = self.shaped(0)?;
         let (scale, y) = (self.slot(1)?, self.out(0));
-        let block = self.cx.args.uint_or("block_size", 0, 0, 1 << 30).map_err(said)?;
+        let block = self
+            .cx
+            .args
+            .uint_or("block_size", 0, 0, 1 << 30)
+            .map_err(said)?;
         if block > 0 {
             return Err("scales of blocks are the CPU's".to_owned());
         }
@@ -287,7 +340,9 @@ impl Gpu<'_> {
         let (low, high) = bounds(whole).unwrap_or_default();
         map(KernelPlan::default(), &inputs, (y, &dims), |v| {
             let k = v[0].builder();
-            let zero = v.get(2).map_or_else(|| k.f32(0.0), |z| z.cast(Ty::I32).cast(Ty::F32));
+            let zero = v
+                .get(2)
+                .map_or_else(|| k.f32(0.0), |z| z.cast(Ty::I32).cast(Ty::F32));
             let x = v[0].cast(Ty::F32);
             if !quantises {
                 return Ok((x - zero) * v[1]);

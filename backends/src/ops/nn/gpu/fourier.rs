@@ -23,13 +23,24 @@ impl Gpu<'_> {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let lead = &from[..from.len() - 1];
         let first = |i: usize| -> Result<Option<i64>, Why> {
-            Ok(self.cx.ints(i).map_err(said)?.and_then(|v| v.first().copied()))
+            Ok(self
+                .cx
+                .ints(i)
+                .map_err(said)?
+                .and_then(|v| v.first().copied()))
         };
-        let axis = self.cx.axis(first(2)?.unwrap_or(-2), from.len()).map_err(said)?;
+        let axis = self
+            .cx
+            .axis(first(2)?.unwrap_or(-2), from.len())
+            .map_err(said)?;
         let flag = |name: &str| self.cx.flag(name, false).map_err(said);
         let (inverse, onesided) = (flag("inverse")?, flag("onesided")?);
         let half = inverse && onesided;
-        let natural = if half { 2 * from[axis].saturating_sub(1) } else { from[axis] };
+        let natural = if half {
+            2 * from[axis].saturating_sub(1)
+        } else {
+            from[axis]
+        };
         let points = first(1)?.map_or(natural, |n| n.max(1) as usize);
         let (_, n, inner) = around(lead, axis);
         let (parts, out_parts) = (from[from.len() - 1] as u32, out[out.len() - 1] as u32);
@@ -90,9 +101,18 @@ impl Gpu<'_> {
     pub(super) fn stft(&self) -> Lowered {
         let (from, out) = (self.dims(0)?, self.out_dims(0));
         let parts = from.get(2).copied().unwrap_or(1) as u32;
-        let step = self.cx.ints(1).map_err(said)?.and_then(|v| v.first().copied()).unwrap_or(1);
+        let step = self
+            .cx
+            .ints(1)
+            .map_err(said)?
+            .and_then(|v| v.first().copied())
+            .unwrap_or(1);
         let window = self.opt_slot(2)?;
-        let given = self.cx.ints(3).map_err(said)?.and_then(|v| v.first().copied());
+        let given = self
+            .cx
+            .ints(3)
+            .map_err(said)?
+            .and_then(|v| v.first().copied());
         let default = window.map_or(from[1], |w| w.elements as usize);
         let n = given.map_or(default, |n| n.max(1) as usize);
         let y = self.out(0);
@@ -123,7 +143,10 @@ impl Gpu<'_> {
                     2 => source.get(firing, at + 1) * w,
                     _ => k.f32(0.0),
                 };
-                let (c, s) = (turns.load(place.get() * 2), -turns.load(place.get() * 2 + 1));
+                let (c, s) = (
+                    turns.load(place.get() * 2),
+                    -turns.load(place.get() * 2 + 1),
+                );
                 re.set(re.get() + (x * c - y * s));
                 im.set(im.get() + (x * s + y * c));
                 let next = place.get() + bin;

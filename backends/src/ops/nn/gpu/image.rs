@@ -10,7 +10,12 @@ use crate::ops::nn::image::{Resized, resized};
 impl Gpu<'_> {
     /// One thread for each element sums over the places of all axes that are resized.
     pub(super) fn resize(&self) -> Lowered {
-        let Resized { passes, out, extrapolation, .. } = resized(self.cx).map_err(said)?;
+        let Resized {
+            passes,
+            out,
+            extrapolation,
+            ..
+        } = resized(self.cx).map_err(said)?;
         let from = self.dims(0)?;
         let (x, y) = (self.slot(0)?, self.out(0));
         let ty = computed(x.dtype)?;
@@ -24,19 +29,34 @@ impl Gpu<'_> {
         for pass in &passes {
             let places = self.words(pass.places.iter().copied());
             let elements = pass.places.len() as u64;
-            let places =
-                Slot { operand: places, dtype: zbmd_ir::DType::I32, elements, constant: true };
+            let places = Slot {
+                operand: places,
+                dtype: zbmd_ir::DType::I32,
+                elements,
+                constant: true,
+            };
             // Outside there is no place at all: the weight says so.
-            let weights = pass
-                .weights
-                .iter()
-                .enumerate()
-                .map(|(i, w)| if pass.outside[i / pass.taps] { f32::NAN } else { *w as f32 });
+            let weights = pass.weights.iter().enumerate().map(|(i, w)| {
+                if pass.outside[i / pass.taps] {
+                    f32::NAN
+                } else {
+                    *w as f32
+                }
+            });
             let weights = bench.reads(self.floats(weights))?;
-            axes.push((pass.axis, bench.reads_index(places)?, weights, bench.size(pass.taps)?));
+            axes.push((
+                pass.axis,
+                bench.reads_index(places)?,
+                weights,
+                bench.size(pass.taps)?,
+            ));
         }
         let target = bench.writes(y)?;
-        let sizes = |v: &[usize]| v.iter().map(|s| bench.size(*s)).collect::<Result<Vec<_>, Why>>();
+        let sizes = |v: &[usize]| {
+            v.iter()
+                .map(|s| bench.size(*s))
+                .collect::<Result<Vec<_>, Why>>()
+        };
         let (ins, outs) = (sizes(&from)?, sizes(&out)?);
         let taps = bench.size(passes.iter().map(|p| p.taps).product())?;
         let each = bench.size(volume(&out))?;
@@ -58,7 +78,10 @@ impl Gpu<'_> {
                     place[*axis] = places.index(firing, at).cast(rest.ty);
                     weight = weight * weights.get(firing, at);
                 }
-                let at = place.iter().zip(&ins).fold(k.u32(0), |at, (p, n)| at * *n + *p);
+                let at = place
+                    .iter()
+                    .zip(&ins)
+                    .fold(k.u32(0), |at, (p, n)| at * *n + *p);
                 outside.set(outside.get() | weight.ne(weight).cast(at.ty));
                 sum.set(sum.get() + source.get(firing, at) * weight.cast(ty));
             });

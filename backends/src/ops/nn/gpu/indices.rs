@@ -28,7 +28,10 @@ fn coordinates<'k>(n: Val<'k>, sizes: &[Val<'k>]) -> Vec<Val<'k>> {
 
 /// Σ coordinate · step.
 fn dot<'k>(coordinates: &[Val<'k>], steps: &[Val<'k>], zero: Val<'k>) -> Val<'k> {
-    coordinates.iter().zip(steps).fold(zero, |sum, (&c, &s)| sum + c * s)
+    coordinates
+        .iter()
+        .zip(steps)
+        .fold(zero, |sum, (&c, &s)| sum + c * s)
 }
 
 impl Gpu<'_> {
@@ -43,26 +46,46 @@ impl Gpu<'_> {
                 let (_, n, inner) = around(&from, axis);
                 let sizes = [n, inner, volume(&places)];
                 gather(plan, "gather", ends, None, &extra, &sizes, |at| {
-                    let &[n, inner, count] = at.sizes else { unreachable!("three sizes") };
+                    let &[n, inner, count] = at.sizes else {
+                        unreachable!("three sizes")
+                    };
                     let (i, rest) = (at.element % inner, at.element / inner);
                     let index = at.indices[0].index(at.firing, rest % count);
                     let row = (rest / count) * n + wrapped(index, n);
-                    Place { inside: None, at: row * inner + i }
+                    Place {
+                        inside: None,
+                        at: row * inner + i,
+                    }
                 })
             }
             "GatherElements" => {
                 let axis = self.axis("axis", 0, from.len())?;
                 let rank = from.len();
                 let own = strides(&from);
-                let sizes: Vec<usize> =
-                    places.iter().chain(&own).copied().chain([from[axis]]).collect();
-                gather(plan, "gather elements", ends, None, &extra, &sizes, move |at| {
-                    let k = at.element.builder();
-                    let mut here = coordinates(at.element, &at.sizes[..rank]);
-                    let index = at.indices[0].index(at.firing, at.element);
-                    here[axis] = wrapped(index, at.sizes[2 * rank]);
-                    Place { inside: None, at: dot(&here, &at.sizes[rank..2 * rank], k.u32(0)) }
-                })
+                let sizes: Vec<usize> = places
+                    .iter()
+                    .chain(&own)
+                    .copied()
+                    .chain([from[axis]])
+                    .collect();
+                gather(
+                    plan,
+                    "gather elements",
+                    ends,
+                    None,
+                    &extra,
+                    &sizes,
+                    move |at| {
+                        let k = at.element.builder();
+                        let mut here = coordinates(at.element, &at.sizes[..rank]);
+                        let index = at.indices[0].index(at.firing, at.element);
+                        here[axis] = wrapped(index, at.sizes[2 * rank]);
+                        Place {
+                            inside: None,
+                            at: dot(&here, &at.sizes[rank..2 * rank], k.u32(0)),
+                        }
+                    },
+                )
             }
             _ => self.gather_blocks(),
         }
@@ -82,35 +105,61 @@ impl Gpu<'_> {
         sizes.extend((batch..batch + depth).flat_map(|d| [from[d], own[d]]));
         let ends = (self.slot(0)?, self.out(0));
         let extra = [self.slot(1)?];
-        gather(KernelPlan::default(), "gather blocks", ends, None, &extra, &sizes, move |at| {
-            let (list, within) = (at.element / at.sizes[0], at.element % at.sizes[0]);
-            let first = (list / at.sizes[1]) * at.sizes[2];
-            let place = (0..depth).fold(first, |place, j| {
-                let which = list * depth as u32 + j as u32;
-                let index = at.indices[0].index(at.firing, which);
-                place + wrapped(index, at.sizes[3 + 2 * j]) * at.sizes[4 + 2 * j]
-            });
-            Place { inside: None, at: place + within }
-        })
+        gather(
+            KernelPlan::default(),
+            "gather blocks",
+            ends,
+            None,
+            &extra,
+            &sizes,
+            move |at| {
+                let (list, within) = (at.element / at.sizes[0], at.element % at.sizes[0]);
+                let first = (list / at.sizes[1]) * at.sizes[2];
+                let place = (0..depth).fold(first, |place, j| {
+                    let which = list * depth as u32 + j as u32;
+                    let index = at.indices[0].index(at.firing, which);
+                    place + wrapped(index, at.sizes[3 + 2 * j]) * at.sizes[4 + 2 * j]
+                });
+                Place {
+                    inside: None,
+                    at: place + within,
+                }
+            },
+        )
     }
 
     pub(super) fn one_hot(&self) -> Lowered {
         let at = self.dims(0)?;
-        let depth = self.cx.floats(1).map_err(said)?.and_then(|d| d.first().copied());
+        let depth = self
+            .cx
+            .floats(1)
+            .map_err(said)?
+            .and_then(|d| d.first().copied());
         let depth = depth.unwrap_or(1.0) as usize;
         let axis = self.axis("axis", -1, at.len() + 1)?;
         let inner = volume(&at[axis..]);
         let (values, y) = (self.slot(2)?, self.out(0));
         let (indices, sizes) = ([self.slot(0)?], [depth, inner]);
-        gather(KernelPlan::default(), "one hot", (values, y), None, &indices, &sizes, |at| {
-            let k = at.element.builder();
-            let (depth, inner) = (at.sizes[0], at.sizes[1]);
-            let (i, rest) = (at.element % inner, at.element / inner);
-            let index = at.indices[0].index(at.firing, (rest / depth) * inner + i);
-            let place = k.select(index.lt(k.i32(0)), index + depth.cast(index.ty), index);
-            let on = place.eq((rest % depth).cast(index.ty));
-            Place { inside: None, at: k.select(on, k.u32(1), k.u32(0)) }
-        })
+        gather(
+            KernelPlan::default(),
+            "one hot",
+            (values, y),
+            None,
+            &indices,
+            &sizes,
+            |at| {
+                let k = at.element.builder();
+                let (depth, inner) = (at.sizes[0], at.sizes[1]);
+                let (i, rest) = (at.element % inner, at.element / inner);
+                let index = at.indices[0].index(at.firing, (rest / depth) * inner + i);
+                let place = k.select(index.lt(k.i32(0)), index + depth.cast(index.ty), index);
+                let on = place.eq((rest % depth).cast(index.ty));
+                Place {
+                    inside: None,
+                    at: k.select(on, k.u32(1), k.u32(0)),
+                }
+            },
+        )
     }
 
     pub(super) fn reverse_sequence(&self) -> Lowered {
@@ -120,30 +169,60 @@ impl Gpu<'_> {
         let sizes = [block, from[1], from[1 - batch]];
         let ends = (self.slot(0)?, self.out(0));
         let lengths = [self.slot(1)?];
-        gather(KernelPlan::default(), "reverse", ends, None, &lengths, &sizes, move |at| {
-            let k = at.element.builder();
-            let (within, rest) = (at.element % at.sizes[0], at.element / at.sizes[0]);
-            let (row, column) = (rest / at.sizes[1], rest % at.sizes[1]);
-            let (b, t) = if batch == 0 { (row, column) } else { (column, row) };
-            let len = at.indices[0].index(at.firing, b);
-            let len = len.max(k.i32(0)).cast(t.ty).min(at.sizes[2]);
-            let t = k.select(t.lt(len), len - 1 - t, t);
-            let (row, column) = if batch == 0 { (b, t) } else { (t, b) };
-            Place { inside: None, at: (row * at.sizes[1] + column) * at.sizes[0] + within }
-        })
+        gather(
+            KernelPlan::default(),
+            "reverse",
+            ends,
+            None,
+            &lengths,
+            &sizes,
+            move |at| {
+                let k = at.element.builder();
+                let (within, rest) = (at.element % at.sizes[0], at.element / at.sizes[0]);
+                let (row, column) = (rest / at.sizes[1], rest % at.sizes[1]);
+                let (b, t) = if batch == 0 {
+                    (row, column)
+                } else {
+                    (column, row)
+                };
+                let len = at.indices[0].index(at.firing, b);
+                let len = len.max(k.i32(0)).cast(t.ty).min(at.sizes[2]);
+                let t = k.select(t.lt(len), len - 1 - t, t);
+                let (row, column) = if batch == 0 { (b, t) } else { (t, b) };
+                Place {
+                    inside: None,
+                    at: (row * at.sizes[1] + column) * at.sizes[0] + within,
+                }
+            },
+        )
     }
 
     /// Updates put where indices say: one thread for each element of the result looks for its updates in their order,
     /// so that it does not matter which comes first.
     pub(super) fn scatter(&self) -> Lowered {
         let (from, places, updates) = (self.dims(0)?, self.dims(1)?, self.dims(2)?);
-        let join = self.cx.args.word_opt("reduction").map_err(said)?.unwrap_or("none");
+        let join = self
+            .cx
+            .args
+            .word_opt("reduction")
+            .map_err(said)?
+            .unwrap_or("none");
         let by_element = self.op == "ScatterElements";
-        let axis = if by_element { self.axis("axis", 0, from.len())? } else { 0 };
+        let axis = if by_element {
+            self.axis("axis", 0, from.len())?
+        } else {
+            0
+        };
         let depth = places.last().copied().unwrap_or(1);
-        let lists = if by_element { places[axis] } else { volume(&places) / depth.max(1) };
+        let lists = if by_element {
+            places[axis]
+        } else {
+            volume(&places) / depth.max(1)
+        };
         if lists > 4096 {
-            return Err(format!("{lists} updates are too many to look for one by one"));
+            return Err(format!(
+                "{lists} updates are too many to look for one by one"
+            ));
         }
         let (x, y) = (self.slot(0)?, self.out(0));
         let ty = computed(x.dtype)?;
@@ -154,11 +233,19 @@ impl Gpu<'_> {
         let update = bench.reads(self.slot(2)?)?;
         let target = bench.writes(y)?;
         let each = bench.size(x.elements as usize)?;
-        let sizes = |v: &[usize]| v.iter().map(|s| bench.size(*s)).collect::<Result<Vec<_>, Why>>();
+        let sizes = |v: &[usize]| {
+            v.iter()
+                .map(|s| bench.size(*s))
+                .collect::<Result<Vec<_>, Why>>()
+        };
         let (dims, own) = (sizes(&from)?, sizes(&strides(&from))?);
         let (spots, steps) = (sizes(&places)?, sizes(&strides(&updates))?);
         let count = bench.size(lists)?;
-        let block = bench.size(if by_element { 1 } else { volume(&from[depth..]) })?;
+        let block = bench.size(if by_element {
+            1
+        } else {
+            volume(&from[depth..])
+        })?;
         k.each(k.firings() * each, |i| {
             let (firing, e) = (i / each, i % each);
             let value = k.var(source.get(firing, e));
@@ -193,7 +280,9 @@ impl Gpu<'_> {
                     let at = index.index(firing, l * depth as u32 + j as u32);
                     sum + wrapped(at, dims[j]) * own[j]
                 });
-                k.if_(first.le(e) & e.lt(first + block), || put(l * block + (e - first)));
+                k.if_(first.le(e) & e.lt(first + block), || {
+                    put(l * block + (e - first))
+                });
             });
             target.store(i, value.get());
         });
@@ -216,7 +305,10 @@ impl Gpu<'_> {
         let bench = Bench::new("write into a cache", 64);
         let k = &bench.k;
         let (old, new) = (bench.reads(x)?, bench.reads(self.slot(1)?)?);
-        let starts = self.opt_slot(2)?.map(|s| bench.reads_index(s)).transpose()?;
+        let starts = self
+            .opt_slot(2)?
+            .map(|s| bench.reads_index(s))
+            .transpose()?;
         let target = bench.writes(self.out(0))?;
         let (n_on, inner, count) = (bench.size(n)?, bench.size(inner)?, bench.size(count)?);
         let per = bench.size((outer / from[0].max(1)).max(1))?;
@@ -252,7 +344,9 @@ impl Gpu<'_> {
     }
 
     pub(super) fn eye_like(&self) -> Lowered {
-        let [_, columns] = self.out_dims(0)[..] else { return Err("it is no matrix".to_owned()) };
+        let [_, columns] = self.out_dims(0)[..] else {
+            return Err("it is no matrix".to_owned());
+        };
         let diagonal = self.cx.args.int_or("k", 0).map_err(said)?;
         let y = self.out(0);
         let ty = computed(y.dtype)?;
@@ -279,7 +373,9 @@ impl Gpu<'_> {
         let most = self.out_dims(0)[axis];
         let x = self.slot(0)?;
         if n > 8192 || self.outs[0].elements() == 0 {
-            return Err(format!("{n} elements are too many to be ranked by counting"));
+            return Err(format!(
+                "{n} elements are too many to be ranked by counting"
+            ));
         }
         let bench = Bench::new("rank", 64);
         let k = &bench.k;

@@ -49,7 +49,14 @@ impl Gpu<'_> {
         if added.is_some() && (beta != 1.0 || self.dims(2)?.last() != Some(&n)) {
             return Ok(None);
         }
-        self.by_library(factors, [1, m, n, depth], transposed, alpha as f32, added, ours)
+        self.by_library(
+            factors,
+            [1, m, n, depth],
+            transposed,
+            alpha as f32,
+            added,
+            ours,
+        )
     }
 
     fn by_library(
@@ -62,7 +69,11 @@ impl Gpu<'_> {
         ours: Variant,
     ) -> Result<Option<Product<Memory>>, Why> {
         let out = self.out(0);
-        let floats = factors.iter().chain(&bias).chain([&out]).all(|s| s.dtype == DType::F32);
+        let floats = factors
+            .iter()
+            .chain(&bias)
+            .chain([&out])
+            .all(|s| s.dtype == DType::F32);
         let relu = match self.after()? {
             After::Nothing => false,
             After::Relu => true,

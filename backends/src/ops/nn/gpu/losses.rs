@@ -23,8 +23,15 @@ impl Gpu<'_> {
         if let Some(logs) = self.wanted(1) {
             plan = softmax(plan, &Rows::along(&dims, &[1]), (x, logs), Soft::Log)?;
         }
-        let Some(y) = self.wanted(0) else { return Ok(plan) };
-        let reduction = self.cx.args.word_opt("reduction").map_err(said)?.unwrap_or("mean");
+        let Some(y) = self.wanted(0) else {
+            return Ok(plan);
+        };
+        let reduction = self
+            .cx
+            .args
+            .word_opt("reduction")
+            .map_err(said)?
+            .unwrap_or("mean");
         let ignore = match self.cx.args.get("ignore_index") {
             Some(_) => Some(self.cx.args.int_or("ignore_index", 0).map_err(said)?),
             None => None,
@@ -45,7 +52,9 @@ impl Gpu<'_> {
             let norm = k.var(k.f32(0.0));
             if scores {
                 let top = k.var(k.f32(f32::NEG_INFINITY));
-                k.times(n, |c| top.set(greatest(top.get(), source.load(first + c * inner))));
+                k.times(n, |c| {
+                    top.set(greatest(top.get(), source.load(first + c * inner)))
+                });
                 let sum = k.var(k.f32(0.0));
                 k.times(n, |c| {
                     sum.set(sum.get() + exp(source.load(first + c * inner) - top.get()))
@@ -84,7 +93,11 @@ impl Gpu<'_> {
                 });
                 let sum = team.join(sum.get(), |a, b| a + b);
                 let weights = team.join(weights.get(), |a, b| a + b);
-                let value = if reduction == "mean" { sum / weights } else { sum };
+                let value = if reduction == "mean" {
+                    sum / weights
+                } else {
+                    sum
+                };
                 team.lead(|| to.store(firing, value));
             });
         }

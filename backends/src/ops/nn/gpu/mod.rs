@@ -42,9 +42,17 @@ pub(crate) enum Moves {
     /// All bytes as they are.
     All,
     /// `out[i0, i1, …] = in[start + i0·steps[0] + …]`, elements of `size` bytes.
-    Strided { dims: Vec<usize>, steps: Vec<isize>, start: usize, size: usize },
+    Strided {
+        dims: Vec<usize>,
+        steps: Vec<isize>,
+        start: usize,
+        size: usize,
+    },
     /// An element of operand 0 for each element of the result, or `u32::MAX` for the operand `fill`.
-    Chosen { table: Arc<dyn Fn() -> Vec<u32>>, fill: usize },
+    Chosen {
+        table: Arc<dyn Fn() -> Vec<u32>>,
+        fill: usize,
+    },
 }
 
 /// An op that is lowered.
@@ -74,7 +82,14 @@ pub(super) fn lower(
     variant: usize,
 ) -> Lowered {
     let (names, consts) = (RefCell::default(), RefCell::default());
-    let gpu = Gpu { cx, op, outs, variant, names, consts };
+    let gpu = Gpu {
+        cx,
+        op,
+        outs,
+        variant,
+        names,
+        consts,
+    };
     let mut plan = match moves {
         Some(moves) => gpu.moves(moves)?,
         None => gpu.by_name()?,
@@ -153,7 +168,12 @@ impl Gpu<'_> {
             Some(data) => self.constant(data.clone()),
             None => Memory::Input(self.port(i)),
         };
-        Ok(Slot { operand, dtype, elements, constant: matches!(operand, Memory::Const(_)) })
+        Ok(Slot {
+            operand,
+            dtype,
+            elements,
+            constant: matches!(operand, Memory::Const(_)),
+        })
     }
 
     /// What factors of products of a type may be rounded to.
@@ -162,7 +182,9 @@ impl Gpu<'_> {
             return Ok(Math::F32);
         }
         let word = self.cx.args.word_opt(Math::PARAM).map_err(said)?;
-        word.map_or(Ok(Math::F32), |w| w.parse().map_err(|e: UnknownMath| e.to_string()))
+        word.map_or(Ok(Math::F32), |w| {
+            w.parse().map_err(|e: UnknownMath| e.to_string())
+        })
     }
 
     /// Operand `i`, a factor of products: a constant with all of its elements rounded, where that halves its size.
@@ -174,16 +196,32 @@ impl Gpu<'_> {
             Math::F32 | Math::Tf32 => return self.slot(i),
         };
         let whole = operand.ty.dtype == DType::F32 && elements > 0;
-        let Some(data) = operand.data.as_ref().filter(|_| whole) else { return self.slot(i) };
-        let floats: Vec<f32> = data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let Some(data) = operand.data.as_ref().filter(|_| whole) else {
+            return self.slot(i);
+        };
+        let floats: Vec<f32> = data
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
         let mut bits = vec![0_u16; floats.len()];
         match math {
-            Math::F16 => bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(&floats),
-            _ => bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(&floats),
+            Math::F16 => bits
+                .reinterpret_cast_mut::<f16>()
+                .convert_from_f32_slice(&floats),
+            _ => bits
+                .reinterpret_cast_mut::<bf16>()
+                .convert_from_f32_slice(&floats),
         }
         let bytes: Vec<u8> = bits.into_iter().flat_map(u16::to_le_bytes).collect();
         let operand = self.constant(Bytes::from(bytes));
-        Ok(Slot { operand, dtype, elements, constant: true })
+        Ok(Slot {
+            operand,
+            dtype,
+            elements,
+            constant: true,
+        })
     }
 
     /// What is asked for among these kernels, the default one first, and the library, if it can do the product.
@@ -218,7 +256,9 @@ impl Gpu<'_> {
     }
 
     fn operand(&self, i: usize) -> Result<&Operand, Why> {
-        self.cx.opt(i).ok_or_else(|| "an operand is missing".to_owned())
+        self.cx
+            .opt(i)
+            .ok_or_else(|| "an operand is missing".to_owned())
     }
 
     /// Number of the input port of operand `i`.
@@ -230,8 +270,9 @@ impl Gpu<'_> {
     /// A table of the plan.
     fn constant(&self, bytes: Bytes) -> Memory {
         let mut consts = self.consts.borrow_mut();
-        let known =
-            consts.iter().position(|c| c.as_ptr() == bytes.as_ptr() && c.len() == bytes.len());
+        let known = consts
+            .iter()
+            .position(|c| c.as_ptr() == bytes.as_ptr() && c.len() == bytes.len());
         let place = known.unwrap_or_else(|| {
             consts.push(bytes);
             consts.len() - 1
@@ -250,19 +291,33 @@ impl Gpu<'_> {
         let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
         let elements = bytes.len() as u64 / 4;
         let operand = self.constant(Bytes::from(bytes));
-        Slot { operand, dtype: DType::F32, elements, constant: true }
+        Slot {
+            operand,
+            dtype: DType::F32,
+            elements,
+            constant: true,
+        }
     }
 
     /// Output number `o` of those that are wanted.
     fn out(&self, o: usize) -> Slot {
         let ty = &self.outs[o];
         let (operand, dtype) = (Memory::Output(o as u32), ty.dtype);
-        Slot { operand, dtype, elements: ty.elements(), constant: false }
+        Slot {
+            operand,
+            dtype,
+            elements: ty.elements(),
+            constant: false,
+        }
     }
 
     /// The output at a position of the operator, if it is wanted.
     fn wanted(&self, position: usize) -> Option<Slot> {
-        self.cx.wanted.iter().position(|&w| w == position).map(|o| self.out(o))
+        self.cx
+            .wanted
+            .iter()
+            .position(|&w| w == position)
+            .map(|o| self.out(o))
     }
 
     fn out_dims(&self, o: usize) -> Vec<usize> {
@@ -286,7 +341,10 @@ impl Gpu<'_> {
 
 /// Whether elements lie in memory as factors of 16 bits.
 fn is_factor(slot: Slot, math: Math) -> bool {
-    matches!((slot.dtype, math), (DType::F16, Math::F16) | (DType::Bf16, Math::Bf16))
+    matches!(
+        (slot.dtype, math),
+        (DType::F16, Math::F16) | (DType::Bf16, Math::Bf16)
+    )
 }
 
 /// What an error says: parameters were checked before, so none is seen.

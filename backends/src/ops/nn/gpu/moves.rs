@@ -37,8 +37,17 @@ impl Parts {
     fn copy(&self, n: usize, at: usize, joins: bool) -> Strided {
         let steps = |len: usize| vec![(len * self.inner) as isize, 1];
         let (alone, within) = ((0, steps(n)), (at * self.inner, steps(self.whole)));
-        let (from, to) = if joins { (alone, within) } else { (within, alone) };
-        Strided { size: self.size, dims: vec![self.outer, n * self.inner], from, to }
+        let (from, to) = if joins {
+            (alone, within)
+        } else {
+            (within, alone)
+        };
+        Strided {
+            size: self.size,
+            dims: vec![self.outer, n * self.inner],
+            from,
+            to,
+        }
     }
 }
 
@@ -46,14 +55,28 @@ impl Gpu<'_> {
     pub(super) fn moves(&self, moves: &Moves) -> Lowered {
         match moves {
             Moves::All => self.same_bytes(),
-            Moves::Strided { dims, steps, start, size } => {
+            Moves::Strided {
+                dims,
+                steps,
+                start,
+                size,
+            } => {
                 if dims.contains(&0) {
                     return Ok(KernelPlan::default());
                 }
                 let to = signed(&strides(dims));
                 let (from, dims) = ((*start, steps.clone()), dims.clone());
-                let what = Strided { size: *size, dims, from, to: (0, to) };
-                copy(KernelPlan::default(), ends(self.slot(0)?, self.out(0)), &what)
+                let what = Strided {
+                    size: *size,
+                    dims,
+                    from,
+                    to: (0, to),
+                };
+                copy(
+                    KernelPlan::default(),
+                    ends(self.slot(0)?, self.out(0)),
+                    &what,
+                )
             }
             Moves::Chosen { table, fill } => {
                 let fill = self.opt_slot(*fill)?;
@@ -71,7 +94,12 @@ impl Gpu<'_> {
             return Ok(KernelPlan::default().copy(from.operand, to.operand, bytes));
         }
         let dims = vec![bytes_of(from) as usize];
-        let what = Strided { size: 1, dims, from: (0, vec![1]), to: (0, vec![1]) };
+        let what = Strided {
+            size: 1,
+            dims,
+            from: (0, vec![1]),
+            to: (0, vec![1]),
+        };
         copy(KernelPlan::default(), ends(from, to), &what)
     }
 
@@ -80,7 +108,12 @@ impl Gpu<'_> {
         let axis = self.axis("axis", 0, dims.len())?;
         let (outer, whole, inner) = around(&dims, axis);
         let size = self.outs[0].dtype.size_bytes() as usize;
-        let parts = Parts { outer, inner, whole, size };
+        let parts = Parts {
+            outer,
+            inner,
+            whole,
+            size,
+        };
         let (mut plan, mut at) = (KernelPlan::default(), 0);
         for i in 0..self.cx.ins.len() {
             let n = self.dims(i)?.get(axis).copied().unwrap_or(1);
@@ -102,17 +135,32 @@ impl Gpu<'_> {
             Some(parts) => parts.iter().map(|&p| p.max(0) as usize).collect(),
             None => {
                 let all = self.cx.wanted.len() as u64;
-                let count = self.cx.args.uint_or("num_outputs", all, 1, 31).map_err(said)? as usize;
+                let count = self
+                    .cx
+                    .args
+                    .uint_or("num_outputs", all, 1, 31)
+                    .map_err(said)? as usize;
                 let each = whole.div_ceil(count);
-                (0..count).map(|i| each.min(whole.saturating_sub(i * each))).collect()
+                (0..count)
+                    .map(|i| each.min(whole.saturating_sub(i * each)))
+                    .collect()
             }
         };
-        let parts = Parts { outer, inner, whole, size };
+        let parts = Parts {
+            outer,
+            inner,
+            whole,
+            size,
+        };
         let mut plan = KernelPlan::default();
         for (o, &w) in self.cx.wanted.iter().enumerate() {
             let at: usize = lens.iter().take(w).sum();
             let n = self.out_dims(o).get(axis).copied().unwrap_or(1);
-            plan = copy(plan, ends(self.slot(0)?, self.out(o)), &parts.copy(n, at, false))?;
+            plan = copy(
+                plan,
+                ends(self.slot(0)?, self.out(o)),
+                &parts.copy(n, at, false),
+            )?;
         }
         Ok(plan)
     }
@@ -131,7 +179,12 @@ impl Gpu<'_> {
             return Err("its table of places would be too large".to_owned());
         }
         let table = self.words(table(&from, &out, &before));
-        by_table(KernelPlan::default(), (self.slot(0)?, self.out(0)), self.opt_slot(2)?, table)
+        by_table(
+            KernelPlan::default(),
+            (self.slot(0)?, self.out(0)),
+            self.opt_slot(2)?,
+            table,
+        )
     }
 }
 
@@ -148,5 +201,7 @@ fn table(from: &[usize], out: &[usize], before: &[i64]) -> Vec<u32> {
         }
         Some(at)
     };
-    (0..volume(out)).map(|n| place(n).map_or(u32::MAX, |p| p as u32)).collect()
+    (0..volume(out))
+        .map(|n| place(n).map_or(u32::MAX, |p| p as u32))
+        .collect()
 }

@@ -67,7 +67,10 @@ impl<'k> Layer<'k> {
         let sum = self.k.var(self.bias_of(at, g, u));
         let first = row * self.input;
         self.k.times(self.input, |i| {
-            let (x, w) = (self.x.get(at.firing, at.from + i), self.w.get(at.firing, first + i));
+            let (x, w) = (
+                self.x.get(at.firing, at.from + i),
+                self.w.get(at.firing, first + i),
+            );
             sum.set(self.k.fma(x, w, sum.get()));
         });
         sum.get()
@@ -89,7 +92,10 @@ impl<'k> Layer<'k> {
         let sum = self.k.var(self.bias_of(at, self.gates + g, u));
         let first = row * self.hidden;
         self.k.times(self.hidden, |i| {
-            sum.set(self.k.fma(state.get(i), self.r.get(at.firing, first + i), sum.get()));
+            sum.set(
+                self.k
+                    .fma(state.get(i), self.r.get(at.firing, first + i), sum.get()),
+            );
         });
         sum.get()
     }
@@ -117,12 +123,23 @@ impl Gpu<'_> {
         };
         let (x, r) = (self.dims(0)?, self.dims(2)?);
         let batchwise = self.cx.args.int_or("layout", 0).map_err(said)? != 0;
-        let (steps, batch) = if batchwise { (x[1], x[0]) } else { (x[0], x[1]) };
+        let (steps, batch) = if batchwise {
+            (x[1], x[0])
+        } else {
+            (x[0], x[1])
+        };
         let (ways, hidden, input) = (r[0], r[2], x[2]);
         if hidden > MAX_HIDDEN {
-            return Err(format!("{hidden} hidden units are more than shared memory holds"));
+            return Err(format!(
+                "{hidden} hidden units are more than shared memory holds"
+            ));
         }
-        let direction = self.cx.args.word_opt("direction").map_err(said)?.unwrap_or("forward");
+        let direction = self
+            .cx
+            .args
+            .word_opt("direction")
+            .map_err(said)?
+            .unwrap_or("forward");
         let acts = self.activations(cell, ways)?;
         let gates = match cell {
             Cell::Rnn => 1,
@@ -139,16 +156,26 @@ impl Gpu<'_> {
         let bound = |i: usize| -> Result<Option<Tensor<'_>>, Why> {
             self.opt_slot(i)?.map(|s| bench.reads(s)).transpose()
         };
-        let (sequence, w, r) =
-            (bench.reads(self.slot(0)?)?, bench.reads(self.slot(1)?)?, bench.reads(self.slot(2)?)?);
+        let (sequence, w, r) = (
+            bench.reads(self.slot(0)?)?,
+            bench.reads(self.slot(1)?)?,
+            bench.reads(self.slot(2)?)?,
+        );
         let bias = bound(3)?;
-        let lengths = self.opt_slot(4)?.map(|s| bench.reads_index(s)).transpose()?;
+        let lengths = self
+            .opt_slot(4)?
+            .map(|s| bench.reads_index(s))
+            .transpose()?;
         let (h0, c0, peep) = (bound(5)?, bound(6)?, bound(7)?);
         let outs = [self.wanted(0), self.wanted(1), self.wanted(2)];
         let [y, last_h, last_c] = outs.map(|o| o.map(|s| bench.writes(s)).transpose());
         let (y, last_h, last_c) = (y?, last_h?, last_c?);
         let n = hidden as u32;
-        let (h, c, next) = (k.shared(Ty::F32, n), k.shared(Ty::F32, n), k.shared(Ty::F32, n));
+        let (h, c, next) = (
+            k.shared(Ty::F32, n),
+            k.shared(Ty::F32, n),
+            k.shared(Ty::F32, n),
+        );
         let (hidden_on, input_on) = (bench.size(hidden)?, bench.size(input)?);
         let (steps_on, batch_on, ways_on) =
             (bench.size(steps)?, bench.size(batch)?, bench.size(ways)?);
@@ -170,7 +197,11 @@ impl Gpu<'_> {
         k.each_group(k.firings() * ways_on * batch_on, |g| {
             let (b, rest) = (g % batch_on, g / batch_on);
             let (way, firing) = (rest % ways_on, rest / ways_on);
-            let state = if batchwise { b * ways_on + way } else { way * batch_on + b };
+            let state = if batchwise {
+                b * ways_on + way
+            } else {
+                way * batch_on + b
+            };
             let state = state * hidden_on;
             k.each_local(hidden_on, |u| {
                 h.set(u, start(h0, firing, state + u));
@@ -192,8 +223,16 @@ impl Gpu<'_> {
                     true => (b * steps_on + place) * ways_on + way,
                     false => (place * ways_on + way) * batch_on + b,
                 };
-                let from = if batchwise { b * steps_on + place } else { place * batch_on + b };
-                let at = Step { firing, way, from: from * input_on };
+                let from = if batchwise {
+                    b * steps_on + place
+                } else {
+                    place * batch_on + b
+                };
+                let at = Step {
+                    firing,
+                    way,
+                    from: from * input_on,
+                };
                 let live = s.lt(len);
                 if cell == Cell::Gru && !after {
                     // What the reset gate leaves of the state, before the product of the new gate.
@@ -211,7 +250,11 @@ impl Gpu<'_> {
                     let value = k.select(live, next.get(u), h.get(u));
                     h.set(u, value);
                     if let Some(y) = y {
-                        y.put(firing, at_y * hidden_on + u, k.select(live, value, k.f32(0.0)));
+                        y.put(
+                            firing,
+                            at_y * hidden_on + u,
+                            k.select(live, value, k.f32(0.0)),
+                        );
                     }
                 });
                 k.barrier();
@@ -240,7 +283,11 @@ impl Gpu<'_> {
             Cell::Gru => &["sigmoid", "tanh"],
             Cell::Lstm => &["sigmoid", "tanh", "tanh"],
         };
-        let given = self.cx.args.get("activations").and_then(zbmd_ir::Value::as_list);
+        let given = self
+            .cx
+            .args
+            .get("activations")
+            .and_then(zbmd_ir::Value::as_list);
         let names: Vec<String> = given
             .into_iter()
             .flatten()

@@ -33,7 +33,12 @@ impl Gpu<'_> {
         };
         let axes: Vec<usize> = (2..dims.len()).collect();
         let rows = Rows::along(&dims, &axes);
-        fold(KernelPlan::default(), &rows, (self.slot(0)?, self.out(0)), kind)
+        fold(
+            KernelPlan::default(),
+            &rows,
+            (self.slot(0)?, self.out(0)),
+            kind,
+        )
     }
 
     pub(super) fn arg(&self) -> Lowered {
@@ -42,7 +47,13 @@ impl Gpu<'_> {
         let last = self.cx.flag("select_last_index", false).map_err(said)?;
         let rows = Rows::along(&dims, &[axis]);
         let ends = (self.slot(0)?, self.out(0));
-        arg(KernelPlan::default(), &rows, ends, self.op == "ArgMax", last)
+        arg(
+            KernelPlan::default(),
+            &rows,
+            ends,
+            self.op == "ArgMax",
+            last,
+        )
     }
 
     pub(super) fn softmax(&self) -> Lowered {
@@ -54,17 +65,32 @@ impl Gpu<'_> {
             _ => Soft::Hard,
         };
         let rows = Rows::along(&dims, &[axis]);
-        softmax(KernelPlan::default(), &rows, (self.slot(0)?, self.out(0)), kind)
+        softmax(
+            KernelPlan::default(),
+            &rows,
+            (self.slot(0)?, self.out(0)),
+            kind,
+        )
     }
 
     pub(super) fn cumulative(&self) -> Lowered {
         let dims = self.dims(0)?;
-        let axis = self.cx.ints(1).map_err(said)?.and_then(|a| a.first().copied()).unwrap_or(0);
+        let axis = self
+            .cx
+            .ints(1)
+            .map_err(said)?
+            .and_then(|a| a.first().copied())
+            .unwrap_or(0);
         let axis = self.cx.axis(axis, dims.len()).map_err(said)?;
         let flag = |name: &str| self.cx.flag(name, false).map_err(said);
         let flags = [self.op == "CumProd", flag("exclusive")?, flag("reverse")?];
         let rows = Rows::along(&dims, &[axis]);
-        cumulative(KernelPlan::default(), &rows, (self.slot(0)?, self.out(0)), flags)
+        cumulative(
+            KernelPlan::default(),
+            &rows,
+            (self.slot(0)?, self.out(0)),
+            flags,
+        )
     }
 
     pub(super) fn layer_norm(&self) -> Lowered {
@@ -80,12 +106,22 @@ impl Gpu<'_> {
             deviation: self.wanted(2),
         };
         let rms = self.op == "RMSNormalization";
-        let norm = if rms { Norm::RootMean(epsilon) } else { Norm::Deviation(epsilon) };
+        let norm = if rms {
+            Norm::RootMean(epsilon)
+        } else {
+            Norm::Deviation(epsilon)
+        };
         let affine = |i: usize| -> Result<Option<Affine>, Why> {
-            let Some(slot) = self.opt_slot(i)? else { return Ok(None) };
+            let Some(slot) = self.opt_slot(i)? else {
+                return Ok(None);
+            };
             let own = self.dims(i)?;
             if slot.elements as usize == rows.len {
-                return Ok(Some(Affine { slot, place: |_, i, _| i, sizes: vec![] }));
+                return Ok(Some(Affine {
+                    slot,
+                    place: |_, i, _| i,
+                    sizes: vec![],
+                }));
             }
             // Other shapes: along the last dimensions they repeat.
             let steps = spread(&dims[axis..], &own);
@@ -95,12 +131,22 @@ impl Gpu<'_> {
                     if spread(&dims[axis + 1..], &own) == *rest
                         && slot.elements as usize == inner =>
                 {
-                    Ok(Some(Affine { slot, place: |_, i, s| i % s[0], sizes: vec![inner] }))
+                    Ok(Some(Affine {
+                        slot,
+                        place: |_, i, s| i % s[0],
+                        sizes: vec![inner],
+                    }))
                 }
                 _ => Err("a scale that is broadcast within rows is the CPU's".to_owned()),
             }
         };
-        normalise(KernelPlan::default(), &rows, what, norm, [affine(1)?, affine(2)?])
+        normalise(
+            KernelPlan::default(),
+            &rows,
+            what,
+            norm,
+            [affine(1)?, affine(2)?],
+        )
     }
 
     pub(super) fn group_norm(&self) -> Lowered {
@@ -114,23 +160,43 @@ impl Gpu<'_> {
         let plane = volume(&dims[2..]).max(1);
         let per = channels / groups;
         let rows = Rows::along(&[dims[0] * groups, per * plane], &[1]);
-        let what = Normed { x: Some(self.slot(0)?), y: Some(self.out(0)), ..Normed::default() };
+        let what = Normed {
+            x: Some(self.slot(0)?),
+            y: Some(self.out(0)),
+            ..Normed::default()
+        };
         let affine = |i: usize| -> Result<Option<Affine>, Why> {
             let slot = self.slot(i)?;
             if slot.elements as usize == groups && groups != channels {
-                return Ok(Some(Affine { slot, place: |r, _, s| r % s[0], sizes: vec![groups] }));
+                return Ok(Some(Affine {
+                    slot,
+                    place: |r, _, s| r % s[0],
+                    sizes: vec![groups],
+                }));
             }
             let sizes = vec![groups, per, plane];
-            Ok(Some(Affine { slot, place: |r, i, s| (r % s[0]) * s[1] + i / s[2], sizes }))
+            Ok(Some(Affine {
+                slot,
+                place: |r, i, s| (r % s[0]) * s[1] + i / s[2],
+                sizes,
+            }))
         };
         let norm = Norm::Deviation(epsilon);
-        normalise(KernelPlan::default(), &rows, what, norm, [affine(1)?, affine(2)?])
+        normalise(
+            KernelPlan::default(),
+            &rows,
+            what,
+            norm,
+            [affine(1)?, affine(2)?],
+        )
     }
 
     pub(super) fn plain_norm(&self) -> Lowered {
         let dims = self.dims(0)?;
         let axes = |axes: Vec<i64>| -> Result<Vec<usize>, Why> {
-            axes.into_iter().map(|a| self.cx.axis(a, dims.len()).map_err(said)).collect()
+            axes.into_iter()
+                .map(|a| self.cx.axis(a, dims.len()).map_err(said))
+                .collect()
         };
         let (axes, norm) = match self.op {
             "LpNormalization" => {
@@ -140,11 +206,18 @@ impl Gpu<'_> {
             }
             _ => {
                 let given = self.cx.args.ints_opt("axes").map_err(said)?;
-                (axes(given.unwrap_or_else(|| vec![0, 2, 3]))?, Norm::Plain(1e-9))
+                (
+                    axes(given.unwrap_or_else(|| vec![0, 2, 3]))?,
+                    Norm::Plain(1e-9),
+                )
             }
         };
         let rows = Rows::along(&dims, &axes);
-        let what = Normed { x: Some(self.slot(0)?), y: Some(self.out(0)), ..Normed::default() };
+        let what = Normed {
+            x: Some(self.slot(0)?),
+            y: Some(self.out(0)),
+            ..Normed::default()
+        };
         normalise(KernelPlan::default(), &rows, what, norm, [None, None])
     }
 

@@ -81,10 +81,19 @@ impl<'k> Axis<'k> {
         let (first, weights) = match self.taps {
             1 => (floor, vec![one]),
             2 => (floor, vec![one - r, r]),
-            _ => (floor - one, vec![far(r + one), close(r), close(one - r), far(k.f32(2.0) - r)]),
+            _ => (
+                floor - one,
+                vec![far(r + one), close(r), close(one - r), far(k.f32(2.0) - r)],
+            ),
         };
-        let weights = weights.into_iter().map(|w| k.select(near, w, zero)).collect();
-        Along { first: first.cast(Ty::I32), weights }
+        let weights = weights
+            .into_iter()
+            .map(|w| k.select(near, w, zero))
+            .collect();
+        Along {
+            first: first.cast(Ty::I32),
+            weights,
+        }
     }
 
     /// The element's place, and whether there is one.
@@ -110,12 +119,24 @@ impl Gpu<'_> {
     pub(super) fn grid_sample(&self) -> Lowered {
         let (dims, grid) = (self.dims(0)?, self.dims(1)?);
         let rank = dims.len() - 2;
-        let taps = match self.cx.args.word_opt("mode").map_err(said)?.unwrap_or("linear") {
+        let taps = match self
+            .cx
+            .args
+            .word_opt("mode")
+            .map_err(said)?
+            .unwrap_or("linear")
+        {
             "nearest" => 1,
             "linear" | "bilinear" => 2,
             _ => 4,
         };
-        let border = match self.cx.args.word_opt("padding_mode").map_err(said)?.unwrap_or("zeros") {
+        let border = match self
+            .cx
+            .args
+            .word_opt("padding_mode")
+            .map_err(said)?
+            .unwrap_or("zeros")
+        {
             "zeros" => Border::Zeros,
             "border" => Border::Clamp,
             _ => Border::Reflect,
@@ -129,10 +150,23 @@ impl Gpu<'_> {
         let k = &bench.k;
         let (image, places) = (bench.reads(self.slot(0)?)?, bench.reads(self.slot(1)?)?);
         let target = bench.writes(y)?;
-        let sizes = dims[2..].iter().map(|n| bench.size(*n)).collect::<Result<Vec<_>, Why>>()?;
-        let axes: Vec<Axis<'_>> =
-            sizes.iter().map(|&n| Axis { n, taps, border, corners }).collect();
-        let (plane, out) = (bench.size(volume(&dims[2..]))?, bench.size(volume(&grid[1..=rank]))?);
+        let sizes = dims[2..]
+            .iter()
+            .map(|n| bench.size(*n))
+            .collect::<Result<Vec<_>, Why>>()?;
+        let axes: Vec<Axis<'_>> = sizes
+            .iter()
+            .map(|&n| Axis {
+                n,
+                taps,
+                border,
+                corners,
+            })
+            .collect();
+        let (plane, out) = (
+            bench.size(volume(&dims[2..]))?,
+            bench.size(volume(&grid[1..=rank]))?,
+        );
         let (channels, all) = (bench.size(dims[1])?, bench.size(y.elements as usize)?);
         k.each(k.firings() * all, |i| {
             let (firing, e) = (i / all, i % all);

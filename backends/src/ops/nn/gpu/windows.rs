@@ -122,7 +122,11 @@ impl Gpu<'_> {
         if self.operand(1)?.data.is_none() || x.constant {
             return self.conv_of_ports(&w, [batch, per, each, groups]);
         }
-        let ty = if integers { Ty::I32 } else { computed(x.dtype)? };
+        let ty = if integers {
+            Ty::I32
+        } else {
+            computed(x.dtype)?
+        };
         let math = self.math(ty)?;
         let weights = self.factor(1, math)?;
         let sizes = Sizes {
@@ -151,14 +155,22 @@ impl Gpu<'_> {
         let (zero_x, zero_w) = if integers { (second, third) } else { none };
         let target = bench.writes(y)?;
         let slide = Slide::new(&bench, &w)?;
-        let after = if integers { After::Nothing } else { self.after()? };
+        let after = if integers {
+            After::Nothing
+        } else {
+            self.after()?
+        };
         let (plane, out, kernel) = (bench.size(plane)?, bench.size(out)?, bench.size(kernel)?);
         let (per_on, each_on) = (bench.size(per)?, bench.size(each)?);
         let (channels, filters) = (bench.size(channels)?, bench.size(filters)?);
         let depth = bench.size(sizes.depth)?;
         let k = &bench.k;
         let pointwise = volume(&w.kernel) == 1;
-        if integers && [2, 3].iter().any(|i| self.cx.opt(*i).is_some_and(|o| o.ty.elements() > 1)) {
+        if integers
+            && [2, 3]
+                .iter()
+                .any(|i| self.cx.opt(*i).is_some_and(|o| o.ty.elements() > 1))
+        {
             return Err("zero points of each filter are the CPU's".to_owned());
         }
         if [zero_x, zero_w].iter().flatten().any(|z| !z.is_constant()) {
@@ -174,8 +186,11 @@ impl Gpu<'_> {
             },
             right: &|b, d, column| {
                 let (image, n) = (column / out, column % out);
-                let (channel, tap) =
-                    if pointwise { (d, k.u32(0)) } else { (d / kernel, d % kernel) };
+                let (channel, tap) = if pointwise {
+                    (d, k.u32(0))
+                } else {
+                    (d / kernel, d % kernel)
+                };
                 let first = (image * channels + b[0] + channel) * plane;
                 let taps = slide.tap(tap);
                 let (at, inside) = slide.place(&slide.spot(n), &taps);
@@ -205,7 +220,12 @@ impl Gpu<'_> {
             return Err("a bias that varies is the CPU's".to_owned());
         }
         let grid = product(&bench, &sizes, variant, &rules)?;
-        self.rounded(bench.finish(KernelPlan::default(), grid), variant, [x, weights], math)
+        self.rounded(
+            bench.finish(KernelPlan::default(), grid),
+            variant,
+            [x, weights],
+            math,
+        )
     }
 
     /// The same with filters that differ in each firing: one thread for each element.
@@ -226,8 +246,11 @@ impl Gpu<'_> {
         let (plane, out, kernel) = w.sizes();
         let depth = bench.size(per * kernel)?;
         let (plane, out, kernel) = (bench.size(plane)?, bench.size(out)?, bench.size(kernel)?);
-        let (per, each, filters) =
-            (bench.size(per)?, bench.size(each)?, bench.size(each * groups)?);
+        let (per, each, filters) = (
+            bench.size(per)?,
+            bench.size(each)?,
+            bench.size(each * groups)?,
+        );
         let channels = per * (filters / each);
         let all = bench.size(batch)? * filters * out;
         k.each(k.firings() * all, |i| {
@@ -270,10 +293,17 @@ impl Gpu<'_> {
         let (source, filter) = (bench.reads(x)?, bench.reads(w)?);
         let bias = self.opt_slot(2)?.map(|s| bench.reads(s)).transpose()?;
         let target = bench.writes(y)?;
-        let each = |v: &[usize]| v.iter().map(|s| bench.size(*s)).collect::<Result<Vec<_>, Why>>();
+        let each = |v: &[usize]| {
+            v.iter()
+                .map(|s| bench.size(*s))
+                .collect::<Result<Vec<_>, Why>>()
+        };
         let (ins, outs, kernels) = (each(&input[2..])?, each(&out[2..])?, each(&weights[2..])?);
         let (strides, dilations, pads) = (each(&stride)?, each(&dilation)?, each(&before)?);
-        let (plane, spots) = (bench.size(volume(&input[2..]))?, bench.size(volume(&out[2..]))?);
+        let (plane, spots) = (
+            bench.size(volume(&input[2..]))?,
+            bench.size(volume(&out[2..]))?,
+        );
         let kernel = bench.size(volume(&weights[2..]))?;
         let (per, channels) = (bench.size(weights[1])?, bench.size(input[1] / groups)?);
         let (filters, all_channels) = (bench.size(out[1])?, bench.size(input[1])?);
@@ -327,9 +357,22 @@ impl Gpu<'_> {
     ) -> Result<Vec<usize>, Why> {
         let sizes = |name: &str, n: usize, d: usize| self.cx.sizes(name, n, d).map_err(said);
         let (stride, dilation) = (sizes("strides", rank, 1)?, sizes("dilations", rank, 1)?);
-        let (extra, pads) = (sizes("output_padding", rank, 0)?, sizes("pads", 2 * rank, 0)?);
-        let auto = self.cx.args.word_opt("auto_pad").map_err(said)?.unwrap_or("NOTSET");
-        let wish = self.cx.args.ints_opt("output_shape").map_err(said)?.is_some();
+        let (extra, pads) = (
+            sizes("output_padding", rank, 0)?,
+            sizes("pads", 2 * rank, 0)?,
+        );
+        let auto = self
+            .cx
+            .args
+            .word_opt("auto_pad")
+            .map_err(said)?
+            .unwrap_or("NOTSET");
+        let wish = self
+            .cx
+            .args
+            .ints_opt("output_shape")
+            .map_err(said)?
+            .is_some();
         let same = matches!(auto, "SAME_UPPER" | "SAME_LOWER");
         let before = |d: usize| {
             let full =
@@ -348,11 +391,15 @@ impl Gpu<'_> {
     pub(super) fn causal_conv(&self) -> Lowered {
         let (input, weights) = (self.dims(0)?, self.dims(1)?);
         let (n, taps, channels) = (input[2], weights[2], input[1]);
-        let silu =
-            matches!(self.cx.args.word_opt("activation").map_err(said)?, Some("silu" | "swish"));
+        let silu = matches!(
+            self.cx.args.word_opt("activation").map_err(said)?,
+            Some("silu" | "swish")
+        );
         let mut plan = KernelPlan::default();
         for position in 0..2 {
-            let Some(y) = self.wanted(position).filter(|y| y.elements > 0) else { continue };
+            let Some(y) = self.wanted(position).filter(|y| y.elements > 0) else {
+                continue;
+            };
             let bench = Bench::new("causal convolution", 64);
             let k = &bench.k;
             let x = bench.reads(self.slot(0)?)?;
@@ -375,8 +422,10 @@ impl Gpu<'_> {
                 let (firing, e) = (i / each, i % each);
                 if position == 1 {
                     let (row, j) = (e / before, e % before);
-                    return target
-                        .store(i, element(k, (x, past), [firing, row, len + j], [len, before]));
+                    return target.store(
+                        i,
+                        element(k, (x, past), [firing, row, len + j], [len, before]),
+                    );
                 }
                 let (row, o) = (e / len, e % len);
                 let channel = row % channels;
@@ -403,7 +452,10 @@ impl Gpu<'_> {
     /// Pools: one thread for each window.
     pub(super) fn pool(&self) -> Lowered {
         let dims = self.dims(0)?;
-        let kernel = self.cx.sizes("kernel_shape", dims.len() - 2, 1).map_err(said)?;
+        let kernel = self
+            .cx
+            .sizes("kernel_shape", dims.len() - 2, 1)
+            .map_err(said)?;
         let w = self.window(0, &kernel)?;
         let max = self.op == "MaxPool";
         let p = match self.op {
@@ -444,7 +496,11 @@ impl Gpu<'_> {
             let (p_all, spot) = (i / out, slide.spot(i % out));
             let first = p_all * plane;
             // Constants are the same in every firing.
-            let first = if x.constant { (p_all % planes) * plane } else { first };
+            let first = if x.constant {
+                (p_all % planes) * plane
+            } else {
+                first
+            };
             let sum = k.var(if max { least } else { k.number(ty, 0.0) });
             let (best, count) = (k.var(k.u32(u32::MAX)), k.var(k.u32(0)));
             k.times(taps, |t| {
@@ -495,7 +551,11 @@ impl Gpu<'_> {
             }
             if let Some(places) = places {
                 let best = k.select(best.get().eq(k.u32(u32::MAX)), k.u32(0), best.get());
-                let place = if columns { self::by_columns(&slide, best) } else { best };
+                let place = if columns {
+                    self::by_columns(&slide, best)
+                } else {
+                    best
+                };
                 places.store(i, (p_all % planes) * plane + place);
             }
         });
@@ -507,7 +567,9 @@ impl Gpu<'_> {
 /// The place of an element when the last two dimensions change places.
 fn by_columns<'k>(slide: &Slide<'k>, at: Val<'k>) -> Val<'k> {
     let sizes: Vec<Val<'k>> = slide.0.iter().map(|a| a.input).collect();
-    let [.., height, width] = sizes[..] else { return at };
+    let [.., height, width] = sizes[..] else {
+        return at;
+    };
     let (column, rest) = (at % width, at / width);
     let (row, outer) = (rest % height, rest / height);
     (outer * width + column) * height + row

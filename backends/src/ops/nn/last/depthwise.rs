@@ -24,7 +24,11 @@ impl Reuse {
     /// Those that there are for a window.
     pub(super) fn of(w: &Window) -> &'static [(&'static str, Self)] {
         let narrow = matches!((w.kernel[2], w.stride[2]), (3 | 5, 1 | 2)) && w.dilation[2] == 1;
-        if narrow { &[("read", Self::Read), ("slide", Self::Slide)] } else { &[] }
+        if narrow {
+            &[("read", Self::Read), ("slide", Self::Slide)]
+        } else {
+            &[]
+        }
     }
 }
 
@@ -51,7 +55,13 @@ impl Depthwise {
         for (i, v) in weights.iter().enumerate() {
             taps[i % kernel * c + i / kernel] = *v;
         }
-        Self { bias: bias.unwrap_or_else(|| vec![0.0; c]), taps, act, reuse, image }
+        Self {
+            bias: bias.unwrap_or_else(|| vec![0.0; c]),
+            taps,
+            act,
+            reuse,
+            image,
+        }
     }
 }
 
@@ -221,7 +231,10 @@ const COLUMNS: usize = 17;
 /// # Safety
 /// As for [`Channels::pixels`], and there are so many channels.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
 unsafe fn channels<V: Vector, const X: usize, const P: usize, const K: usize, const S: usize>(
     at: &Channels<'_>,
     n: usize,
@@ -242,7 +255,10 @@ unsafe fn channels<V: Vector, const X: usize, const P: usize, const K: usize, co
         }
         for ky in ys.start..ys.end {
             let mut x = at.x.as_ptr().add(under(w, o, [ky, xs.start]) * c + first);
-            let mut h = at.d.taps.as_ptr().add((ky * w.kernel[2] + xs.start) * c + first);
+            let mut h =
+                at.d.taps
+                    .as_ptr()
+                    .add((ky * w.kernel[2] + xs.start) * c + first);
             if K > 0 {
                 for v in 0..P {
                     let mut columns = [V::zero(); COLUMNS];
@@ -307,12 +323,25 @@ impl Body for Depthwise {
             let clamp = bounds(self.act);
             let lines = 0..self.image.window.output[1];
             let (end, y0) = (y.len(), y.as_mut_ptr());
-            let job = Channels { d: self, x, added, y: y0, out: end, clamp, lines };
+            let job = Channels {
+                d: self,
+                x,
+                added,
+                y: y0,
+                out: end,
+                clamp,
+                lines,
+            };
             job.check();
             let taps = self.taps.len() / c.max(1);
             team::share(end * taps, job.lines.end, 1, &|lines| {
                 // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
-                unsafe { run_wide(Channels { lines, ..job.clone() }) }
+                unsafe {
+                    run_wide(Channels {
+                        lines,
+                        ..job.clone()
+                    })
+                }
             });
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(y, self.act));

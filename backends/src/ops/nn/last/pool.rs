@@ -21,7 +21,15 @@ pub(in super::super) fn pool(cx: &Cx<'_>, mean: bool) -> Made {
     let out = [batch, window.output[1], window.output[2], channels];
     let padding = cx.flag("count_include_pad", false)?;
     let flops = 3.0 * (out.iter().product::<usize>() * kernel[0] * kernel[1]) as f64;
-    let body = Pool { image: Image { batch, channels, window }, mean, padding };
+    let body = Pool {
+        image: Image {
+            batch,
+            channels,
+            window,
+        },
+        mean,
+        padding,
+    };
     Ok(Plan::new(vec![token(DType::F32, &out)], body).flops(flops))
 }
 
@@ -75,7 +83,10 @@ impl Pooled<'_> {
     fn check(&self) {
         let (plane, out, _) = self.p.image.window.sizes();
         let c = self.p.image.channels;
-        assert!(self.x.len() == plane * c && self.out == out * c, "an image has another size");
+        assert!(
+            self.x.len() == plane * c && self.out == out * c,
+            "an image has another size"
+        );
     }
 
     fn start(&self) -> f32 {
@@ -88,7 +99,11 @@ impl Pooled<'_> {
         let mut sum = self.start();
         for (ky, kx) in ys.clone().flat_map(|ky| xs.clone().map(move |kx| (ky, kx))) {
             let x = self.x[under(w, o, [ky, kx]) * c + i];
-            sum = if self.p.mean { sum + x } else { Num::max(sum, x) };
+            sum = if self.p.mean {
+                sum + x
+            } else {
+                Num::max(sum, x)
+            };
         }
         if self.p.mean { sum * by } else { sum }
     }
@@ -137,7 +152,10 @@ impl Wide for Pooled<'_> {
 /// The sizes are as [`Pooled::check`] wants them, there are so many channels, and the processor has the vector's
 /// instructions.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
 unsafe fn pooled<V: Vector, const P: usize>(
     at: &Pooled<'_>,
     n: usize,
@@ -155,12 +173,20 @@ unsafe fn pooled<V: Vector, const P: usize>(
                 let x = at.x.as_ptr().add(under(w, o, [ky, kx]) * c + first);
                 for v in 0..P {
                     let x = V::load(x.add(v * PANEL));
-                    sums[v] = if at.p.mean { sums[v].add(x) } else { sums[v].greater(x) };
+                    sums[v] = if at.p.mean {
+                        sums[v].add(x)
+                    } else {
+                        sums[v].greater(x)
+                    };
                 }
             }
         }
         for v in 0..P {
-            let sum = if at.p.mean { V::zero().add_product(by, sums[v]) } else { sums[v] };
+            let sum = if at.p.mean {
+                V::zero().add_product(by, sums[v])
+            } else {
+                sums[v]
+            };
             sum.store(at.y.add(n * c + first + v * PANEL));
         }
     }
@@ -173,12 +199,28 @@ impl Body for Pool {
         let c = self.image.channels;
         for (x, y) in x.chunks_exact(plane * c).zip(y.chunks_exact_mut(out * c)) {
             let (w, lines) = (&self.image.window, 0..self.image.window.output[1]);
-            let job = Pooled { p: self, x, y: y.as_mut_ptr(), out: y.len(), lines };
+            let job = Pooled {
+                p: self,
+                x,
+                y: y.as_mut_ptr(),
+                out: y.len(),
+                lines,
+            };
             job.check();
-            team::share(job.out * w.kernel[1] * w.kernel[2], job.lines.end, 1, &|lines| {
-                // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
-                unsafe { run_wide(Pooled { lines, ..job.clone() }) }
-            });
+            team::share(
+                job.out * w.kernel[1] * w.kernel[2],
+                job.lines.end,
+                1,
+                &|lines| {
+                    // SAFETY: `check` has seen that the images have the sizes that the code relies on; lines are others.
+                    unsafe {
+                        run_wide(Pooled {
+                            lines,
+                            ..job.clone()
+                        })
+                    }
+                },
+            );
         }
     }
 }

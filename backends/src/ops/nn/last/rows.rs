@@ -49,7 +49,10 @@ fn pad(w: &Window, channels: usize, width: usize, x: &[f32], to: &mut [f32]) {
     let (row, wide) = (w.input[2] * channels, width * channels);
     let left = w.before[2] * channels;
     let mut lines = to.chunks_exact_mut(wide);
-    lines.by_ref().take(w.before[1]).for_each(|line| line.fill(0.0));
+    lines
+        .by_ref()
+        .take(w.before[1])
+        .for_each(|line| line.fill(0.0));
     for (x, line) in x.chunks_exact(row).zip(lines.by_ref()) {
         line[..left].fill(0.0);
         line[left..left + row].copy_from_slice(x);
@@ -92,7 +95,10 @@ impl Rows {
         let (dims, bordered) = padded_dims(w);
         let (height, width) = (dims[1], dims[2]);
         if (height * width).saturating_mul(image.channels) > u32::MAX as usize {
-            return Err(Cx::other("the padded input is too large", "make it smaller"));
+            return Err(Cx::other(
+                "the padded input is too large",
+                "make it smaller",
+            ));
         }
         let c = image.channels;
         let place = |y: usize, x: usize| ((y * width + x) * c) as u32;
@@ -106,7 +112,11 @@ impl Rows {
             ((0..kh).map(row).collect(), kw * c)
         } else {
             let taps = (0..kh).flat_map(|y| (0..kw).map(move |x| (y, x)));
-            (taps.map(|(y, x)| place(y * w.dilation[1], x * w.dilation[2])).collect(), per)
+            (
+                taps.map(|(y, x)| place(y * w.dilation[1], x * w.dilation[2]))
+                    .collect(),
+                per,
+            )
         };
         let panels = filters.div_ceil(PANEL);
         let mut biases = vec![0.0; groups * panels * PANEL];
@@ -139,7 +149,10 @@ impl Body for Rows {
         let border = t.scratch::<f32>();
         let w = &self.image.window;
         let channels = self.image.channels;
-        let (each, stride) = (w.input[1] * w.input[2] * channels, self.groups * self.filters);
+        let (each, stride) = (
+            w.input[1] * w.input[2] * channels,
+            self.groups * self.filters,
+        );
         let size = self.spots.len() * stride;
         for (b, y) in y.chunks_exact_mut(size).enumerate().take(self.image.batch) {
             let x = &x[b * each..][..each];
@@ -160,7 +173,17 @@ impl Body for Rows {
                 None if over => first.cast_const(),
                 None => std::ptr::null(),
             };
-            Job { rows: self, x, added, y: first, out, clamp, pixels, panels }.share();
+            Job {
+                rows: self,
+                x,
+                added,
+                y: first,
+                out,
+                clamp,
+                pixels,
+                panels,
+            }
+            .share();
             if clamp.is_none() && self.act != Act::None {
                 simd::dispatch(Finish(y, self.act));
             }
@@ -211,7 +234,11 @@ impl Job<'_> {
         };
         team::share(work, all, tile, &|part| {
             let mut job = self.clone();
-            *if by_panels { &mut job.panels } else { &mut job.pixels } = part;
+            *if by_panels {
+                &mut job.panels
+            } else {
+                &mut job.pixels
+            } = part;
             // SAFETY: `check` has seen that all places lie within the slices; parts have no place in common.
             unsafe { run_wide(job) }
         });
@@ -222,7 +249,10 @@ impl Job<'_> {
         let (spot, run) = (r.spots.last(), r.runs.last());
         let reach = spot.zip(run).map_or(0, |(s, t)| *s as usize + *t as usize);
         let last = r.groups.saturating_sub(1) * r.per;
-        assert!(reach + last + r.run <= self.x.len(), "a window leaves the image");
+        assert!(
+            reach + last + r.run <= self.x.len(),
+            "a window leaves the image"
+        );
         let size = r.spots.len() * r.groups * r.filters;
         let panels = r.filters.div_ceil(PANEL);
         assert!(self.out == size, "the result has another size");
@@ -291,7 +321,11 @@ impl Job<'_> {
     unsafe fn group<V: Vector>(&self, g: usize) {
         let r = self.rows;
         let (panels, k) = (r.filters.div_ceil(PANEL), r.runs.len() * r.run);
-        let pixels = if self.resident() { PIXELS } else { r.spots.len() };
+        let pixels = if self.resident() {
+            PIXELS
+        } else {
+            r.spots.len()
+        };
         // SAFETY: `check` has seen that pixels, panels and windows lie within the slices.
         unsafe {
             for first in self.pixels.clone().step_by(pixels.max(1)) {
@@ -338,7 +372,10 @@ fn take<V: Vector>(tile: Tile, left: usize) -> usize {
 /// # Safety
 /// The pixels and panels exist, and the processor has the vector's instructions.
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "the indices name registers, and are unrolled")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices name registers, and are unrolled"
+)]
 unsafe fn tile<V: Vector, const R: usize, const P: usize>(
     job: &Job<'_>,
     at: &At,
@@ -387,8 +424,17 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
                     sums[r][v].store(edge[r][v].as_mut_ptr());
                 }
             }
-            let added = if at.added.is_null() { None } else { Some(at.added.add(first * stride)) };
-            finish(edge.as_flattened_mut(), P, (y, added, stride, at.width), job.clamp);
+            let added = if at.added.is_null() {
+                None
+            } else {
+                Some(at.added.add(first * stride))
+            };
+            finish(
+                edge.as_flattened_mut(),
+                P,
+                (y, added, stride, at.width),
+                job.clamp,
+            );
             return R;
         }
         if !at.added.is_null() {
@@ -402,7 +448,9 @@ unsafe fn tile<V: Vector, const R: usize, const P: usize>(
         if let Some((low, high)) = job.clamp {
             for r in 0..R {
                 for v in 0..P {
-                    sums[r][v].clamp(low, high).store(y.add(r * stride + v * PANEL));
+                    sums[r][v]
+                        .clamp(low, high)
+                        .store(y.add(r * stride + v * PANEL));
                 }
             }
         } else {

@@ -12,7 +12,9 @@ use crate::op::{Registry, ResolveCx};
 
 /// Small integers, so that sums are exact in any order.
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
-    (0..n).map(|i| ((i * 31 + seed * 17) % 13) as f32 - 6.0).collect()
+    (0..n)
+        .map(|i| ((i * 31 + seed * 17) % 13) as f32 - 6.0)
+        .collect()
 }
 
 fn bytes(data: &[f32]) -> Vec<u8> {
@@ -38,9 +40,16 @@ fn run(
     let registry = Registry::standard();
     let blobs: TiVec<zbmd_ir::BlobId, Bytes> = blobs.to_vec().into();
     let connected: Vec<String> = ins.iter().map(|i| i.0.to_owned()).collect();
-    let types: BTreeMap<String, TokenType> =
-        ins.iter().map(|i| (i.0.to_owned(), TokenType::new(DType::F32, i.1))).collect();
-    let cx = ResolveCx { params, connected: &connected, types: &types, blobs: &blobs };
+    let types: BTreeMap<String, TokenType> = ins
+        .iter()
+        .map(|i| (i.0.to_owned(), TokenType::new(DType::F32, i.1)))
+        .collect();
+    let cx = ResolveCx {
+        params,
+        connected: &connected,
+        types: &types,
+        blobs: &blobs,
+    };
     let signature = registry.op(op).unwrap().resolve(&cx).unwrap();
     let actor = Actor {
         name: "a".into(),
@@ -65,10 +74,16 @@ fn run(
     }
     for name in registry.variants(&actor, &blobs) {
         let variant = registry.kernel_in(&actor, &blobs, Some(name)).unwrap();
-        assert_eq!(variant.scratch_bytes(), kernel.scratch_bytes(), "{op} by {name}");
+        assert_eq!(
+            variant.scratch_bytes(),
+            kernel.scratch_bytes(),
+            "{op} by {name}"
+        );
         let run = |kernel: &dyn crate::kernel::Kernel| {
             let mut call = Call::new(&actor, kernel.scratch_bytes(), 1);
-            ins.iter().enumerate().for_each(|(i, x)| call.input(i).copy_from_slice(&bytes(x.2)));
+            ins.iter()
+                .enumerate()
+                .for_each(|(i, x)| call.input(i).copy_from_slice(&bytes(x.2)));
             call.run(kernel).unwrap();
             call.output(0).to_vec()
         };
@@ -78,7 +93,9 @@ fn run(
             assert!(want == found, "{op} by {name}, vectors of {bits} bits");
         }
     }
-    let out = apart.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap()));
+    let out = apart
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes(c.try_into().unwrap()));
     (out.collect(), actor.outputs[0].token.shape.to_vec())
 }
 
@@ -142,7 +159,10 @@ fn results_are_those_of_channels_first() {
         let (got, shape) = run("NnConvChannelsLast", &params, &blobs, &ins);
         assert_eq!(shape, out, "{c} to {f} in {g}");
         for (got, want) in got.iter().zip(&last(&want, size)) {
-            assert!((got - want).abs() <= 1e-6 * want.abs(), "{c} to {f} in {g}: {got}, {want}");
+            assert!(
+                (got - want).abs() <= 1e-6 * want.abs(),
+                "{c} to {f} in {g}: {got}, {want}"
+            );
         }
     }
 }

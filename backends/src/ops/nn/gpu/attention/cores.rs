@@ -43,7 +43,10 @@ pub(super) struct Tiling {
 impl Tiling {
     /// For queries and values of these sizes; `None` where they are too few or too large.
     pub(super) fn of(math: Math, q: Heads, value: Heads) -> Option<Self> {
-        let words = q.size.div_ceil(each(math) as usize).next_multiple_of(STEP as usize);
+        let words = q
+            .size
+            .div_ceil(each(math) as usize)
+            .next_multiple_of(STEP as usize);
         if math == Math::F32 || q.len <= FEW || words > MAX_WORDS {
             return None;
         }
@@ -141,38 +144,47 @@ pub(super) fn attention<'k>(bench: &'k Bench, tiling: Tiling, of: &Attention<'_,
     k.each_local(k.u32(CHUNK), |key| odd.set(key, k.u32(0)));
     k.barrier();
     let tiles = (len + (tiling.rows() - 1)) / tiling.rows();
-    k.each_group(k.firings() * batches * heads * tiles * tiling.blocks, |at| {
-        let (block, at) = (at % tiling.blocks, at / tiling.blocks);
-        let (tile, at) = (at % tiles, at / tiles);
-        let (h, at) = (at % heads, at / heads);
-        let (b, firing) = (at % batches, at / batches);
-        let length = of.lengths.map(|l| l.index(firing, b));
-        let known = length.map_or(total, |n| {
-            let n = k.select(n.lt(k.i32(0)), k.i32(0), n).cast(Ty::U32);
-            n.min(total)
-        });
-        let (warp, lane) = (local / 32, local % 32);
-        let (group, member) = (lane / 4, lane % 4);
-        let first = tile * tiling.rows() + warp * 16 + group;
-        Group {
-            bench,
-            tiling,
-            of,
-            local,
-            group,
-            member,
-            ks,
-            vs,
-            odd,
-            turn,
-            place: Query { firing, b, h, i: first, length },
-            kv_head: h / share,
-            column: block * tiling.columns,
-            known,
-            rows: [first, first + 8],
-        }
-        .whole(block);
-    });
+    k.each_group(
+        k.firings() * batches * heads * tiles * tiling.blocks,
+        |at| {
+            let (block, at) = (at % tiling.blocks, at / tiling.blocks);
+            let (tile, at) = (at % tiles, at / tiles);
+            let (h, at) = (at % heads, at / heads);
+            let (b, firing) = (at % batches, at / batches);
+            let length = of.lengths.map(|l| l.index(firing, b));
+            let known = length.map_or(total, |n| {
+                let n = k.select(n.lt(k.i32(0)), k.i32(0), n).cast(Ty::U32);
+                n.min(total)
+            });
+            let (warp, lane) = (local / 32, local % 32);
+            let (group, member) = (lane / 4, lane % 4);
+            let first = tile * tiling.rows() + warp * 16 + group;
+            Group {
+                bench,
+                tiling,
+                of,
+                local,
+                group,
+                member,
+                ks,
+                vs,
+                odd,
+                turn,
+                place: Query {
+                    firing,
+                    b,
+                    h,
+                    i: first,
+                    length,
+                },
+                kv_head: h / share,
+                column: block * tiling.columns,
+                known,
+                rows: [first, first + 8],
+            }
+            .whole(block);
+        },
+    );
 }
 
 impl<'k> Group<'_, 'k> {
@@ -273,7 +285,9 @@ impl<'k> Group<'_, 'k> {
         if whole > 0 {
             k.range(self.local, k.u32(whole), k.u32(batch), |at| {
                 let words: Vec<_> = (0..ahead).map(|n| word(at + n * local)).collect();
-                words.into_iter().for_each(|(place, word)| to.set(place, word));
+                words
+                    .into_iter()
+                    .for_each(|(place, word)| to.set(place, word));
             });
         }
         if whole < count {
@@ -291,7 +305,9 @@ impl<'k> Group<'_, 'k> {
             let (key, w) = (at / words, at % words);
             let j = from + key;
             let load = |d: Val<'k>, to: Var<'k>| {
-                keys.row(self.place, self.kv_head, j, |t, row| to.set(t.load(row + d)));
+                keys.row(self.place, self.kv_head, j, |t, row| {
+                    to.set(t.load(row + d))
+                });
             };
             let first = w * each(self.tiling.math);
             let word = self.word(first, &|d| j.lt(self.of.sizes[4]) & d.lt(keys.size), &load);
@@ -311,9 +327,15 @@ impl<'k> Group<'_, 'k> {
             };
             let d = self.column + c;
             let load = |j: Val<'k>, to: Var<'k>| {
-                values.row(self.place, self.kv_head, j, |t, row| to.set(t.load(row + d)));
+                values.row(self.place, self.kv_head, j, |t, row| {
+                    to.set(t.load(row + d))
+                });
             };
-            let word = self.word(from + first, &|j| j.lt(self.known) & d.lt(values.size), &load);
+            let word = self.word(
+                from + first,
+                &|j| j.lt(self.known) & d.lt(values.size),
+                &load,
+            );
             let k = word.builder();
             let whole = (0..each(math)).fold(word, |word, e| {
                 let exponent = match math {
@@ -321,7 +343,11 @@ impl<'k> Group<'_, 'k> {
                     Math::Bf16 => 0x7f80 << (16 * e),
                     _ => 0x7f80_0000,
                 };
-                let factor = if math.is_half() { 0xffff << (16 * e) } else { u32::MAX };
+                let factor = if math.is_half() {
+                    0xffff << (16 * e)
+                } else {
+                    u32::MAX
+                };
                 let odd = (word & exponent).eq(k.u32(exponent));
                 k.if_(odd, || self.odd.set(first + e, self.turn.get()));
                 k.select(odd, word & !factor, word)
@@ -340,7 +366,10 @@ impl<'k> Group<'_, 'k> {
             false => scaled,
         };
         // Rows behind the last query stand for it: what they make is not stored.
-        let place = Query { i: i.min(len - 1), ..self.place };
+        let place = Query {
+            i: i.min(len - 1),
+            ..self.place
+        };
         let score = seen(of.sight, of.mask, place, j, capped);
         if let Some((shown, masked)) = of.shown {
             let Query { firing, b, h, .. } = self.place;
@@ -392,9 +421,19 @@ impl<'k> Group<'_, 'k> {
         match math.is_half() {
             true => scores
                 .chunks_exact(2)
-                .map(|s| [word(&s[0][..2]), word(&s[0][2..]), word(&s[1][..2]), word(&s[1][2..])])
+                .map(|s| {
+                    [
+                        word(&s[0][..2]),
+                        word(&s[0][2..]),
+                        word(&s[1][..2]),
+                        word(&s[1][2..]),
+                    ]
+                })
                 .collect(),
-            false => scores.iter().map(|s| [0, 2, 1, 3].map(|c| word(&s[c..=c]))).collect(),
+            false => scores
+                .iter()
+                .map(|s| [0, 2, 1, 3].map(|c| word(&s[c..=c])))
+                .collect(),
         }
     }
 
