@@ -12,15 +12,17 @@
 
 mod args;
 mod checkpoints;
+mod console;
 mod files;
 mod supervision;
 mod watch;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use clap::Parser;
 use zbmd_backends::op::Registry;
@@ -29,13 +31,14 @@ use zbmd_ir::{Program, State, state};
 
 pub(crate) use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
+use self::console::CONSOLE;
 use self::files::{Files, start_pumps};
 use self::watch::Watch;
 use crate::checkpoint::Origin;
 use crate::crew::Isolation;
 use crate::embed;
 use crate::error::{EngineError, RunError};
-use crate::io::{FileError, is_standard};
+use crate::io::{FileError, is_named_pipe, is_standard};
 use crate::live::top::top;
 use crate::report::TraceReport;
 use crate::session::{Engine, RunOptions, Stopper};
@@ -117,7 +120,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     };
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| command(&args, &registry)));
-    ExitCode::from(match outcome {
+    let code = match outcome {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             say(format_args!("zbmd-run: error: {error}"));
@@ -129,13 +132,34 @@ pub fn main_with(registry: Registry) -> ExitCode {
             ));
             exit::BUG
         }
-    })
+    };
+    flush_console(&args);
+    ExitCode::from(code)
 }
 
-/// A line on standard error; if that is closed, nobody wants to know.
+/// A line on standard error.
 fn say(line: std::fmt::Arguments<'_>) {
-    drop(writeln!(io::stderr(), "{line}"));
+    CONSOLE.say(line.to_string());
 }
+
+/// What was said is waited for no longer when nobody has read it for so long; a report that was asked for is waited for
+/// until an interrupt comes.
+const CONSOLE_LIMIT: Duration = Duration::from_secs(1);
+/// The same after an interrupt.
+const CONSOLE_LIMIT_INTERRUPTED: Duration = Duration::from_millis(200);
+
+/// Waits until what was said is written.
+fn flush_console(args: &Args) {
+    let reports_there = args.report.is_some() && args.report_file.is_none();
+    let is_patient = reports_there && !args.events.as_deref().is_some_and(is_standard);
+    CONSOLE.flush(|quiet| match INTERRUPTED.load(Ordering::Relaxed) {
+        true => quiet < CONSOLE_LIMIT_INTERRUPTED,
+        false => is_patient || quiet < CONSOLE_LIMIT,
+    });
+}
+
+/// A signal has come that ends the run.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let path = match (&args.command, &args.bundle) {
@@ -203,21 +227,38 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         ..RunOptions::default()
     };
     let mut session = engine.start(options)?;
-    let interrupted = stop_on_signal(session.stopper());
+    stop_on_signal(session.stopper());
     let (ends, ended) = mpsc::channel();
-    let pumps = start_pumps(&mut session, sources, sinks, &ends)?;
-    let watch = Watch::start(args, session.stopper(), ended, pumps);
+    let open_sinks = start_pumps(&mut session, sources, sinks, &ends)?;
+    let watch = Watch::start(args, session.stopper(), ended, open_sinks);
     let outcome = session.join();
     drop(ends);
     let watched = watch.finish();
     if let Some(keeper) = keeper {
         // It ends when the session has dropped its end of the channel.
-        let _ = keeper.join();
+        wait_for(&keeper, CHECKPOINT_LIMIT);
     }
 
-    let outcome = outcome?;
+    let outcome = outcome.inspect_err(|_| {
+        for (stream, tokens) in &watched.cut_off {
+            say(format_args!(
+                "zbmd-run: note: the reader of `{stream}` took {tokens} tokens, and then no more"
+            ));
+        }
+    })?;
     if let Some(error) = watched.failure {
         return Err(error.into());
+    }
+    let mut report = outcome.report;
+    report.notes.extend(watched.notes);
+    report.cut_off(&watched.cut_off);
+    if let (Some(path), Some((stream, _))) = (&args.save_state, watched.cut_off.first()) {
+        print_report(args, &report)?;
+        let text = format!(
+            "the state is not saved: it is that after tokens of `{stream}` that its reader did not take"
+        );
+        let (path, source) = (path.clone(), io::Error::other(text));
+        return Err(FileError::Io { path, source }.into());
     }
     if let Some(path) = &args.save_state {
         let bytes = state::encode(&outcome.state, &engine.program().graph);
@@ -227,8 +268,6 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         };
         std::fs::write(path, bytes).map_err(failed)?;
     }
-    let mut report = outcome.report;
-    report.notes.extend(watched.notes);
     print_report(args, &report)?;
     if let Some(TraceReport {
         file,
@@ -239,7 +278,7 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         let (path, source) = (file.into(), io::Error::other(error));
         return Err(FileError::Io { path, source }.into());
     }
-    Ok(if interrupted.load(Ordering::Relaxed) {
+    Ok(if INTERRUPTED.load(Ordering::Relaxed) {
         exit::INTERRUPTED
     } else {
         exit::OK
@@ -266,7 +305,7 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
             path: path.clone(),
             source,
         };
-        return Ok(std::fs::write(path, text).map_err(failed)?);
+        return Ok(write_file(path, text).map_err(failed)?);
     }
     match args.report {
         Some(ReportFormat::Text) => say(format_args!("{}", report.to_string().trim_end())),
@@ -289,12 +328,33 @@ fn load_state(path: &Path, program: &Program) -> Result<State, CliError> {
     })
 }
 
+/// The thread that writes checkpoints is waited for so long: the disk may not answer.
+const CHECKPOINT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Waits for the end of a thread, for so long at most.
+fn wait_for<T>(thread: &std::thread::JoinHandle<T>, limit: Duration) {
+    let begun = std::time::Instant::now();
+    while !thread.is_finished() && begun.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Writes a whole file. A pipe with a name that nobody reads is given up.
+fn write_file(path: &Path, text: String) -> io::Result<()> {
+    if !is_named_pipe(path) {
+        return std::fs::write(path, text);
+    }
+    let path = path.to_owned();
+    let (tell, written) = std::sync::mpsc::channel();
+    std::thread::spawn(move || drop(tell.send(std::fs::write(path, text))));
+    let is_late = |_| io::Error::new(io::ErrorKind::TimedOut, "nobody reads this pipe");
+    written.recv_timeout(CONSOLE_LIMIT).map_err(is_late)?
+}
+
 /// Ends the run at a border on an interrupt or termination signal; the second one ends the process.
-fn stop_on_signal(stopper: Stopper) -> Arc<AtomicBool> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&interrupted);
+fn stop_on_signal(stopper: Stopper) {
     let handler = move || {
-        if flag.swap(true, Ordering::Relaxed) {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(exit::INTERRUPTED));
         }
         stopper.stop();
@@ -304,5 +364,4 @@ fn stop_on_signal(stopper: Stopper) -> Arc<AtomicBool> {
             "zbmd-run: note: an interrupt will not end the run in good order: {error}"
         ));
     }
-    interrupted
 }

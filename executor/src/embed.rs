@@ -95,6 +95,7 @@ impl RunError {
         match self {
             Self::Start(EngineError::Device { .. }) => exit::REFUSED,
             Self::GaveUp { .. } => exit::GAVE_UP,
+            Self::SupervisorStuck { .. } => exit::BUG,
             _ => exit::FAULT,
         }
     }

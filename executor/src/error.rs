@@ -159,6 +159,16 @@ pub enum RunError {
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]
     Start(#[from] EngineError),
+    /// The supervising thread itself makes no progress.
+    #[error(
+        "the supervising thread has made no progress for {seconds} s while {activity}: the run is given up; this is a bug, or a system that does not answer"
+    )]
+    SupervisorStuck {
+        /// What it was doing.
+        activity: String,
+        /// For how long.
+        seconds: u64,
+    },
     /// The run was given up because its session was dropped.
     #[error("the run was given up: its session was dropped")]
     Abandoned,

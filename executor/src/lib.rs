@@ -17,9 +17,12 @@ mod host;
 pub mod inject;
 pub mod io;
 mod kernels;
+#[cfg(target_os = "linux")]
+mod launch;
 pub mod ledger;
 pub mod live;
 mod measure;
+mod outlet;
 mod prepare;
 mod primitive;
 #[cfg(target_os = "linux")]
@@ -27,6 +30,7 @@ mod process;
 mod replay;
 pub mod report;
 pub mod ring;
+mod self_watch;
 mod session;
 mod stream;
 mod summary;

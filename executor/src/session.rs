@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 
 use zbmd_backends::op::Registry;
@@ -298,6 +298,11 @@ impl Stopper {
         self.control.finish();
     }
 
+    /// Whether the run was told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.control.is_finishing() || self.control.stop.is_set()
+    }
+
     /// Iterations finished so far, for progress displays: it may lag by some blocks.
     pub fn iterations(&self) -> u64 {
         self.control.iterations()
@@ -326,9 +331,29 @@ pub struct Session {
     control: Arc<Control>,
     sources: BTreeMap<String, Option<SourceHandle>>,
     sinks: BTreeMap<String, Option<SinkHandle>>,
-    conductor: Option<JoinHandle<Finished>>,
+    conductor: Option<ConductorThread>,
     engine: Arc<Inner>,
     is_supervised: bool,
+}
+
+/// The thread that conducts a run.
+struct ConductorThread {
+    thread: JoinHandle<()>,
+    /// What came of the run: from the thread itself, or, should it be stuck, from whoever watches it.
+    finished: mpsc::Receiver<Finished>,
+}
+
+impl ConductorThread {
+    /// Waits for the end of the run. The thread has ended then too, unless it is stuck.
+    fn wait(self) -> std::thread::Result<Finished> {
+        let finished = self.finished.recv();
+        if let Ok(stuck @ Err(RunError::SupervisorStuck { .. })) = finished {
+            return Ok(stuck);
+        }
+        // Without a word, it panicked.
+        self.thread.join()?;
+        Ok(finished.unwrap_or(Err(RunError::Abandoned)))
+    }
 }
 
 /// Why a run cannot go over to another program.
@@ -412,6 +437,7 @@ impl Session {
         let tracer =
             recorded.then(|| Tracer::start(&engine, options.trace.as_deref(), options.profile));
         let tracer = tracer.transpose()?;
+        let (finish, finished) = mpsc::channel();
         let mut conductor = Conductor {
             tracer,
             control: Arc::clone(&control),
@@ -435,6 +461,8 @@ impl Session {
             epochs: 0,
             fenced: 0,
             deny_memory: false,
+            events_dropped: 0,
+            given_up: finish.clone(),
             session: Arc::clone(&session),
             engine: Arc::clone(&engine),
             options,
@@ -457,9 +485,12 @@ impl Session {
         let sinks = graph.sinks().zip(&first.memory.sinks).map(sink).collect();
         let conductor = std::thread::Builder::new()
             .name("zbmd conductor".to_owned())
-            .spawn(move || conductor.conduct(first))
+            .spawn(move || drop(finish.send(conductor.conduct(first))))
             .map_err(EngineError::Thread)?;
-        let conductor = Some(conductor);
+        let conductor = Some(ConductorThread {
+            thread: conductor,
+            finished,
+        });
         Ok(Self {
             control,
             sources,
@@ -551,7 +582,7 @@ impl Session {
         let Some(conductor) = self.conductor.take() else {
             return Err(RunError::Abandoned);
         };
-        match conductor.join() {
+        match conductor.wait() {
             Ok(finished) => finished,
             Err(panic) => std::panic::resume_unwind(panic),
         }
@@ -563,7 +594,7 @@ impl Drop for Session {
         if let Some(conductor) = self.conductor.take() {
             self.control.abort();
             // Its outcome is of no interest any more; waiting makes sure that no worker outlives the session.
-            drop(conductor.join());
+            drop(conductor.wait());
         }
     }
 }

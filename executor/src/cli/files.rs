@@ -11,7 +11,9 @@ use super::CliError;
 use super::args::Args;
 use crate::checkpoint::{Checkpoint, Origin};
 use crate::error::EngineError;
+use crate::io::pipe::{Taken, has_reader};
 use crate::io::pump::{self, PumpEnd, SharedFile};
+use crate::io::relay;
 use crate::io::{FileError, Port, create_sink, is_standard, open_source, resume_sink};
 use crate::session::{Engine, Session};
 
@@ -136,22 +138,38 @@ fn bind(
     Ok(files)
 }
 
-/// Starts a thread for each file; the number of sinks, whose ends the command waits for.
+/// A sink whose file is being written.
+pub(super) struct OpenSink {
+    pub(super) stream: String,
+    pub(super) token_bytes: u64,
+    /// What its reader has taken, if it is not a file on a disk.
+    pub(super) taken: Option<Taken>,
+}
+
+/// Starts a thread for each file; the sinks, whose ends the command waits for.
 pub(super) fn start_pumps(
     session: &mut Session,
     sources: Opened<Box<dyn io::Read + Send>>,
     sinks: Opened<SharedFile>,
     ends: &mpsc::Sender<PumpEnd>,
-) -> Result<usize, CliError> {
-    let count = sinks.len();
+) -> Result<Vec<OpenSink>, CliError> {
     let no_thread = |e| CliError::Engine(EngineError::Thread(e));
+    let stopper = session.stopper();
+    let mut open_sinks = Vec::with_capacity(sinks.len());
     for (name, path, file) in sinks {
         let Ok(sink) = session.sink(&name) else {
             continue;
         };
+        open_sinks.push(OpenSink {
+            stream: name.clone(),
+            token_bytes: sink.token().bytes(),
+            taken: file.taken(),
+        });
         let stream = name.clone();
-        pump::spawn(&name, ends.clone(), move || {
-            pump::drain(&stream, &path, sink, &file)
+        let stopper = stopper.clone();
+        pump::spawn(&name, ends.clone(), move || match has_reader(&path) {
+            true => relay::drain(&stream, &path, sink, &file, &stopper),
+            false => pump::drain(&stream, &path, sink, &file),
         })
         .map_err(no_thread)?;
     }
@@ -165,5 +183,5 @@ pub(super) fn start_pumps(
         })
         .map_err(no_thread)?;
     }
-    Ok(count)
+    Ok(open_sinks)
 }

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::args::Args;
+use super::console::CONSOLE;
 use super::{CliError, say};
 use crate::driver::Supervised;
 use crate::inject::Injector;
-use crate::io::{FileError, is_standard};
-use crate::supervise::Event;
+use crate::io::{FileError, is_named_pipe, is_standard};
 use crate::supervise::declare::Supervision;
+use crate::supervise::{Event, What};
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
@@ -41,7 +42,7 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
     Ok(Some(Supervised {
         settings: resolved.settings,
         tree: resolved.tree,
-        listener: args.events.as_deref().map(listener).transpose()?,
+        listener: Some(listener(args)?),
         states: None,
         inject: args.inject.as_deref().map(injector).transpose()?,
         save_every: None,
@@ -56,22 +57,63 @@ fn read(path: &Path) -> Result<String, CliError> {
     Ok(std::fs::read_to_string(path).map_err(failed)?)
 }
 
-fn listener(path: &Path) -> Result<Listener, CliError> {
-    let failed = |source| FileError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let out: Box<dyn Write + Send> = if is_standard(path) {
-        Box::new(io::stderr())
-    } else {
-        Box::new(io::LineWriter::new(File::create(path).map_err(failed)?))
-    };
-    let out = Mutex::new(out);
+/// Writes events to a file, and says what the person at the terminal should know. It is called on a thread of its own,
+/// which may wait for whoever reads the file.
+fn listener(args: &Args) -> Result<Listener, CliError> {
+    let out = args.events.as_deref().map(EventFile::open).transpose()?;
+    let out = out.map(Mutex::new);
     Ok(Arc::new(move |event: &Event| {
-        let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // A full disk must not end the run that the events are about.
-        let _ = writeln!(out, "{}", event.line());
+        if let Some(out) = &out {
+            let mut out = out.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            out.write(event.line());
+        }
+        if let What::SupervisorLate { activity, after_ns } = &event.what {
+            let seconds = after_ns / 1_000_000_000;
+            say(format_args!(
+                "zbmd-run: note: the supervising thread has made no progress for {seconds} s while {activity}"
+            ));
+        }
     }))
+}
+
+/// Where events go.
+enum EventFile {
+    StandardError,
+    /// A pipe with a name can be opened only when it has a reader: that is left to the first event.
+    NamedPipe(PathBuf),
+    Open(io::LineWriter<File>),
+    /// It could not be opened.
+    None,
+}
+
+impl EventFile {
+    fn open(path: &Path) -> Result<Self, CliError> {
+        if is_standard(path) {
+            return Ok(Self::StandardError);
+        }
+        if is_named_pipe(path) {
+            return Ok(Self::NamedPipe(path.to_owned()));
+        }
+        let failed = |source| FileError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::create(path).map_err(failed)?;
+        Ok(Self::Open(io::LineWriter::new(file)))
+    }
+
+    fn write(&mut self, line: String) {
+        if let Self::NamedPipe(path) = self {
+            let opened = File::options().write(true).open(&path);
+            *self = opened.map_or(Self::None, |file| Self::Open(io::LineWriter::new(file)));
+        }
+        match self {
+            Self::StandardError => CONSOLE.say_in_turn(line),
+            // A full disk must not end the run that the events are about.
+            Self::Open(file) => drop(writeln!(file, "{line}")),
+            Self::NamedPipe(_) | Self::None => {}
+        }
+    }
 }
 
 fn injector(text: &str) -> Result<Injector, CliError> {

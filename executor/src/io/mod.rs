@@ -10,7 +10,9 @@
 //! | `x.bin`, no extension, `-` | raw bytes of the tokens, in the machine's byte order |
 
 mod npy;
+pub(crate) mod pipe;
 pub mod pump;
+pub(crate) mod relay;
 mod wav;
 
 use std::fs::File;
@@ -18,6 +20,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use zbmd_ir::{DType, Params, TokenType};
+
+pub(crate) use self::pipe::is_named_pipe;
+use self::pipe::{PipeReader, PipeWriter, Taken};
 
 /// Why a file cannot be a stream. Every variant names the file.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +97,11 @@ pub trait TokenWrite: Send {
     /// # Errors
     /// What the system says.
     fn sync(&mut self) -> io::Result<()>;
+
+    /// What whoever reads it has taken so far, if it is not a file on a disk.
+    fn taken(&self) -> Option<Taken> {
+        None
+    }
 
     /// Completes headers and flushes.
     ///
@@ -182,6 +192,9 @@ pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, 
     if is_standard(path) {
         return Ok(Box::new(io::stdin()));
     }
+    if format == Format::Raw && is_named_pipe(path) {
+        return Ok(Box::new(PipeReader::new(path)));
+    }
     let file = File::open(path).map_err(io_error(path))?;
     match format {
         Format::Raw => Ok(Box::new(file)),
@@ -197,7 +210,10 @@ pub fn open_source(path: &Path, port: Port<'_>) -> Result<Box<dyn Read + Send>, 
 pub fn create_sink(path: &Path, port: Port<'_>) -> Result<Box<dyn TokenWrite>, FileError> {
     let format = format(path, port)?;
     if is_standard(path) {
-        return Ok(Box::new(Raw(io::stdout())));
+        return Ok(Box::new(Raw(PipeWriter::of_standard_output())));
+    }
+    if format == Format::Raw && is_named_pipe(path) {
+        return Ok(Box::new(Raw(PipeWriter::named(path))));
     }
     let file = File::create(path).map_err(io_error(path))?;
     match format {
@@ -317,9 +333,13 @@ impl TokenWrite for RawFile {
 }
 
 /// Bytes as they are, handed on at once: a pipe's reader waits for them.
-struct Raw<W>(W);
+struct Raw(PipeWriter);
 
-impl<W: Write + Send> TokenWrite for Raw<W> {
+impl TokenWrite for Raw {
+    fn taken(&self) -> Option<Taken> {
+        Some(self.0.taken())
+    }
+
     fn write_tokens(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)?;
         self.0.flush()

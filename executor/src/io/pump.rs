@@ -1,10 +1,11 @@
 //! Threads that move tokens between files and a session: one for each stream, so that live pipes flow.
 
 use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::pipe::Taken;
 use super::{FileError, TokenWrite, is_standard};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
 
@@ -39,10 +40,15 @@ pub enum PumpEnd {
     /// A source's file cannot be read on; the source was closed.
     SourceFailed(FileError),
     /// A sink's file cannot be written on; the tokens that still come are dropped.
-    SinkFailed(FileError),
+    SinkFailed {
+        /// The sink.
+        stream: String,
+        /// What the system says.
+        error: FileError,
+    },
 }
 
-fn piece(token_bytes: u64) -> Vec<u8> {
+pub(super) fn piece(token_bytes: u64) -> Vec<u8> {
     let token_bytes = token_bytes as usize;
     vec![0; token_bytes * (PIECE_BYTES / token_bytes).max(1)]
 }
@@ -92,6 +98,7 @@ pub fn fill(
 #[derive(Clone)]
 pub struct SharedFile {
     inner: Arc<Mutex<Written>>,
+    taken: Option<Taken>,
 }
 
 /// The file until it is finished, and the tokens in it.
@@ -100,9 +107,16 @@ type Written = (Option<Box<dyn TokenWrite>>, u64);
 impl SharedFile {
     /// A file that holds `tokens` tokens.
     pub fn new(file: Box<dyn TokenWrite>, tokens: u64) -> Self {
+        let taken = file.taken();
         Self {
             inner: Arc::new(Mutex::new((Some(file), tokens))),
+            taken,
         }
+    }
+
+    /// Bytes that whoever reads it has taken, if it is not a file on a disk.
+    pub(crate) fn taken(&self) -> Option<Taken> {
+        self.taken.clone()
     }
 
     fn locked(&self) -> MutexGuard<'_, Written> {
@@ -111,14 +125,14 @@ impl SharedFile {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn write(&self, bytes: &[u8], tokens: u64) -> io::Result<()> {
+    pub(super) fn write(&self, bytes: &[u8], tokens: u64) -> io::Result<()> {
         let (file, there) = &mut *self.locked();
         *there += tokens;
         file.as_mut()
             .map_or(Ok(()), |file| file.write_tokens(bytes))
     }
 
-    fn finish(&self) -> io::Result<()> {
+    pub(super) fn finish(&self) -> io::Result<()> {
         let file = self.locked().0.take();
         file.map_or(Ok(()), TokenWrite::finish)
     }
@@ -143,22 +157,31 @@ pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -
     let token_bytes = sink.token().bytes() as usize;
     let mut buffer = piece(token_bytes as u64);
     let stream = stream.to_owned();
-    let failed = |source: io::Error, path: PathBuf, stream: String| {
-        if source.kind() == ErrorKind::BrokenPipe && is_standard(&path) {
-            PumpEnd::PipeClosed { stream }
-        } else {
-            PumpEnd::SinkFailed(FileError::Io { path, source })
-        }
-    };
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
         if let Err(error) = to.write(&buffer[..tokens as usize * token_bytes], tokens) {
-            return failed(error, path.to_owned(), stream);
+            return failure(error, path, &stream);
         }
     }
     match to.finish() {
         Ok(()) => PumpEnd::SinkEnded { stream },
-        Err(error) => failed(error, path.to_owned(), stream),
+        Err(error) => failure(error, path, &stream),
+    }
+}
+
+/// How a sink's file came to its end that cannot be written.
+pub(super) fn failure(source: io::Error, path: &Path, stream: &str) -> PumpEnd {
+    if source.kind() == ErrorKind::BrokenPipe && is_standard(path) {
+        return PumpEnd::PipeClosed {
+            stream: stream.to_owned(),
+        };
+    }
+    PumpEnd::SinkFailed {
+        stream: stream.to_owned(),
+        error: FileError::Io {
+            path: path.to_owned(),
+            source,
+        },
     }
 }
 

@@ -171,6 +171,11 @@ pub enum What {
     },
     /// There is no plan without these devices: waiting for one of them.
     Waiting { lost: Vec<DeviceId> },
+    /// The listener was too slow: so many events before this one were dropped.
+    EventsDropped { count: u64 },
+    /// The supervising thread has made no progress for so long, while it was doing this. It should never wait: this is a
+    /// bug, or a system that does not answer. After a minute the run is given up.
+    SupervisorLate { activity: String, after_ns: u64 },
     /// The run is over.
     Stopped { verdict: Verdict, last_word: String },
 }
