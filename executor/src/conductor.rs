@@ -100,6 +100,8 @@ pub(crate) struct Conductor {
     pub tracer: Option<Tracer>,
     /// Events that the listener did not get.
     pub events_dropped: u64,
+    /// The longest time that the supervising thread made no progress, if that was told.
+    pub late: Option<Duration>,
     /// Ends the session without this thread, should it never end.
     pub given_up: Sender<Finished>,
 }
@@ -602,6 +604,12 @@ impl Conductor {
         report.epochs = self.epochs;
         report.recoveries = self.fenced;
         report.events_dropped = self.events_dropped;
+        if let Some(late) = self.late {
+            report.notes.push(format!(
+                "the supervising thread made no progress for {} s or more",
+                late.as_secs()
+            ));
+        }
         if self.events_dropped > 0 {
             report.notes.push(format!(
                 "{} events were not delivered: whoever reads them was too slow",

@@ -283,7 +283,7 @@ impl<'c> Driver<'c> {
     pub(crate) fn run(mut self) -> Result<(), RunError> {
         let outcome = self.supervise();
         // It can tell events too, which come to an end now.
-        drop(self.self_watch);
+        self.conductor.late = self.self_watch.end();
         self.conductor.events_dropped = self.outlet.finish(LISTENER_LIMIT);
         outcome
     }

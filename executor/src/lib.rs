@@ -6,6 +6,7 @@ pub mod checkpoint;
 mod checksum;
 pub mod cli;
 mod conductor;
+mod conductor_thread;
 mod conduit;
 mod crew;
 mod driver;

@@ -364,3 +364,55 @@ fn load(bundle: &OwnedFd, registry: &Registry) -> Result<Engine, String> {
     let program = zbmd_ir::bundle::open(Path::new(&path)).map_err(|e| e.to_string())?;
     Engine::new(program, registry).map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A worker that never reads its socket: what it does not take is kept for it, and in the end it is lost. Nobody but
+    /// its listener waits for it.
+    #[test]
+    fn a_worker_whose_socket_is_full_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("worker");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 1000\n").expect("written");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).expect("its owner may");
+
+        let session = SessionMemory::create(&Queues::new()).expect("small");
+        let bundle = tempfile::tempfile().expect("a file");
+        // An order that is longer than any socket's buffer.
+        let queues: Queues = vec![(u64::MAX, u64::MAX); 200_000];
+        let ship = Ship {
+            bundle: bundle.as_fd(),
+            session: &session,
+            queues: &queues,
+            options: HostOptions {
+                sample_every: 0,
+                pin: false,
+                lock_memory: false,
+            },
+        };
+        let planned = WorkerProcess::plan(Some(&program), &ship, DeviceId(0));
+        let (mut process, listener) = planned.expect("planned");
+        let listening = std::thread::spawn(move || listener.listen(|_| ()));
+
+        let error = loop {
+            match process.flush() {
+                Ok(is_pending) => assert!(is_pending, "it reads nothing"),
+                Err(error) => break error.to_string(),
+            }
+            std::thread::yield_now();
+        };
+        assert!(error.starts_with("it took nothing of an order"), "{error}");
+        process.lifetime().end(Some(&error));
+        let exit = listening.join().expect("no panic");
+        assert_eq!(exit.ended_because, Some(error));
+        assert_eq!(
+            ending(exit.status.expect("waited for")),
+            Err(Signal::KILL.as_raw())
+        );
+    }
+}

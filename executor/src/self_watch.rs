@@ -112,7 +112,8 @@ pub(crate) enum Finding {
 pub(crate) struct SelfWatch {
     heartbeat: Arc<Heartbeat>,
     end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The longest time without progress that was told.
+    thread: Option<JoinHandle<Option<Duration>>>,
 }
 
 impl SelfWatch {
@@ -137,13 +138,22 @@ impl SelfWatch {
     }
 }
 
+impl SelfWatch {
+    /// Ends the watch; the longest time without progress, if that was told.
+    pub(crate) fn end(mut self) -> Option<Duration> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Option<Duration> {
+        drop(self.end.take());
+        // It wakes up at once, and a panic of its own is of no interest to the run.
+        self.thread.take()?.join().ok()?
+    }
+}
+
 impl Drop for SelfWatch {
     fn drop(&mut self) {
-        drop(self.end.take());
-        if let Some(thread) = self.thread.take() {
-            // It wakes up at once, and a panic of its own is of no interest to the run.
-            let _ = thread.join();
-        }
+        self.join();
     }
 }
 
@@ -152,7 +162,8 @@ fn watch(
     is_over: &Receiver<()>,
     patience: Patience,
     mut tell: impl FnMut(Finding),
-) {
+) -> Option<Duration> {
+    let mut longest = None;
     let mut last_passes = heartbeat.look().0;
     let mut looks = 0;
     while is_over.recv_timeout(patience.look_every) == Err(RecvTimeoutError::Timeout) {
@@ -162,12 +173,16 @@ fn watch(
         looks = if gets_on { 0 } else { looks + 1 };
 
         let after = patience.look_every * looks;
+        if looks >= patience.looks_until_late {
+            longest = longest.max(Some(after));
+        }
         if looks == patience.looks_until_late {
             tell(Finding::Late { activity, after });
         } else if looks == patience.looks_until_stuck {
             tell(Finding::Stuck { activity, after });
         }
     }
+    longest
 }
 
 #[cfg(test)]
@@ -200,7 +215,7 @@ mod tests {
             after: after * HASTY.looks_until_stuck,
         };
         assert_eq!((late, stuck), (expect_late, expect_stuck));
-        drop(watch);
+        assert!(watch.end() >= Some(after * HASTY.looks_until_stuck));
         assert!(told.recv().is_err(), "once each");
     }
 

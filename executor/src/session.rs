@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
-use std::thread::JoinHandle;
 
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::Verified;
 use zbmd_ir::verify::graph::repetition;
 use zbmd_ir::{ActorId, DeviceId, Plan, PlanId, PortChannels, Program, Role, State, TiVec};
 
-use crate::conductor::{Conductor, Finished, Phase};
+use crate::conductor::{Conductor, Phase};
+use crate::conductor_thread::ConductorThread;
 use crate::conduit::{Consumer, Producer};
 use crate::crew::{Crew, Isolation};
 use crate::driver::Supervised;
@@ -336,26 +336,6 @@ pub struct Session {
     is_supervised: bool,
 }
 
-/// The thread that conducts a run.
-struct ConductorThread {
-    thread: JoinHandle<()>,
-    /// What came of the run: from the thread itself, or, should it be stuck, from whoever watches it.
-    finished: mpsc::Receiver<Finished>,
-}
-
-impl ConductorThread {
-    /// Waits for the end of the run. The thread has ended then too, unless it is stuck.
-    fn wait(self) -> std::thread::Result<Finished> {
-        let finished = self.finished.recv();
-        if let Ok(stuck @ Err(RunError::SupervisorStuck { .. })) = finished {
-            return Ok(stuck);
-        }
-        // Without a word, it panicked.
-        self.thread.join()?;
-        Ok(finished.unwrap_or(Err(RunError::Abandoned)))
-    }
-}
-
 /// Why a run cannot go over to another program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwapError {
@@ -462,6 +442,7 @@ impl Session {
             fenced: 0,
             deny_memory: false,
             events_dropped: 0,
+            late: None,
             given_up: finish.clone(),
             session: Arc::clone(&session),
             engine: Arc::clone(&engine),
@@ -483,14 +464,11 @@ impl Session {
             (actor.name.clone(), Some(handle))
         };
         let sinks = graph.sinks().zip(&first.memory.sinks).map(sink).collect();
-        let conductor = std::thread::Builder::new()
-            .name("zbmd conductor".to_owned())
-            .spawn(move || drop(finish.send(conductor.conduct(first))))
-            .map_err(EngineError::Thread)?;
-        let conductor = Some(ConductorThread {
-            thread: conductor,
-            finished,
-        });
+        let conductor = ConductorThread::start(finished, move || {
+            let _ = finish.send(conductor.conduct(first));
+        })
+        .map_err(EngineError::Thread)?;
+        let conductor = Some(conductor);
         Ok(Self {
             control,
             sources,
