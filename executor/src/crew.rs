@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 #[cfg(target_os = "linux")]
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use crate::epoch::{EpochMemory, SessionMemory, Spec};
 use crate::error::EngineError;
 use crate::gpu::{DeviceFault, Gpus};
 use crate::host::{self, End, HostOptions, Job, Prepared};
+#[cfg(target_os = "linux")]
+use crate::listen::{Role, listen, lock};
 use crate::measure::Clock;
 use crate::session::Inner;
 use crate::watchdog::{self, Dog, Inbox, Teller};
@@ -107,16 +109,6 @@ struct Member {
 struct Standby {
     process: crate::process::WorkerProcess,
     role: Arc<Mutex<Role>>,
-}
-
-/// What a worker's process is, as its listener sees it.
-#[cfg(target_os = "linux")]
-#[derive(Default)]
-struct Role {
-    /// Which of its device's workers it is; none as long as it stands by.
-    incarnation: Option<u32>,
-    is_ready: bool,
-    is_gone: bool,
 }
 
 /// Everybody who works for a session.
@@ -662,83 +654,6 @@ impl Crew {
             let _ = self.news.next(Some(DISMISS_PAUSE), &mut []);
         }
     }
-}
-
-/// Listens to a worker's process until it is gone, and tells what it says.
-#[cfg(target_os = "linux")]
-fn listen(
-    device: DeviceId,
-    listener: crate::process::Listener,
-    role: &Mutex<Role>,
-    told: &Teller<News>,
-) {
-    use crate::process::ending;
-    let mut last_word = None;
-    let exit = listener.listen(|answer| match news_of(device, role, answer) {
-        Ok(Some(news)) => told.tell(news),
-        Ok(None) => {}
-        Err(farewell) => last_word = Some(farewell),
-    });
-    let ended_because = exit.ended_because.map(Farewell::Unfit);
-    let farewell = last_word
-        .or(ended_because)
-        .unwrap_or_else(|| match exit.status.map(ending) {
-            Ok(Ok(code)) => Farewell::Exited(code),
-            Ok(Err(signal)) => Farewell::Killed(signal),
-            Err(error) => Farewell::Unfit(error.to_string()),
-        });
-    let mut role = lock(role);
-    role.is_gone = true;
-    if let Some(incarnation) = role.incarnation {
-        told.tell(News::Gone {
-            device,
-            incarnation,
-            farewell,
-        });
-    }
-}
-
-/// What an answer of a worker's process is to the supervising thread: news, nothing while it stands by, or the reason
-/// why it will be gone soon.
-#[cfg(target_os = "linux")]
-fn news_of(
-    device: DeviceId,
-    role: &Mutex<Role>,
-    answer: crate::process::Answer,
-) -> Result<Option<News>, Farewell> {
-    use crate::process::Answer;
-    match answer {
-        Answer::Ready => {
-            let mut role = lock(role);
-            role.is_ready = true;
-            Ok(role.incarnation.map(|incarnation| News::Ready {
-                device,
-                incarnation,
-            }))
-        }
-        Answer::Ended {
-            epoch,
-            calendar,
-            end,
-        } => {
-            let incarnation = lock(role).incarnation;
-            Ok(incarnation.map(|incarnation| News::Ended {
-                device,
-                incarnation,
-                epoch,
-                calendar,
-                end,
-            }))
-        }
-        Answer::Unfit { why } => Err(Farewell::Unfit(why)),
-        Answer::NoDevice { fault } => Err(Farewell::NoDevice(fault)),
-        Answer::Failed { fault } => Err(Farewell::Failed(fault)),
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The bundle as a file without a name, for processes that this one starts.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zbmd_backends::gpu::FaultKind;
-use zbmd_ir::{DeviceId, Plan, PlanId, State};
+use zbmd_ir::{DeviceId, Plan, PlanId};
 
 use crate::conductor::{Active, Conductor, Phase};
 use crate::crew::{Farewell, News};
@@ -42,12 +42,13 @@ use crate::outlet::Outlet;
 use crate::prepare::{self, StepTable, planned_ns};
 use crate::primitive::Ordering;
 use crate::self_watch::{self, Activity, Finding, Heartbeat, SelfWatch};
-use crate::session::{Engine, Inner};
+use crate::session::Inner;
 use crate::summary::WrongKind;
 use crate::supervise::{
-    Action, Cause, DeclareError, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample,
-    Settings, Supervision, Supervisor, TreeSpec, Verdict, What,
+    Action, Cause, End, Epoch, Event, Incarnation, Input, Os, Plans, Request, Sample, Supervisor,
+    Verdict, What,
 };
+use crate::supervised::Supervised;
 use crate::system;
 use crate::watchdog::Dog;
 
@@ -66,59 +67,6 @@ const WORTH_IT: f64 = 1.1;
 
 /// How often workers that are not ready yet are looked at.
 const START_LOOK_NS: u64 = 5_000_000;
-
-/// Is told every decision, in order, on a thread of its own. Whoever is slower than the decisions come misses some: the
-/// event [`What::EventsDropped`] says how many. One that never comes back keeps its thread, and the run goes on.
-pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
-
-/// Is given the state at a committed border now and then, on the thread of [`Listener`]. While it is busy with one,
-/// those that would follow are passed over.
-pub type StateListener = Arc<dyn Fn(State) + Send + Sync>;
-
-/// What to supervise with. See [`crate::supervise::declare`] for how people say it.
-#[derive(Clone)]
-pub struct Supervised {
-    /// How to detect and when to give up.
-    pub settings: Settings,
-    /// Who supervises whom.
-    pub tree: TreeSpec,
-    /// Who is told of every decision.
-    pub listener: Option<Listener>,
-    /// Who is given states at committed borders, and how often (ns): to write checkpoints of.
-    pub states: Option<(u64, StateListener)>,
-    /// Faults to bring about.
-    pub inject: Option<Injector>,
-    /// Blocks between borders at which the tokens on channels are saved; chosen from the calendar if `None`.
-    pub save_every: Option<u64>,
-}
-
-impl Supervised {
-    /// What a declaration says of an engine's devices; [`Supervision::default`] is sensible. Nobody is told of
-    /// decisions, and no fault is brought about.
-    ///
-    /// # Errors
-    /// Devices that the engine's program does not have; numbers that make no sense.
-    pub fn declared(declaration: &Supervision, engine: &Engine) -> Result<Self, DeclareError> {
-        let devices = &engine.program().machine.devices;
-        let resolved = declaration.resolve(devices.iter().map(|d| d.name.as_str()))?;
-        Ok(Self {
-            settings: resolved.settings,
-            tree: resolved.tree,
-            listener: None,
-            states: None,
-            inject: None,
-            save_every: None,
-        })
-    }
-}
-
-impl std::fmt::Debug for Supervised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Supervised")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The supervisor's questions about plans, answered from a bundle for the present phase of the run.
 struct Book {

@@ -9,10 +9,10 @@ use zbmd_ir::{Graph, Role, TokenType, Value};
 
 use crate::cli::exit;
 use crate::crew::Isolation;
-use crate::driver::Supervised;
 use crate::error::{EngineError, RunError};
 use crate::session::Engine;
 use crate::supervise::declare::{DeclareError, Supervision};
+use crate::supervised::Supervised;
 
 /// What a program wants to know of a source or a sink.
 #[derive(Clone, Debug, PartialEq)]

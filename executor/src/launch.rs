@@ -205,7 +205,7 @@ fn kill_child_of(thread: u32, child: u32) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::process::Stdio;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -242,8 +242,6 @@ mod tests {
         Launch { lifetime, ended }
     }
 
-    use std::os::unix::process::CommandExt;
-
     /// Stops the child of a launch as soon as it is there; whether it was caught before it ran its program.
     fn stop_at_once(launch: &Launch, is_watched: &AtomicBool) -> bool {
         is_watched.store(true, Ordering::Release);
@@ -253,17 +251,14 @@ mod tests {
                 Phase::Launching { thread } => thread,
                 Phase::Running { .. } | Phase::Gone => return false,
             };
-            for child in children_of(thread) {
-                let pid = Pid::from_raw(child as i32).expect("a process");
-                let _ = kill_process(pid, Signal::STOP);
-                // It is stopped now; a launch that is over by then has seen it run its program.
-                let was_caught = launch
-                    .ended
-                    .recv_timeout(Duration::from_millis(20))
-                    .is_err()
-                    && launch.lifetime.process().is_none();
-                return was_caught;
-            }
+            let Some(child) = children_of(thread).pop() else {
+                continue;
+            };
+            let pid = Pid::from_raw(child as i32).expect("a process");
+            let _ = kill_process(pid, Signal::STOP);
+            // It is stopped now; a launch that is over by then has seen it run its program.
+            let has_ended = launch.ended.recv_timeout(Duration::from_millis(20)).is_ok();
+            return !has_ended && launch.lifetime.process().is_none();
         }
     }
 

@@ -21,6 +21,8 @@ mod kernels;
 #[cfg(target_os = "linux")]
 mod launch;
 pub mod ledger;
+#[cfg(target_os = "linux")]
+mod listen;
 pub mod live;
 mod measure;
 mod outlet;
@@ -36,6 +38,7 @@ mod session;
 mod stream;
 mod summary;
 pub mod supervise;
+mod supervised;
 mod system;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -47,11 +50,11 @@ mod wire;
 mod worker;
 
 pub use crew::Isolation;
-pub use driver::{Listener, StateListener, Supervised};
 pub use error::{EngineError, RunError};
 #[cfg(target_os = "linux")]
 pub use process::serve_if_worker;
 pub use report::Report;
 pub use session::{Engine, Outcome, RunOptions, Session, Stopper, SwapError};
 pub use stream::{SinkHandle, SourceHandle, StreamError};
+pub use supervised::{Listener, StateListener, Supervised};
 pub use unsupported::Unsupported;

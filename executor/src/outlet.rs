@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use zbmd_ir::State;
 
-use crate::driver::{Listener, StateListener};
 use crate::measure::Clock;
 use crate::primitive::{AtomicU64, Ordering};
 use crate::supervise::{Event, What};
+use crate::supervised::{Listener, StateListener};
 
 /// Events and states that wait for their listener, at most.
 const QUEUE_LENGTH: usize = 4096;

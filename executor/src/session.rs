@@ -13,7 +13,6 @@ use crate::conductor::{Conductor, Phase};
 use crate::conductor_thread::ConductorThread;
 use crate::conduit::{Consumer, Producer};
 use crate::crew::{Crew, Isolation};
-use crate::driver::Supervised;
 use crate::epoch::{EpochMemory, Queues, Saves, SessionMemory, Spec};
 use crate::error::{EngineError, RunError};
 use crate::host::HostOptions;
@@ -22,6 +21,7 @@ use crate::live::Progress;
 use crate::primitive::{AtomicU32, Ordering};
 use crate::ring::{Spin, Stop};
 use crate::stream::{SinkHandle, SourceHandle, StreamError};
+use crate::supervised::Supervised;
 use crate::trace::Tracer;
 use crate::unsupported;
 

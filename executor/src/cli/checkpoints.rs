@@ -13,11 +13,11 @@ use super::args::Args;
 use super::files::{Files, Opened};
 use super::{CliError, say};
 use crate::checkpoint::{Checkpoint, Folder, Origin};
-use crate::driver::{StateListener, Supervised};
 use crate::io::pump::SharedFile;
 use crate::io::{FileError, is_standard};
 use crate::session::Engine;
 use crate::supervise::{Event, What};
+use crate::supervised::{StateListener, Supervised};
 
 /// A folder for checkpoints, and the one to go on from.
 pub(super) struct Safe {

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use super::args::Args;
 use super::console::CONSOLE;
 use super::{CliError, say};
-use crate::driver::Supervised;
 use crate::inject::Injector;
 use crate::io::{FileError, is_named_pipe, is_standard};
 use crate::supervise::declare::Supervision;
 use crate::supervise::{Event, What};
+use crate::supervised::Supervised;
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
@@ -104,7 +104,7 @@ impl EventFile {
 
     fn write(&mut self, line: String) {
         if let Self::NamedPipe(path) = self {
-            let opened = File::options().write(true).open(&path);
+            let opened = File::options().write(true).open(path);
             *self = opened.map_or(Self::None, |file| Self::Open(io::LineWriter::new(file)));
         }
         match self {
