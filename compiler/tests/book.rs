@@ -20,7 +20,10 @@ use std::process::{Command, ExitCode};
 
 /// What may follow `cargo`, and where it runs.
 const CARGO: [(&str, &str); 8] = [
-    ("run --release --example quickstart", ".ci/run"),
+    (
+        "run --release -p zbmd-examples --example quickstart",
+        ".ci/run",
+    ),
     ("build --release --bins", ".ci/run, which builds more"),
     ("test --workspace", ".ci/run"),
     ("doc --workspace --open", ".ci/run, without a browser"),
