@@ -10,7 +10,7 @@ use crate::commands::lone;
 use crate::output::{Exit, Voice, say};
 
 /// Paths in the project, and texts in which `{{name}}` and the like are filled in.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     ("Cargo.toml", include_str!("project/Cargo.toml.in")),
     ("README.md", include_str!("project/README.md.in")),
     ("model.ron", include_str!("project/model.ron")),
@@ -18,6 +18,10 @@ const FILES: [(&str, &str); 9] = [
     ("src/lib.rs", include_str!("project/lib.rs")),
     ("src/main.rs", include_str!("project/main.rs")),
     ("tests/calendar.rs", include_str!("project/calendar.rs")),
+    (
+        "tests/snapshots/calendar__calendar.snap",
+        include_str!("project/calendar.snap"),
+    ),
     ("benches/run.rs", include_str!("project/bench.rs")),
     (".gitignore", "/target\n*.zbmd\n"),
 ];

@@ -13,7 +13,7 @@ use zbmd_ir::{DType, InPort, OutPort, Params, Program, TokenType, Value};
 /// Samples of one firing.
 const SAMPLES: usize = 480;
 
-/// The actor `{{name}}.level`: the power of 480 samples, in decibels. A pure function of its window: what it kept
+/// The actor `level`: the power of 480 samples, in decibels. A pure function of its window: what it kept
 /// from one firing to the next would have to be a channel.
 pub struct Level {
     floor: f32,
@@ -63,7 +63,7 @@ impl CustomActor for Level {
 /// All ops that the model may use.
 pub fn registry() -> Registry {
     let mut registry = Registry::standard();
-    registry.register("{{name}}.level", Level::new);
+    registry.register("level", Level::new);
     registry
 }
 
