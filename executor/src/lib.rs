@@ -30,7 +30,7 @@ pub mod ring;
 mod session;
 mod stream;
 mod summary;
-pub mod supervise;
+pub use zbmd_supervise as supervise;
 mod system;
 #[cfg(feature = "testing")]
 pub mod testing;

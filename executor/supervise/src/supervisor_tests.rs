@@ -1,7 +1,7 @@
 //! The supervisor, one story each: inputs on the left, what it does about them on the right.
 
 use super::*;
-use crate::supervise::tree::{DeviceSpec, Intensity, Restart};
+use crate::tree::{DeviceSpec, Intensity, Restart};
 
 /// Which losses have a plan; every device that is left is used.
 struct Borne(u32, Vec<Vec<u32>>);
@@ -466,7 +466,7 @@ fn a_refused_epoch_is_tried_again_a_few_times() {
 
 #[test]
 fn workers_of_a_group_are_restarted_together() {
-    use crate::supervise::tree::{GroupSpec, Strategy};
+    use crate::tree::{GroupSpec, Strategy};
     let mut tree = spec(3, 10);
     tree.groups.push(GroupSpec {
         name: "pair".to_owned(),

@@ -3,11 +3,11 @@
 use zbmd_ir::DeviceId;
 
 use super::{Plans, Reign, Supervisor};
-use crate::supervise::breaker::BreakerState;
-use crate::supervise::event::What;
-use crate::supervise::member::{Member, Next, Phase};
-use crate::supervise::message::{Action, Cause, Epoch, Incarnation, Verdict};
-use crate::supervise::tree::Restart;
+use crate::breaker::BreakerState;
+use crate::event::What;
+use crate::member::{Member, Next, Phase};
+use crate::message::{Action, Cause, Epoch, Incarnation, Verdict};
+use crate::tree::Restart;
 
 /// Workers: how they come, go and are lost.
 impl<P: Plans> Supervisor<P> {

@@ -835,5 +835,5 @@ impl<P: Plans> Supervisor<P> {
 }
 
 #[cfg(test)]
-#[path = "core_tests.rs"]
+#[path = "supervisor_tests.rs"]
 mod tests;

@@ -23,8 +23,8 @@ use zbmd_ir::{DeviceId, TiVec};
 
 use super::backoff::BackoffPolicy;
 use super::breaker::BreakerPolicy;
-use super::core::Settings;
 use super::detect::DetectPolicy;
+use super::supervisor::Settings;
 use super::tree::{DeviceSpec, GroupSpec, Intensity, Restart, Strategy, TreeSpec};
 
 /// What to do first when a worker with a role is lost.

@@ -14,9 +14,9 @@ use zbmd_ir::DeviceId;
 
 use super::backoff::Backoff;
 use super::breaker::Breaker;
-use super::core::Settings;
 use super::detect::Detector;
 use super::message::Incarnation;
+use super::supervisor::Settings;
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
