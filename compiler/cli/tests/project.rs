@@ -13,7 +13,7 @@ use zbmd_ir::snapshot::{self, Times};
 /// one. It is compared here because building a project takes minutes, and schedules change more often than that.
 #[test]
 fn the_template_ships_the_calendar_that_its_model_has() {
-    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/zbmdc/project");
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/project");
     let folder = tempfile::tempdir().expect("a folder");
     let model = folder.path().join("model.ron");
     let text = std::fs::read_to_string(template.join("model.ron")).expect("the template's model");
@@ -41,7 +41,7 @@ fn a_new_project_builds_and_passes_its_tests() {
         return;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
+        .join("../..")
         .canonicalize()
         .expect("a folder");
     // Always in one place, so that what was compiled is found again.

@@ -241,7 +241,7 @@ fn manual_pages() {
 #[test]
 fn a_new_project_is_a_valid_model() {
     let dir = tempfile::tempdir().expect("a folder");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root = root.to_str().expect("UTF-8");
     let output = zbmdc(dir.path(), &["new", "my-meter", "--zbmd", root]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -329,7 +329,7 @@ fn traces_are_of_the_bundle_or_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (model, bundle) in [("agc", "a.zbmd"), ("cd2dat", "b.zbmd")] {
-        let from = root.join(format!("../graphs/{model}/model.ron"));
+        let from = root.join(format!("../../graphs/{model}/model.ron"));
         let from = from.display().to_string();
         assert_eq!(
             zbmdc(dir.path(), &["compile", &from, "-o", bundle])
@@ -373,15 +373,15 @@ fn examples_of_help_texts_run() {
     let dir = tempfile::tempdir().expect("a folder");
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (from, to) in [
-        ("../graphs/agc/model.ron", "agc.ron"),
-        ("../graphs/cd2dat/model.ron", "cd2dat.ron"),
-        ("../graphs/cd2dat/chain.ron", "chain.ron"),
-        ("../graphs/fm/model.ron", "fm.ron"),
-        ("../graphs/agc/model.ron", "detect.ron"),
+        ("../../graphs/agc/model.ron", "agc.ron"),
+        ("../../graphs/cd2dat/model.ron", "cd2dat.ron"),
+        ("../../graphs/cd2dat/chain.ron", "chain.ron"),
+        ("../../graphs/fm/model.ron", "fm.ron"),
+        ("../../graphs/agc/model.ron", "detect.ron"),
     ] {
         std::fs::copy(root.join(from), dir.path().join(to)).expect(to);
     }
-    let onnx = std::env::var_os("ZBMD_DATA").map_or(root.join("../../shared/data"), Into::into);
+    let onnx = std::env::var_os("ZBMD_DATA").map_or(root.join("../../../shared/data"), Into::into);
     // Any model serves.
     let detector = || {
         let from = onnx.join("models/mnist.onnx");

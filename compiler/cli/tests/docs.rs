@@ -9,7 +9,9 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::{Device, DeviceId, Link, Machine, Program};
 
 fn root(path: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
 }
 
 /// Two like devices that do not depend on the computer.

@@ -246,7 +246,7 @@ fn origins(output: &Output) -> Vec<(String, String)> {
 #[test]
 fn calibrated_machines_are_compiled_for() {
     let dir = tempfile::tempdir().expect("a folder");
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../graphs/agc/model.ron");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../graphs/agc/model.ron");
     let args = [
         "calibrate",
         model,

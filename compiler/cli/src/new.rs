@@ -87,7 +87,7 @@ fn checkout(path: &Path) -> Result<PathBuf, (PathBuf, io::Error)> {
 
 /// The checkout that this program was built from, if it is still there.
 fn built_from() -> Option<Result<PathBuf, (PathBuf, io::Error)>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     checkout(root).ok().map(Ok)
 }
 

@@ -27,9 +27,9 @@ const CARGO: [(&str, &str); 8] = [
     ("build --release --bins", ".ci/run, which builds more"),
     ("test --workspace", ".ci/run"),
     ("doc --workspace --open", ".ci/run, without a browser"),
-    ("run", "compiler/tests/project.rs"),
-    ("test", "compiler/tests/project.rs"),
-    ("bench", "compiler/tests/project.rs, once"),
+    ("run", "compiler/cli/tests/project.rs"),
+    ("test", "compiler/cli/tests/project.rs"),
+    ("bench", "compiler/cli/tests/project.rs, once"),
     ("insta accept", "nowhere: accepting is for people"),
 ];
 
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
+        .join("../..")
         .canonicalize()
         .expect("a folder")
 }
