@@ -12,7 +12,11 @@
 
 mod args;
 mod checkpoints;
+mod ending;
+mod file_roles;
 mod files;
+mod saved_state;
+mod startup;
 mod supervision;
 mod watch;
 
@@ -29,16 +33,18 @@ use zbmd_ir::{Program, State, state};
 
 pub(crate) use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
+use self::ending::Ending;
 use self::files::{Files, start_pumps};
-use self::watch::Watch;
-use crate::checkpoint::Origin;
+use self::watch::{Watch, Watched};
+use crate::checkpoint::{FolderError, Origin};
 use crate::crew::Isolation;
+use crate::driver::Supervised;
 use crate::embed;
 use crate::error::{EngineError, RunError};
 use crate::io::{FileError, is_standard};
 use crate::live::top::top;
 use crate::report::TraceReport;
-use crate::session::{Engine, RunOptions, Stopper};
+use crate::session::{Engine, Outcome, RunOptions, Stopper};
 
 /// Exit codes of the command.
 pub mod exit {
@@ -48,7 +54,8 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// A file cannot be read or written, or its content does not fit its stream.
     pub const FILE: u8 = 4;
-    /// The bundle is refused: it is damaged, or made for a device that is not here.
+    /// The bundle, a state or a folder of checkpoints is refused: it is damaged, of another run, or made for a device that
+    /// is not here.
     pub const REFUSED: u8 = 5;
     /// A fault at run time: a kernel's, a device's, or too little memory.
     pub const FAULT: u8 = 6;
@@ -81,6 +88,10 @@ enum CliError {
     },
     #[error("{}: {text}", path.display())]
     Declaration { path: PathBuf, text: String },
+    #[error("{}: {text}", path.display())]
+    Refused { path: PathBuf, text: String },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
@@ -91,7 +102,12 @@ impl CliError {
     fn code(&self) -> u8 {
         match self {
             CliError::Usage(_) => exit::USAGE,
-            CliError::File(_) | CliError::Declaration { .. } | CliError::State { .. } => exit::FILE,
+            CliError::File(_)
+            | CliError::Declaration { .. }
+            | CliError::Folder(FolderError::Io { .. }) => exit::FILE,
+            CliError::State { .. } | CliError::Refused { .. } | CliError::Folder(_) => {
+                exit::REFUSED
+            }
             CliError::Bundle { source, .. } => embed::open_error_class(source),
             CliError::Engine(error) => error.class(),
             CliError::Run(error) => error.class(),
@@ -143,49 +159,78 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         (None, Some(path)) => path,
         (None, None) => return Err(CliError::Usage("there is no bundle to run".to_owned())),
     };
+    startup::ignore_file_size_signal();
+
+    // Everything is read, and every file told apart from the others, before one is opened to be written.
     let program = bundle::open(path).map_err(|e| CliError::Bundle {
         path: path.clone(),
         source: Box::new(e),
     })?;
     let files = Files::of(args, &program)?;
     if args.trace.as_deref().is_some_and(is_standard) {
-        let text = "a trace is no text: give --trace a file of its own".to_owned();
+        let text = "a trace is not text: give --trace a file of its own".to_owned();
         return Err(CliError::Usage(text));
     }
-    let mut state = args
+    file_roles::check(args, &files)?;
+    let mut supervised = supervision::read(args, &program_names(&program))?;
+    let loaded = args
         .load_state
         .as_deref()
-        .map(|path| load_state(path, &program))
+        .map(|file| saved_state::load(args, file, path, &program))
         .transpose()?;
     let engine = Engine::new(program, registry)?;
-    let program = engine.program();
-    let safe = checkpoints::of(args, &files, program)?;
-    let resumed = safe.as_ref().and_then(|safe| safe.resumed.clone());
-    if let Some(checkpoint) = &resumed {
-        state = Some(checkpoint.state.clone());
-    }
-    let origin = match (&resumed, &state) {
+    let folder = checkpoints::open(args, path, &files, &engine, loaded.as_ref())?;
+    let resumed = folder.as_ref().and_then(|folder| folder.resumed.clone());
+    let origin = match (&resumed, &loaded) {
         (Some(checkpoint), _) => checkpoint.origin.clone(),
         (None, Some(state)) => Origin::of(state),
-        (None, None) => Origin::of(&State::initial(&program.graph)),
+        (None, None) => Origin::of(&State::initial(&engine.program().graph)),
     };
-    let sources = files.open_sources(program, &origin, resumed.as_ref())?;
-    let sinks = files.create_sinks(&engine, &origin, resumed.as_ref())?;
-    let mut supervised = supervision::of(args, &program_names(program))?;
-    let keeper = match (safe, &mut supervised) {
-        (Some(safe), Some(supervised)) => {
-            let (keeper, listener) = safe.keep(&engine, &sinks, origin, supervised);
-            let every_ns = args
-                .checkpoint_every
-                .as_nanos()
-                .try_into()
-                .unwrap_or(u64::MAX);
-            supervised.states = Some((every_ns, listener));
+
+    let sources = files.open_sources(engine.program(), &origin, resumed.as_ref())?;
+    let sinks = files.prepare_sinks(&engine, path, resumed.as_ref())?;
+    if let Some(supervised) = &mut supervised {
+        supervised.listener = supervision::open_events(args)?;
+    }
+    let keeper = match (folder, &mut supervised) {
+        (Some(folder), Some(supervised)) => {
+            let kept = folder.keep(&engine, &sinks, origin.clone(), supervised);
+            let (keeper, listener) = kept.map_err(|source| FileError::Io {
+                path: args.checkpoint.clone().unwrap_or_default(),
+                source,
+            })?;
+            let every_ns = args.checkpoint_every.as_nanos();
+            supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
             Some(keeper)
         }
         _ => None,
     };
-    let options = RunOptions {
+    let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
+
+    let mut session = engine.start(run_options(args, supervised, state))?;
+    for (_, _, sink) in &sinks {
+        sink.begin()?;
+    }
+    let interrupted = stop_on_signal(session.stopper());
+    let (ends, ended) = mpsc::channel();
+    let pumps = start_pumps(&mut session, sources, &sinks, &ends)?;
+    let watch = Watch::start(args, session.stopper(), ended, pumps);
+    let outcome = session.join();
+    drop(ends);
+    let watched = watch.finish();
+    let ending = Ending::of(outcome, &engine, &origin, &sinks);
+    if let Some(keeper) = keeper {
+        // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
+        let may_go_on = watched.failure.is_none() && !args.pad;
+        let left = ending.left.as_ref().filter(|_| may_go_on);
+        keeper.finish(left.map(|left| left.state.clone()));
+    }
+    end(args, path, &engine, ending, watched, &interrupted)
+}
+
+/// What the command line says of how to run.
+fn run_options(args: &Args, supervised: Option<Supervised>, state: Option<State>) -> RunOptions {
+    RunOptions {
         supervised,
         state,
         iterations: args.iterations,
@@ -201,43 +246,49 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         trace: args.trace.clone(),
         profile: args.profile,
         ..RunOptions::default()
-    };
-    let mut session = engine.start(options)?;
-    let interrupted = stop_on_signal(session.stopper());
-    let (ends, ended) = mpsc::channel();
-    let pumps = start_pumps(&mut session, sources, sinks, &ends)?;
-    let watch = Watch::start(args, session.stopper(), ended, pumps);
-    let outcome = session.join();
-    drop(ends);
-    let watched = watch.finish();
-    if let Some(keeper) = keeper {
-        // It ends when the session has dropped its end of the channel.
-        let _ = keeper.join();
     }
+}
 
-    let outcome = outcome?;
-    if let Some(error) = watched.failure {
-        return Err(error.into());
+/// What is left to do when nothing runs any more: the state, the report, and the code that says how it ended.
+fn end(
+    args: &Args,
+    bundle: &Path,
+    engine: &Engine,
+    ending: Ending,
+    watched: Watched,
+    interrupted: &AtomicBool,
+) -> Result<u8, CliError> {
+    let Some(Outcome { mut report, state }) = ending.left else {
+        return Err(ending.error.map_or_else(
+            || CliError::Usage("the run left nothing".to_owned()),
+            CliError::Run,
+        ));
+    };
+    match (watched.failure, &ending.error) {
+        (Some(failure), None) => return Err(failure.into()),
+        (Some(failure), Some(_)) => report.notes.push(failure.to_string()),
+        (None, _) => {}
     }
     if let Some(path) = &args.save_state {
-        let bytes = state::encode(&outcome.state, &engine.program().graph);
-        let failed = |source| FileError::Io {
-            path: path.clone(),
-            source,
-        };
-        std::fs::write(path, bytes).map_err(failed)?;
+        saved_state::save(path, bundle, &state, engine.program())?;
     }
-    let mut report = outcome.report;
     report.notes.extend(watched.notes);
+    report.notes.extend(ending.notes);
     print_report(args, &report)?;
+    if let Some(error) = ending.error {
+        return Err(error.into());
+    }
     if let Some(TraceReport {
         file,
         error: Some(error),
         ..
     }) = report.trace
     {
-        let (path, source) = (file.into(), io::Error::other(error));
-        return Err(FileError::Io { path, source }.into());
+        return Err(FileError::Io {
+            path: file.into(),
+            source: io::Error::other(error),
+        }
+        .into());
     }
     Ok(if interrupted.load(Ordering::Relaxed) {
         exit::INTERRUPTED
@@ -275,18 +326,6 @@ fn print_report(args: &Args, report: &crate::Report) -> Result<(), CliError> {
         None => {}
     }
     Ok(())
-}
-
-fn load_state(path: &Path, program: &Program) -> Result<State, CliError> {
-    let failed = |source| FileError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let bytes = std::fs::read(path).map_err(failed)?;
-    state::decode(&bytes, &program.graph).map_err(|source| CliError::State {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 /// Ends the run at a border on an interrupt or termination signal; the second one ends the process.

@@ -244,6 +244,7 @@ impl<'c> Driver<'c> {
             other => Err(RunError::GaveUp {
                 verdict: other.to_string(),
                 iterations: self.conductor.state.iterations,
+                left: None,
             }),
         }
     }

@@ -155,6 +155,8 @@ pub enum RunError {
         verdict: String,
         /// Iterations committed since the beginning.
         iterations: u64,
+        /// The report and the state up to there, once the run has ended.
+        left: Option<Box<crate::session::Outcome>>,
     },
     /// A plan could not be given its memory or threads after the run had begun.
     #[error(transparent)]

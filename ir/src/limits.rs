@@ -40,3 +40,5 @@ pub const MAX_BLOCKS: u32 = 1 << 10;
 pub const MAX_STAGES: u32 = 1 << 10;
 /// Bytes of one device's arena or exchange region.
 pub const MAX_ARENA_BYTES: u64 = 1 << 46;
+/// Bytes that a source gives or a sink takes in all runs that go on from one another: 4 EiB.
+pub const MAX_STREAM_BYTES: u64 = 1 << 62;
