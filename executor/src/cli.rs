@@ -208,9 +208,6 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
 
     let mut session = engine.start(run_options(args, supervised, state))?;
-    for (_, _, sink) in &sinks {
-        sink.begin()?;
-    }
     let interrupted = stop_on_signal(session.stopper());
     let (ends, ended) = mpsc::channel();
     let pumps = start_pumps(&mut session, sources, &sinks, &ends)?;
@@ -218,6 +215,12 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let outcome = session.join();
     drop(ends);
     let watched = watch.finish();
+    if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
+        // Files are changed by their first tokens; one that was given none is empty now.
+        for (_, _, sink) in &sinks {
+            sink.begin()?;
+        }
+    }
     let ending = Ending::of(outcome, &engine, &origin, &sinks);
     if let Some(keeper) = keeper {
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.

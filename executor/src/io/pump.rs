@@ -134,7 +134,7 @@ impl SharedFile {
         }
     }
 
-    /// Makes the file ready to be written: from here on what it held is gone.
+    /// Makes the file ready to be written, if it is not: from here on what it held is gone.
     ///
     /// # Errors
     /// See [`FileError`].
@@ -225,6 +225,11 @@ pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -
     let stream = stream.to_owned();
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
+        // A run that fails before it has made anything leaves the file as it was.
+        if let Err(error) = to.begin() {
+            to.end();
+            return PumpEnd::SinkFailed(error);
+        }
         let Err(source) = to.write(&buffer[..tokens as usize * token_bytes]) else {
             continue;
         };
