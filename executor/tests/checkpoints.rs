@@ -378,7 +378,13 @@ fn numbers_at_their_extremes_are_refused_or_work() {
         }
     }
     assert!(accepted > 20, "only {accepted} were gone on from");
+}
 
+/// The same of a state, which has no files before it.
+#[test]
+fn numbers_of_a_state_at_their_extremes_are_refused_or_work() {
+    let (case, expect) = case();
+    let graph = case.program.graph.clone();
     for extreme in EXTREME_COUNTS {
         for subset in [0b01, 0b10, 0b11] {
             let mut changed = State::initial(&graph);
