@@ -189,16 +189,27 @@ impl SharedFile {
     pub fn sync_when(&self, tokens: u64, limit: Duration) -> io::Result<bool> {
         let is_short = |state: &mut SinkState| {
             let may_grow = !state.is_over && !matches!(state.stage, Stage::Unusable);
-            may_grow && self.tokens() < tokens
+            may_grow && self.held(state) < tokens
         };
         let (mut state, _) = self
             .shared
             .grown
             .wait_timeout_while(self.locked(), limit, is_short)
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let holds_them = self.held(&state) >= tokens;
         match &mut state.stage {
-            Stage::Writing(file) if self.tokens() >= tokens => file.sync().map(|()| true),
-            _ => Ok(false),
+            Stage::Writing(file) if holds_them => file.sync().map(|()| true),
+            // The earlier run that wrote them made them safe.
+            Stage::Prepared(..) => Ok(holds_them),
+            Stage::Writing(_) | Stage::Unusable => Ok(false),
+        }
+    }
+
+    /// Tokens in the file that count: of one that has not been begun, those that it will keep.
+    fn held(&self, state: &SinkState) -> u64 {
+        match &state.stage {
+            Stage::Prepared(_, resume_at) => resume_at.unwrap_or(0),
+            Stage::Writing(_) | Stage::Unusable => self.tokens(),
         }
     }
 
