@@ -33,14 +33,16 @@ use zbmd_ir::{Program, State, state};
 
 pub(crate) use self::args::duration;
 use self::args::{Args, Other, ReportFormat, Where};
+use self::checkpoints::{CheckpointFolder, Keeper};
 use self::ending::Ending;
-use self::files::{Files, start_pumps};
+use self::files::{Files, Opened, start_pumps};
 use self::watch::{Watch, Watched};
 use crate::checkpoint::{FolderError, Origin};
 use crate::crew::Isolation;
 use crate::driver::Supervised;
 use crate::embed;
 use crate::error::{EngineError, RunError};
+use crate::io::pump::SharedFile;
 use crate::io::{FileError, is_standard};
 use crate::live::top::top;
 use crate::report::TraceReport;
@@ -192,25 +194,10 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     if let Some(supervised) = &mut supervised {
         supervised.listener = supervision::open_events(args)?;
     }
-    let keeper = match (folder, &mut supervised) {
-        (Some(folder), Some(supervised)) => {
-            let kept = folder.keep(&engine, &sinks, origin.clone(), supervised);
-            let (keeper, listener) = kept.map_err(|source| FileError::Io {
-                path: args.checkpoint.clone().unwrap_or_default(),
-                source,
-            })?;
-            let every_ns = args.checkpoint_every.as_nanos();
-            supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
-            Some(keeper)
-        }
-        _ => None,
-    };
+    let keeper = keep_checkpoints(args, folder, &engine, &sinks, &origin, &mut supervised)?;
     let state = resumed.map(|checkpoint| checkpoint.state).or(loaded);
 
     let mut session = engine.start(run_options(args, supervised, state))?;
-    for (_, _, sink) in &sinks {
-        sink.begin()?;
-    }
     let interrupted = stop_on_signal(session.stopper());
     let (ends, ended) = mpsc::channel();
     let pumps = start_pumps(&mut session, sources, &sinks, &ends)?;
@@ -218,6 +205,12 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     let outcome = session.join();
     drop(ends);
     let watched = watch.finish();
+    if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
+        // Files are changed by their first tokens; one that was given none is empty now.
+        for (_, _, sink) in &sinks {
+            sink.begin()?;
+        }
+    }
     let ending = Ending::of(outcome, &engine, &origin, &sinks);
     if let Some(keeper) = keeper {
         // A padded end is not the border of an iteration: a checkpoint there would count tokens that no file has.
@@ -226,6 +219,28 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
         keeper.finish(left.map(|left| left.state.clone()));
     }
     end(args, path, &engine, ending, watched, &interrupted)
+}
+
+/// Starts to write checkpoints, if there is a folder for them.
+fn keep_checkpoints(
+    args: &Args,
+    folder: Option<CheckpointFolder>,
+    engine: &Engine,
+    sinks: &Opened<SharedFile>,
+    origin: &Origin,
+    supervised: &mut Option<Supervised>,
+) -> Result<Option<Keeper>, CliError> {
+    let (Some(folder), Some(supervised)) = (folder, supervised) else {
+        return Ok(None);
+    };
+    let kept = folder.keep(engine, sinks, origin.clone(), supervised);
+    let (keeper, listener) = kept.map_err(|source| FileError::Io {
+        path: args.checkpoint.clone().unwrap_or_default(),
+        source,
+    })?;
+    let every_ns = args.checkpoint_every.as_nanos();
+    supervised.states = Some((every_ns.try_into().unwrap_or(u64::MAX), listener));
+    Ok(Some(keeper))
 }
 
 /// What the command line says of how to run.

@@ -173,7 +173,9 @@ fn another_bundle_is_refused_unless_it_has_the_same_graph_and_is_asked_for() {
 
 #[test]
 fn two_runs_do_not_share_a_folder_and_a_killed_one_frees_it() {
-    let (case, expect) = case();
+    // Borders are seldom where blocks are short: it takes many to come to the first.
+    let case = Case::new(with_tail(programs::two_devices()));
+    let expect = case.input("in.f32", 2_000_003);
     let input = case.read("in.f32");
     let mut first = case
         .command(&run_on(&["-i", "in=-", "-o", "out=out.bin", "--quiet"]))
@@ -182,7 +184,7 @@ fn two_runs_do_not_share_a_folder_and_a_killed_one_frees_it() {
         .spawn()
         .expect("started");
     let mut stdin = first.stdin.take().expect("piped");
-    stdin.write_all(&input[..40_000]).expect("written");
+    stdin.write_all(&input[..4_000_000]).expect("written");
     // Its first checkpoint says that it holds the folder.
     let has_checkpoint = || {
         let entries = fs::read_dir(case.path("points")).into_iter().flatten();
@@ -365,12 +367,24 @@ fn numbers_at_their_extremes_are_refused_or_work() {
             let output = case.run(&run_on(&[&FILES[..], &["--resume"]].concat()));
             let said = text(&output.stderr);
             assert_eq!(code(&output), 0, "{extreme} {subset:04b}: {said}");
-            assert!(case.read("out.bin") == expect, "{extreme} {subset:04b}");
+            let written = case.read("out.bin");
+            assert_eq!(written.len(), expect.len(), "{extreme} {subset:04b}");
+            // The state is the one of the beginning: only there does the same output follow from it.
+            if said.contains("passed over") || changed.iterations_in_files() == 0 {
+                assert!(written == expect, "{extreme} {subset:04b}");
+            }
+            case.write("out.bin", &expect);
             accepted += usize::from(!said.contains("passed over"));
         }
     }
     assert!(accepted > 20, "only {accepted} were gone on from");
+}
 
+/// The same of a state, which has no files before it.
+#[test]
+fn numbers_of_a_state_at_their_extremes_are_refused_or_work() {
+    let (case, expect) = case();
+    let graph = case.program.graph.clone();
     for extreme in EXTREME_COUNTS {
         for subset in [0b01, 0b10, 0b11] {
             let mut changed = State::initial(&graph);

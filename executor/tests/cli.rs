@@ -490,14 +490,9 @@ fn checkpoints_that_make_no_sense_are_refused() {
     let output = case.run(&["-i", "in=in.f32", "-o", "out=a.bin", "--resume"]);
     assert_eq!(code(&output), 2, "{}", text(&output.stderr));
     // A file in the folder's place.
-    let output = case.run(&[
-        "-i",
-        "in=in.f32",
-        "-o",
-        "out=a.bin",
-        "--checkpoint",
-        "in.f32",
-    ]);
+    std::fs::write(case.path("taken"), "").expect("written");
+    let args = ["-i", "in=in.f32", "-o", "out=a.bin"];
+    let output = case.run(&[&args[..], &["--checkpoint", "taken"]].concat());
     assert_eq!(code(&output), 4, "{}", text(&output.stderr));
 }
 

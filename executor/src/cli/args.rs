@@ -133,7 +133,7 @@ Examples:
 
 Files by extension: npy, wav, u8, s16, f32, cu8, cs16, cf32; bin and no extension are raw tokens.
 
-Exit codes: 0 done, 2 usage, 4 file error, 5 bundle refused, 6 fault at run time,
+Exit codes: 0 done, 2 usage, 4 file error, 5 bundle or state refused, 6 fault at run time,
 7 gave up after too many losses, 70 our bug, 130 interrupted.";
 
 const TOP_HELP: &str = "\

@@ -48,18 +48,7 @@ pub(super) fn open(
     let Some(path) = &args.checkpoint else {
         return Ok(None);
     };
-    for (name, file) in &files.outputs {
-        if FileKind::of_path(file) == FileKind::Stream {
-            let what = match is_standard(file) {
-                true => "standard output".to_owned(),
-                false => format!("{}, which is not a regular file", file.display()),
-            };
-            return Err(CliError::Usage(format!(
-                "sink `{name}` goes to {what}: it cannot be taken back to a checkpoint; give it a file"
-            )));
-        }
-    }
-
+    check_outputs(files)?;
     let program = engine.program();
     let initial = State::initial(&program.graph);
     let began_at = Origin::of(loaded.unwrap_or(&initial));
@@ -124,6 +113,22 @@ pub(super) fn open(
         is_ours: true,
         resumed,
     }))
+}
+
+/// Refuses outputs that cannot be cut off where a checkpoint is.
+fn check_outputs(files: &Files) -> Result<(), CliError> {
+    for (name, file) in &files.outputs {
+        if FileKind::of_path(file) == FileKind::Stream {
+            let what = match is_standard(file) {
+                true => "standard output".to_owned(),
+                false => format!("{}, which is not a regular file", file.display()),
+            };
+            return Err(CliError::Usage(format!(
+                "sink `{name}` goes to {what}: it cannot be taken back to a checkpoint; give it a file"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn note_beginning(args: &Args, why: &str) {

@@ -239,7 +239,7 @@ pub fn read_whole(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
 /// # Errors
 /// What the system says, or a source that has fewer.
 pub fn skip(from: &mut dyn Read, token: &TokenType, tokens: u64) -> io::Result<()> {
-    let bytes = tokens.checked_mul(token.bytes()).unwrap_or(u64::MAX);
+    let bytes = tokens.saturating_mul(token.bytes());
     let skipped = io::copy(&mut from.take(bytes), &mut io::sink())?;
     if skipped < bytes {
         let found = skipped / token.bytes();

@@ -134,7 +134,7 @@ impl SharedFile {
         }
     }
 
-    /// Makes the file ready to be written: from here on what it held is gone.
+    /// Makes the file ready to be written, if it is not: from here on what it held is gone.
     ///
     /// # Errors
     /// See [`FileError`].
@@ -189,16 +189,27 @@ impl SharedFile {
     pub fn sync_when(&self, tokens: u64, limit: Duration) -> io::Result<bool> {
         let is_short = |state: &mut SinkState| {
             let may_grow = !state.is_over && !matches!(state.stage, Stage::Unusable);
-            may_grow && self.tokens() < tokens
+            may_grow && self.held(state) < tokens
         };
         let (mut state, _) = self
             .shared
             .grown
             .wait_timeout_while(self.locked(), limit, is_short)
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let holds_them = self.held(&state) >= tokens;
         match &mut state.stage {
-            Stage::Writing(file) if self.tokens() >= tokens => file.sync().map(|()| true),
-            _ => Ok(false),
+            Stage::Writing(file) if holds_them => file.sync().map(|()| true),
+            // The earlier run that wrote them made them safe.
+            Stage::Prepared(..) => Ok(holds_them),
+            Stage::Writing(_) | Stage::Unusable => Ok(false),
+        }
+    }
+
+    /// Tokens in the file that count: of one that has not been begun, those that it will keep.
+    fn held(&self, state: &SinkState) -> u64 {
+        match &state.stage {
+            Stage::Prepared(_, resume_at) => resume_at.unwrap_or(0),
+            Stage::Writing(_) | Stage::Unusable => self.tokens(),
         }
     }
 
@@ -225,6 +236,11 @@ pub fn drain(stream: &str, path: &Path, mut sink: SinkHandle, to: &SharedFile) -
     let stream = stream.to_owned();
     // After a fault of the run, what was made before it is still written: the loop ends as at the end of a run.
     while let Ok(tokens @ 1..) = sink.pull_some_bytes(&mut buffer) {
+        // A run that fails before it has made anything leaves the file as it was.
+        if let Err(error) = to.begin() {
+            to.end();
+            return PumpEnd::SinkFailed(error);
+        }
         let Err(source) = to.write(&buffer[..tokens as usize * token_bytes]) else {
             continue;
         };

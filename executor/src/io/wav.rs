@@ -430,9 +430,7 @@ mod tests {
         };
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("x.wav");
-        let error = super::super::create_sink(&path, port)
-            .err()
-            .expect("refused");
+        let error = super::super::create_sink(&path, port).expect_err("refused");
         assert!(
             error
                 .to_string()
