@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use super::differences::{Base, Difference};
+use super::differences::{Base, Difference, check_sizes};
 use super::{ALIGN, BundleError, ENTRY_BYTES, HEADER_BYTES, MAGIC, Meta, Section, VERSION};
 use crate::{BlobId, Contingencies, Plan, PlanId, Program, TiVec, limits};
 
@@ -19,7 +19,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
     let lengths: Vec<u64> = read(Section::BlobLengths, &find(Section::BlobLengths))?;
     let plans = read(Section::Plans, &find(Section::Plans))?;
     let table = read(Section::Contingencies, &find(Section::Contingencies))?;
-    let (plans, contingencies) = join(plans, table)?;
+    let (plans, contingencies) = join(plans, table, bytes.len() as u64)?;
     Ok(Program {
         graph: read(Section::Graph, &find(Section::Graph))?,
         machine: read(Section::Machine, &find(Section::Machine))?,
@@ -34,6 +34,7 @@ pub fn decode(bytes: Bytes) -> Result<Program, BundleError> {
 pub(super) fn join(
     mut plans: TiVec<PlanId, Plan>,
     (contingencies, differences): (Contingencies, Vec<Difference>),
+    bundle_bytes: u64,
 ) -> Result<(TiVec<PlanId, Plan>, Contingencies), BundleError> {
     if differences.is_empty() {
         return Ok((plans, contingencies));
@@ -56,6 +57,7 @@ pub(super) fn join(
             message,
         });
     }
+    check_sizes(&differences, bundle_bytes)?;
     let base = Base::new(main);
     for difference in &differences {
         plans.push(base.unpack(difference)?);

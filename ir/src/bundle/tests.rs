@@ -173,7 +173,7 @@ fn contingencies_need_a_plan_0_and_few_others() {
     let join = super::decode::join;
     let refused = |plans: &Program, count: usize| {
         let many = vec![differences[0].clone(); count];
-        join(plans.plans.clone(), (contingencies.clone(), many))
+        join(plans.plans.clone(), (contingencies.clone(), many), u64::MAX)
             .expect_err("refused")
             .to_string()
     };

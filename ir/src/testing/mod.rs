@@ -1,5 +1,6 @@
-//! For tests of this and other crates: hand-built valid programs, and mutants of any program.
+//! For tests of this and other crates: hand-built valid programs, mutants of any program, and hostile ones.
 
+pub mod hostile;
 pub mod mutate;
 pub mod programs;
 mod reseal;

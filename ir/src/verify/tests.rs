@@ -1,7 +1,8 @@
 //! Tests of the verifier: valid programs pass, each broken property is named by its code, mutants are refused.
 
 use super::*;
-use crate::testing::mutate::mutants;
+use crate::testing::hostile::{self, Hostile};
+use crate::testing::mutate::{Random, mutants};
 use crate::testing::programs::{
     self, chain, feedback, over, parts, pipeline, round_trip, spare, state, two_devices, window,
 };
@@ -768,6 +769,235 @@ fn errors_are_capped() {
         check(&program).expect_err("1000 wrong slots").len(),
         MAX_ERRORS
     );
+}
+
+/// All work that is not bounded by the program's size is reserved before it is done, and never more than the budget.
+#[test]
+fn hostile_programs_take_no_more_work_than_their_size_allows() {
+    for size in [500, 5_000, 50_000] {
+        for Hostile { name, program } in hostile::all(size) {
+            let bytes = crate::bundle::encode(&program);
+            let program = crate::bundle::decode(bytes.into()).expect("it is well formed");
+            let (result, work) = check_counting(&program);
+            let what = format!("{name} of {size}: {work:?}");
+            assert!(work.steps <= work.reserved, "{what}");
+            assert!(work.reserved <= work.limit, "{what}");
+
+            let text: usize = result
+                .err()
+                .unwrap_or_default()
+                .iter()
+                .map(|error| error.to_string().len())
+                .sum();
+            assert!(
+                text <= 100_000 + 10 * size,
+                "{what}: {text} bytes of errors"
+            );
+        }
+    }
+}
+
+#[test]
+fn work_beyond_the_budget_is_one_error_with_both_numbers() {
+    let many = hostile::all(5_000);
+    let refused = |name: &str| {
+        let one = many.iter().find(|h| h.name == name).expect("there is one");
+        check(&one.program).expect_err("too much work")
+    };
+    for (code, name) in [
+        ("V1101", "loops of two stages"),
+        ("V1101", "transfers in loops"),
+    ] {
+        let errors = refused(name);
+        assert_eq!(
+            errors.last().map(VerifyError::code),
+            Some(code),
+            "{name}: {errors:?}"
+        );
+        let VerifyError::TooMuchWork { steps, limit, .. } = errors[errors.len() - 1] else {
+            panic!("{errors:?}")
+        };
+        assert!(steps > limit, "{name}: {steps} of {limit}");
+    }
+}
+
+/// Of a loop in one stage only its ends are looked at, however often it is repeated.
+#[test]
+fn repetitions_of_loops_are_not_counted_out() {
+    let steps = |rounds| {
+        let (result, work) = check_counting(&large(200, rounds));
+        result.expect("a valid program");
+        work.steps
+    };
+    assert_eq!(steps(4), steps(16));
+}
+
+/// Looking at the ends of loops finds just what counting them out finds.
+#[test]
+fn loops_are_judged_like_their_executions() {
+    let mut random = Random::new(11);
+    let mut seen = [0; 2];
+    for _ in 0..20_000 {
+        let Some(looped) = random_loops(&mut random) else {
+            continue;
+        };
+        let mut unrolled = looped.clone();
+        let entries = &mut calendar(&mut unrolled, 0).lanes[0].entries;
+        let mut fired = [0; 3];
+        *entries = counted_out(entries, &mut fired);
+
+        let codes_of = |program: &Program| {
+            let mut found = codes(program);
+            found.dedup();
+            found
+        };
+        let found = codes_of(&looped);
+        assert_eq!(found, codes_of(&unrolled), "{:#?}", looped.plans);
+        seen[usize::from(found.is_empty())] += 1;
+    }
+    assert!(seen[0] > 5000 && seen[1] > 500, "{seen:?}: a weak sample");
+}
+
+/// A source, an actor with a window and a sink, fired in random loops; now and then the right number of times.
+fn random_loops(random: &mut Random) -> Option<Program> {
+    let mut program = window();
+    let stages: [u32; 3] = std::array::from_fn(|_| random.below(8).saturating_sub(5) as u32);
+    let blocks: [u32; 2] = std::array::from_fn(|_| 1 + random.below(2) as u32);
+
+    let mut entries = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        entries.push(random_entry(random, &stages, 0));
+    }
+    let mut fired = [0; 3];
+    let executions = counted_out(&entries, &mut fired);
+    let total = fired
+        .into_iter()
+        .max()
+        .filter(|total| (1..200).contains(total))?;
+    for (actor, fired) in fired
+        .into_iter()
+        .enumerate()
+        .filter(|(_, fired)| *fired < total)
+    {
+        let at = if random.below(4) == 0 {
+            0
+        } else {
+            entries.len()
+        };
+        entries.insert(
+            at,
+            fire_entry(actor as u32, stages[actor], fired, total - fired),
+        );
+    }
+
+    let used = stages.into_iter().max().unwrap_or(0) + 1;
+    let period_ns = 100 * (executions.len() as u64 + 10);
+    let plan = main(&mut program);
+    (plan.block, plan.stages, plan.period_ns) = (total, used, period_ns);
+    let mut end = 0;
+    for (buffer, blocks) in plan.buffers.iter_mut().zip(blocks) {
+        (buffer.block_tokens, buffer.blocks) = (total, blocks);
+        (buffer.stride_bytes, buffer.offset_bytes) = (1024, end);
+        end += 1024 * u64::from(blocks);
+    }
+    let lane = &mut plan.calendars[0];
+    (lane.arena_bytes, lane.scratch_bytes) = (end, 0);
+    let carry = lane.lanes[0].entries.iter().find(
+        |entry| matches!(entry, Entry::Slot(slot) if matches!(slot.action, Action::Carry { .. })),
+    );
+    let mut carry = carry.cloned()?;
+    if let Entry::Slot(slot) = &mut carry {
+        (slot.stage, slot.start_ns, slot.duration_ns) = (stages[1], 0, 0);
+    }
+    let at = if random.below(4) == 0 {
+        0
+    } else {
+        entries.len()
+    };
+    entries.insert(at, carry);
+    set_first_firings(&mut entries, &mut [0; 3]);
+    lane.lanes[0].entries = entries;
+    Some(program)
+}
+
+fn fire_entry(actor: u32, stage: u32, first: u64, count: u64) -> Entry {
+    let action = Action::Fire {
+        actor: ActorId(actor),
+        first,
+        count,
+    };
+    Entry::Slot(Slot {
+        stage,
+        start_ns: 0,
+        duration_ns: 0,
+        action,
+    })
+}
+
+fn random_entry(random: &mut Random, stages: &[u32; 3], depth: usize) -> Entry {
+    if depth < 3 && random.below(3) > 0 {
+        let body = (0..1 + random.below(3)).map(|_| random_entry(random, stages, depth + 1));
+        return Entry::Loop {
+            body: body.collect(),
+            count: 1 + random.below(4) as u64,
+        };
+    }
+    let actor = random.below(3);
+    fire_entry(actor as u32, stages[actor], 0, 1 + random.below(2) as u64)
+}
+
+/// Lets the first execution of every slot go on where its actor's last one ended.
+fn set_first_firings(entries: &mut [Entry], fired: &mut [u64; 3]) {
+    for entry in entries {
+        match entry {
+            Entry::Loop { count, body } => {
+                let before = *fired;
+                set_first_firings(body, fired);
+                for (fired, before) in fired.iter_mut().zip(before) {
+                    *fired += (*fired - before) * (*count - 1);
+                }
+            }
+            Entry::Slot(slot) => {
+                if let Action::Fire {
+                    actor,
+                    first,
+                    count,
+                } = &mut slot.action
+                {
+                    *first = fired[actor.index()];
+                    fired[actor.index()] += *count;
+                }
+            }
+        }
+    }
+}
+
+/// All executions as slots of their own.
+fn counted_out(entries: &[Entry], fired: &mut [u64; 3]) -> Vec<Entry> {
+    let mut all = Vec::new();
+    for entry in entries {
+        match entry {
+            Entry::Loop { count, body } => {
+                for _ in 0..*count {
+                    all.extend(counted_out(body, fired));
+                }
+            }
+            Entry::Slot(slot) => {
+                let mut slot = slot.clone();
+                if let Action::Fire {
+                    actor,
+                    first,
+                    count,
+                } = &mut slot.action
+                {
+                    *first = fired[actor.index()];
+                    fired[actor.index()] += *count;
+                }
+                all.push(Entry::Slot(slot));
+            }
+        }
+    }
+    all
 }
 
 #[test]
