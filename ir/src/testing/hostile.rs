@@ -20,11 +20,13 @@ pub struct Hostile {
 /// One of each kind, with about `size` bytes in its bundle; at least some hundred.
 pub fn all(size: usize) -> Vec<Hostile> {
     type Make = fn(usize) -> Program;
-    let kinds: [(&'static str, Make); 16] = [
-        ("loops of one stage", |_| nested(0)),
-        ("loops of two stages", |_| nested(1)),
+    let kinds: [(&'static str, Make); 19] = [
+        ("loops of one stage", |_| nested(0, 1 << 22)),
+        ("loops of two stages", |_| nested(1, 1 << 22)),
+        ("loops of two stages, just so many", |_| nested(1, 3 << 19)),
         ("loops in many plans", loops_in_plans),
-        ("transfers in loops", transfers),
+        ("transfers in loops", |_| transfers(1 << 22)),
+        ("transfers in loops, just so many", |_| transfers(3 << 18)),
         ("many ports in loops", ports_in_loops),
         ("wrong slots", wrong_slots),
         ("long names, many errors", long_names),
@@ -32,6 +34,7 @@ pub fn all(size: usize) -> Vec<Hostile> {
         ("long shapes, many readers", long_shapes),
         ("states and places to write", states),
         ("cycles that are stuck", stuck_cycles),
+        ("a cycle with one token", |_| long_iteration()),
         ("rings for nothing", rings),
         ("plans of a large graph", plans_of_a_large_graph),
         ("devices alike", devices_alike),
@@ -58,19 +61,18 @@ fn fire(actor: u32, stage: u32) -> Entry {
     })
 }
 
-/// As many executions of one device as are allowed, in loops; the sink is in `sink_stage`.
-fn nested(sink_stage: u32) -> Program {
-    const ROUNDS: u64 = 1 << 22;
+/// Executions in loops; the sink is in `sink_stage`.
+fn nested(sink_stage: u32, rounds: u64) -> Program {
     let mut program = window();
     let plan = &mut program.plans[PlanId(0)];
-    plan.block = ROUNDS;
+    plan.block = rounds;
     plan.stages = 1 + sink_stage;
 
     let actors = plan.placement.len() as u32;
     let body =
         (0..actors).map(|actor| fire(actor, if actor + 1 == actors { sink_stage } else { 0 }));
     let mut entries: Vec<Entry> = body.collect();
-    for count in [ROUNDS >> 6, 8, 8] {
+    for count in [rounds >> 6, 8, 8] {
         entries = vec![Entry::Loop {
             count,
             body: entries,
@@ -81,7 +83,7 @@ fn nested(sink_stage: u32) -> Program {
         |entry| matches!(entry, Entry::Slot(slot) if matches!(slot.action, Action::Carry { .. })),
     );
     lane.extend(entries);
-    make_room(&mut program, ROUNDS);
+    make_room(&mut program, rounds);
     program
 }
 
@@ -109,9 +111,9 @@ fn make_room(program: &mut Program, rounds: u64) {
 }
 
 fn loops_in_plans(size: usize) -> Program {
-    let mut program = nested(1);
+    let mut program = nested(1, 1 << 14);
     let plan = program.plans[PlanId(0)].clone();
-    for i in 0..size / 100 {
+    for i in 0..(size / 100).min(crate::limits::MAX_PLANS - 1) {
         let mut other = plan.clone();
         other.name = format!("p{i}");
         program.plans.push(other);
@@ -120,12 +122,11 @@ fn loops_in_plans(size: usize) -> Program {
 }
 
 /// A token at a time, in loops at both ends.
-fn transfers(_size: usize) -> Program {
-    const ROUNDS: u64 = 1 << 22;
+fn transfers(rounds: u64) -> Program {
     let mut program = two_devices();
-    make_room(&mut program, ROUNDS);
+    make_room(&mut program, rounds);
     let plan = &mut program.plans[PlanId(0)];
-    plan.block = ROUNDS;
+    plan.block = rounds;
     plan.stages = 1;
 
     let transfer = |action| {
@@ -148,7 +149,7 @@ fn transfers(_size: usize) -> Program {
         count: 1,
     });
     let turns = |body| Entry::Loop {
-        count: ROUNDS,
+        count: rounds,
         body,
     };
     plan.calendars[0].lanes[0].entries = vec![turns(vec![fire(0, 0), send])];
@@ -289,6 +290,13 @@ fn stuck_cycles(size: usize) -> Program {
     program
 }
 
+/// An iteration in which a cycle is gone through token by token.
+fn long_iteration() -> Program {
+    let mut program = feedback();
+    program.graph.actors[ActorId(0)].outputs[0].rate = 1 << 24;
+    program
+}
+
 fn rings(size: usize) -> Program {
     let mut program = two_devices();
     let plan = &mut program.plans[PlanId(0)];
@@ -323,7 +331,7 @@ fn plans_of_a_large_graph(size: usize) -> Program {
     let mut empty = program.plans[PlanId(0)].clone();
     empty.calendars.clear();
     empty.buffers = Vec::new().into();
-    for i in 0..size / 60 {
+    for i in 0..(size / 60).min(crate::limits::MAX_PLANS - 1) {
         empty.name = format!("p{i}");
         program.plans.push(empty.clone());
     }

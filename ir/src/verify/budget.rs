@@ -8,7 +8,7 @@
 use crate::{Entry, Graph, Lane, Machine, Plan, Program};
 
 /// Steps that every program may take, however small it is.
-const MIN_STEPS: u64 = 1 << 24;
+const MIN_STEPS: u64 = 1 << 26;
 /// Further steps for each element of the program. An element takes at least one byte of the file or of an unpacked
 /// plan, about six on average.
 const STEPS_PER_ELEMENT: u64 = 64;
