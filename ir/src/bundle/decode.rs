@@ -73,6 +73,32 @@ pub fn decode_meta(bytes: &Bytes) -> Result<Meta, BundleError> {
     read(Section::Meta, &sections(bytes)?[Section::Meta as usize - 1])
 }
 
+/// Whether the first bytes of a file of so many bytes can be those of a bundle. Says nothing of what is too short to
+/// tell: [`decode`] does.
+pub(super) fn check_start(start: &[u8], file_bytes: u64) -> Result<(), BundleError> {
+    if start.len() < HEADER_BYTES {
+        return Ok(());
+    }
+    if !start.starts_with(&MAGIC) {
+        return Err(BundleError::Magic {
+            found: [start[0], start[1], start[2], start[3]],
+        });
+    }
+    let version = u32_at(start, 4);
+    if version != VERSION {
+        return Err(BundleError::Version { found: version });
+    }
+
+    let length = u64_at(start, 16);
+    if length != file_bytes {
+        return Err(BundleError::Length {
+            expected: length,
+            found: file_bytes,
+        });
+    }
+    Ok(())
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..at + 4)

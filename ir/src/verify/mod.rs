@@ -54,17 +54,31 @@ pub use self::budget::Work;
 use self::budget::{Budget, graph_elements, machine_elements, plan_elements, program_elements};
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
+use crate::bundle::Image;
 use crate::limits::MAX_PLANS;
 use crate::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, PlanId, Program, TiSlice, TiVec};
 
 /// A value that passed its verification. Only [`verify`] makes one.
 #[derive(Clone, Debug)]
-pub struct Verified<T>(T);
+pub struct Verified<T> {
+    value: T,
+    image: Option<Image>,
+}
 
 impl<T> Verified<T> {
     /// The value, which is no longer known to be verified once it can be changed.
     pub fn into_inner(self) -> T {
-        self.0
+        self.value
+    }
+
+    /// The copy of the bundle's file that the value was read from, if there is one.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.image.as_ref()
+    }
+
+    /// The same value, which was read from `image`.
+    pub(crate) fn with_image(self, image: Option<Image>) -> Self {
+        Self { image, ..self }
     }
 }
 
@@ -72,7 +86,7 @@ impl<T> std::ops::Deref for Verified<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
@@ -82,7 +96,10 @@ impl<T> std::ops::Deref for Verified<T> {
 /// Every property found not to hold, at most [`MAX_ERRORS`], never an empty list.
 pub fn verify(program: Program) -> Result<Verified<Program>, Vec<VerifyError>> {
     check(&program)?;
-    Ok(Verified(program))
+    Ok(Verified {
+        value: program,
+        image: None,
+    })
 }
 
 /// What [`verify`] checks, for a program that is kept.
