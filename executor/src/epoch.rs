@@ -91,6 +91,11 @@ impl SessionMemory {
         (doors, places.collect(), cursor)
     }
 
+    /// Bytes that [`Self::create`] takes; the largest number where that cannot be had.
+    pub(crate) fn bytes(queues: &Queues) -> u64 {
+        Self::places(queues).2.0
+    }
+
     pub(crate) fn create(queues: &Queues) -> Result<Self, OutOfMemory> {
         let (doors, places, cursor) = Self::places(queues);
         let arena = Arc::new(Arena::shared(cursor.0, false)?);
