@@ -17,7 +17,7 @@ use crate::{Entry, Plan};
 
 /// A plan as its difference from another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Difference {
+pub(crate) struct Difference {
     /// Bytes of the plan once decompressed.
     bytes: u64,
     /// LZ4 block.
@@ -149,9 +149,25 @@ impl Base {
     }
 }
 
-fn relative(plan: &Plan) -> Vec<u8> {
+/// A plan in the form that differences are made of.
+pub(crate) fn relative_form(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     walk(&mut plan, u64::wrapping_sub, false);
+    plan
+}
+
+/// A difference from `main` that unpacks to these bytes, whatever they are.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn difference(main: &Plan, bytes: &[u8]) -> Difference {
+    let packed = lz4_flex::block::compress_with_dict(bytes, &relative(main));
+    Difference {
+        bytes: bytes.len() as u64,
+        packed,
+    }
+}
+
+fn relative(plan: &Plan) -> Vec<u8> {
+    let plan = relative_form(plan);
     postcard::to_stdvec(&plan).expect("every sequence has a length")
 }
 

@@ -35,6 +35,12 @@ mod differences;
 mod encode;
 mod file;
 mod image;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing {
+    //! What a mutator needs to know of differences.
+
+    pub(crate) use super::differences::{difference, relative_form as relative};
+}
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,9 @@
 
 pub mod hostile;
 pub mod mutate;
+pub mod parts;
 pub mod programs;
 mod reseal;
+pub mod tree;
 
 pub use reseal::reseal;
