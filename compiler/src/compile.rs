@@ -856,3 +856,37 @@ fn beyond_limits(errors: &[VerifyError]) -> Option<Diagnostic> {
         "ask for a smaller `--block`, or for fewer `--contingencies`, or shorten the iteration";
     Some(Diagnostic::new(Code::E0506, message).help(help))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only limits are the model's concern; with anything else among them it is a bug of ours.
+    #[test]
+    fn plans_beyond_limits_are_diagnosed_and_bugs_are_not() {
+        let limit = VerifyError::Limit {
+            what: "slot executions on d0 of plan0".to_owned(),
+            count: 17 << 20,
+            limit: 16 << 20,
+        };
+        let work = VerifyError::TooMuchWork {
+            what: "the slots of plan0".to_owned(),
+            steps: 2,
+            limit: 1,
+        };
+        let bug = VerifyError::NoPlan {};
+
+        for errors in [vec![limit.clone()], vec![work.clone(), limit.clone()]] {
+            let found = beyond_limits(&errors).expect("a diagnostic");
+            assert_eq!(found.code, Code::E0506);
+            assert!(
+                found.message.contains(&errors[0].to_string()),
+                "{}",
+                found.message
+            );
+        }
+        for errors in [vec![bug.clone()], vec![limit, bug], vec![]] {
+            assert!(beyond_limits(&errors).is_none(), "{errors:?}");
+        }
+    }
+}

@@ -733,7 +733,7 @@ fn codes_are_unique_and_all_reachable_ones_are_tested() {
     codes.sort_unstable();
     codes.dedup();
     assert_eq!(codes.len(), VerifyError::CODES.len());
-    // V0123 needs a run of 2^27 steps.
+    // V0123 needs a run of 2^26 steps.
     let tests = include_str!("tests.rs");
     for code in codes.into_iter().filter(|&code| code != "V0123") {
         assert!(
