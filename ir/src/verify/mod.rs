@@ -40,6 +40,8 @@ mod contingencies;
 mod error;
 pub mod graph;
 mod liveness;
+#[cfg(test)]
+mod loop_tests;
 mod machine;
 mod plan;
 mod repetition;
