@@ -543,7 +543,9 @@ impl Crew {
             let incarnation = self.members.get(&device).map_or(0, |m| m.incarnation);
             match part {
                 Some(prepared) => {
-                    let name = format!("zbmd {}", self.engine.program.machine.devices[device].name);
+                    let device_name = &self.engine.program.machine.devices[device].name;
+                    // The system takes no name with a zero byte in it.
+                    let name = format!("zbmd {}", device_name.replace('\0', "?"));
                     let (engine, told) = (Arc::clone(&self.engine), self.told.clone());
                     let number = spec.epoch;
                     let winder = dogs.get(calendar).and_then(|dog| dog.winder(lease_ns));

@@ -11,7 +11,6 @@ use zbmd_ir::{
 
 use crate::arena::{Arena, OutOfMemory};
 use crate::border;
-use crate::checksum;
 use crate::epoch::{EpochMemory, Sums, sums_of};
 use crate::gpu::steps;
 use crate::kernels::Kernels;
@@ -538,8 +537,8 @@ impl Lowering<'_> {
         }
         let buffer = &self.plan.buffers[self.plan.rings[ring].buffer];
         let first = self.sends.len();
-        if self.sums.is_some() {
-            self.sends.extend(checksum::sends(self.plan, ring));
+        if let Some(sums) = &self.sums {
+            self.sends.extend(&sums.sends[ring]);
         }
         let spec = RingSpec {
             sync: ring.0,

@@ -205,6 +205,18 @@ pub(crate) struct Control {
     current: Mutex<Option<Current>>,
 }
 
+/// Gives the run up if the thread that conducts it panics: nobody else would ever end the waits of those who hold its
+/// sources and sinks.
+struct AbortOnPanic(Arc<Control>);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort();
+        }
+    }
+}
+
 /// The epoch at work.
 pub(crate) struct Current {
     pub engine: Arc<Inner>,
@@ -463,7 +475,10 @@ impl Session {
         let sinks = graph.sinks().zip(&first.memory.sinks).map(sink).collect();
         let conductor = std::thread::Builder::new()
             .name("zbmd conductor".to_owned())
-            .spawn(move || conductor.conduct(first))
+            .spawn(move || {
+                let _abort = AbortOnPanic(Arc::clone(&conductor.control));
+                conductor.conduct(first)
+            })
             .map_err(EngineError::Thread)?;
         let conductor = Some(conductor);
         Ok(Self {
@@ -767,4 +782,31 @@ fn checked_state(program: &Program, state: State) -> Result<State, EngineError> 
         .map(|(id, _)| (id, taken(id)))
         .collect();
     Ok(State { consumed, ..state })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_conductor_gives_the_run_up() {
+        let control = Arc::new(Control {
+            stop: Arc::new(Stop::new()),
+            finishing: AtomicU32::new(0),
+            session: Arc::new(SessionMemory::create(&Vec::new()).expect("little memory")),
+            swap: Mutex::new(None),
+            current: Mutex::new(None),
+        });
+        drop(AbortOnPanic(Arc::clone(&control)));
+        assert!(!control.stop.is_set());
+
+        let conduct = || {
+            let _abort = AbortOnPanic(Arc::clone(&control));
+            panic!("a bug")
+        };
+        let panicked: std::thread::Result<()> = catch_unwind(AssertUnwindSafe(conduct));
+        assert!(panicked.is_err() && control.stop.is_set());
+    }
 }

@@ -46,7 +46,7 @@ fn changed_bundles_are_refused_or_run_like_the_interpreter() {
     let bases: Vec<Parts> = (0..20).map(|seed| Parts::new(&program(seed))).collect();
     let mut verdicts: BTreeMap<Verdict, u32> = BTreeMap::new();
     let mut by_part: BTreeMap<&str, u32> = BTreeMap::new();
-    for seed in 0..6000 {
+    for seed in 0..2500 {
         let mut random = Random::new(seed);
         let mut parts = bases[random.below(bases.len())].clone();
         let changed: Vec<&str> = (0..1 + random.below(2))
@@ -65,7 +65,7 @@ fn changed_bundles_are_refused_or_run_like_the_interpreter() {
     println!("{verdicts:?} {by_part:?}");
     let count = |verdict| verdicts.get(&verdict).copied().unwrap_or(0);
     assert!(
-        count(Verdict::Refused) > 500 && count(Verdict::Run) > 100,
+        count(Verdict::Refused) > 300 && count(Verdict::Run) > 50,
         "{verdicts:?}: a weak sample"
     );
     for name in NAMES.iter().filter(|name| **name != "kernels") {
