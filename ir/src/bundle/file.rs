@@ -99,6 +99,17 @@ pub fn open(path: &Path) -> Result<Verified<Program>, OpenError> {
     Ok(verified.with_image(image))
 }
 
+/// As [`open`], with the meta strings: the file is copied once.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_with_meta(path: &Path) -> Result<(Verified<Program>, Meta), OpenError> {
+    let (bytes, image) = image::load(path)?;
+    let meta = decode_meta(&bytes)?;
+    let verified = verify(decode(bytes)?).map_err(OpenError::Verify)?;
+    Ok((verified.with_image(image), meta))
+}
+
 /// A bundle of a program, for processes that are to map it: the copy that it was opened from, or else a new one.
 ///
 /// # Errors

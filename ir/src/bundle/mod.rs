@@ -48,7 +48,9 @@ use std::collections::BTreeMap;
 
 pub use self::decode::{decode, decode_meta};
 pub use self::encode::{encode, encode_with};
-pub use self::file::{OpenError, image_of, open, open_meta, write, write_to, write_with};
+pub use self::file::{
+    OpenError, image_of, open, open_meta, open_with_meta, write, write_to, write_with,
+};
 pub use self::image::Image;
 
 /// First bytes of every bundle.

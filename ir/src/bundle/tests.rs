@@ -214,6 +214,8 @@ fn files_are_replaced_whole_and_verified_when_opened() {
         write_with(&path, &verified, &meta()).expect("a writable folder");
         assert_eq!(open(&path).expect("a valid bundle").into_inner(), program);
         assert_eq!(open_meta(&path).expect("a valid bundle"), meta());
+        let (opened, words) = open_with_meta(&path).expect("a valid bundle");
+        assert_eq!((opened.into_inner(), words), (program, meta()));
     }
     assert_eq!(
         std::fs::read_dir(folder.path()).expect("readable").count(),
