@@ -65,6 +65,8 @@ impl OutOfMemory {
 
 const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes from which on an arena is compared with what is free just now, instead of with all memory.
+const LARGE_BYTES: u64 = 16 << 20;
 
 /// One fixed allocation, zeroed at first. Shared by threads, and where asked for by processes, that keep apart by the
 /// calendar's order.
@@ -95,7 +97,7 @@ impl Arena {
     /// present. With `lock` it also asks the system never to page them out; see [`Self::is_locked`].
     ///
     /// # Errors
-    /// [`OutOfMemory`] beyond the machine's memory, instead of being killed while touching it.
+    /// [`OutOfMemory`] beyond what the machine can give, instead of being killed while touching it.
     pub fn new(bytes: u64, lock: bool) -> Result<Self, OutOfMemory> {
         let (size, align, refused) = size_of_arena(bytes)?;
         let layout = Layout::from_size_align(size, align).map_err(|_| refused)?;
@@ -283,7 +285,6 @@ impl Drop for Arena {
     }
 }
 
-/// Size, a multiple of the alignment, and alignment for so many bytes; and how to refuse them.
 /// What an error of making shared memory says that there is too little of.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn scarce(error: rustix::io::Errno) -> Scarce {
@@ -295,8 +296,13 @@ fn scarce(error: rustix::io::Errno) -> Scarce {
     }
 }
 
+/// Size, a multiple of the alignment, and alignment for so many bytes; and how to refuse them.
 fn size_of_arena(bytes: u64) -> Result<(usize, usize, OutOfMemory), OutOfMemory> {
-    let limit = physical_bytes();
+    // Small ones are not worth asking the system about.
+    let limit = match zbmd_ir::memory::available_bytes() {
+        Some(available) if bytes >= LARGE_BYTES => physical_bytes().min(available),
+        _ => physical_bytes(),
+    };
     let refused = OutOfMemory::of_machine(bytes, limit);
     let size = usize::try_from(bytes).map_err(|_| refused)?.max(1);
     if bytes > limit {

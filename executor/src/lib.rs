@@ -8,6 +8,7 @@ pub mod cli;
 mod conductor;
 mod conduit;
 mod crew;
+mod demand;
 mod driver;
 pub mod embed;
 mod epoch;

@@ -19,7 +19,7 @@ pub const MAX_INITIAL_BYTES: u64 = 1 << 30;
 /// Firings of one actor in one iteration, and of all actors together.
 pub const MAX_FIRINGS: u64 = 1 << 40;
 /// Tokens that the verifier moves, a batch at a time, to prove that an iteration can be completed.
-pub const MAX_LIVENESS_STEPS: u64 = 1 << 27;
+pub const MAX_LIVENESS_STEPS: u64 = 1 << 26;
 /// Devices of a machine.
 pub const MAX_DEVICES: usize = 4096;
 /// Plans of a program.

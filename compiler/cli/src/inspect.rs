@@ -17,7 +17,7 @@ use crate::output::{Exit, Voice, columns, deliver, say};
 
 /// A bundle's program and its view; what is wrong has been said otherwise.
 pub(crate) fn open(path: &Path, voice: Voice) -> Result<(Verified<Program>, View), Exit> {
-    let program = bundle::open(path).map_err(|error| match error {
+    let (program, meta) = bundle::open_with_meta(path).map_err(|error| match error {
         OpenError::Io(error) => {
             let message = format!("cannot read `{}`: {error}", path.display());
             voice.report(&lone(Code::E0701, message, "check the path"))
@@ -27,8 +27,6 @@ pub(crate) fn open(path: &Path, voice: Voice) -> Result<(Verified<Program>, View
             voice.report(&lone(Code::E0601, message, "compile the model again"))
         }
     })?;
-    // A file that was replaced just now may have other words; they are for people only.
-    let meta = bundle::open_meta(path).unwrap_or_default();
     let view = View::of(&program, &meta);
     Ok((program, view))
 }

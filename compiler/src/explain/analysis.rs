@@ -164,7 +164,8 @@ pub(super) const PAGES: &[Page] = &[
     command!(
         E0506,
         "No plan keeps the bound that was asked for: the latency is below what the work itself takes, the block is \
-         too large, or more losses of devices are to be planned for than a bundle holds.",
+         too large, more losses of devices are to be planned for than a bundle holds, or the plan has more executions of \
+         slots than a bundle may have or than can be verified in bounded time.",
         "compile model.ron --devices 1 --max-latency 1ns -o model.zbmd",
         "allow more, or split long iterations."
     ),

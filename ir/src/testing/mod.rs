@@ -1,8 +1,11 @@
-//! For tests of this and other crates: hand-built valid programs, and mutants of any program.
+//! For tests of this and other crates: hand-built valid programs, mutants of any program, and hostile ones.
 
+pub mod hostile;
 pub mod mutate;
+pub mod parts;
 pub mod programs;
 mod reseal;
+pub mod tree;
 
 pub use reseal::reseal;
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::budget::{Budget, Overrun};
 use crate::{
     ActorId, BlobId, BufferId, ChannelId, DeviceId, KindId, LinkId, PlanId, Region, RingId, Role,
     TokenType,
@@ -94,6 +95,61 @@ fn maybe(id: &Option<PlanId>) -> String {
     id.map_or_else(|| "none".to_owned(), |id| id.to_string())
 }
 
+/// A value in an error, which takes little memory once it is bounded: names and shapes are the file's to choose.
+trait Bounded {
+    fn bound(&mut self) {}
+}
+
+macro_rules! small {
+    ($($ty:ty),* $(,)?) => { $(impl Bounded for $ty {})* };
+}
+
+// Cycles are as long as what they pass through, and no actor or device is in two that are reported.
+small!(
+    bool,
+    u32,
+    u64,
+    u128,
+    i64,
+    usize,
+    &'static str,
+    ActorId,
+    BlobId,
+    BufferId,
+    ChannelId,
+    DeviceId,
+    KindId,
+    LinkId,
+    PlanId,
+    RingId,
+    Option<PlanId>,
+    Region,
+    Role,
+    Port,
+    Access,
+    Memory,
+    Vec<ActorId>,
+    Vec<Wait>,
+);
+
+impl Bounded for String {
+    fn bound(&mut self) {
+        const MAX_CHARS: usize = 200;
+        if let Some((end, _)) = self.char_indices().nth(MAX_CHARS) {
+            self.truncate(end);
+            self.push('…');
+            self.shrink_to_fit();
+        }
+    }
+}
+
+impl Bounded for TokenType {
+    fn bound(&mut self) {
+        self.shape.truncate(crate::limits::MAX_RANK + 1);
+        self.shape.shrink_to_fit();
+    }
+}
+
 macro_rules! errors {
     ($($code:literal $name:ident { $($field:ident: $ty:ty),* $(,)? } $msg:literal $(, $arg:expr)*;)*) => {
         /// A property that does not hold.
@@ -113,6 +169,15 @@ macro_rules! errors {
             pub fn code(&self) -> &'static str {
                 match self {
                     $(VerifyError::$name { .. } => $code,)*
+                }
+            }
+
+            /// Cuts what a hostile program can make as long as it likes.
+            fn bound(&mut self) {
+                match self {
+                    $(VerifyError::$name { $($field),* } => {
+                        $(Bounded::bound($field);)*
+                    })*
                 }
             }
 
@@ -248,21 +313,36 @@ errors! {
     "V1013" ContingencyBlock { entry: usize, plan: PlanId, found: u64, expected: u64 } "{plan} of contingency {entry} has block {found}, must be {expected}";
     "V1014" ContingencyTail { entry: usize, found: Option<PlanId>, expected: Option<PlanId> } "contingency {entry} has {} as its tail, the program has {}", maybe(found), maybe(expected);
     "V1015" LostRole { entry: usize, plan: PlanId, device: DeviceId, kind: KindId, role: usize, left: usize } "{plan} of contingency {entry} uses {device}, role {role} of {kind}, of which {left} are left";
+    // Work.
+    "V1101" TooMuchWork { what: String, steps: u64, limit: u64 } "to verify {what} takes {steps} steps in all, at most {limit} for a program of this size: use shorter blocks, or loops of one stage";
 }
 
 /// Most errors that one verification reports: enough to mend a program by, and a bound on memory.
 pub const MAX_ERRORS: usize = 100;
 
-/// Collects errors, at most [`MAX_ERRORS`].
-#[derive(Debug, Default)]
+/// Collects errors, at most [`MAX_ERRORS`], and counts the work done to find them.
+#[derive(Debug)]
 pub(super) struct Errors {
     list: Vec<VerifyError>,
     seen: std::collections::BTreeSet<(&'static str, u64, u64)>,
+    pub(super) budget: Budget,
+    /// The budget was not enough for a check, so that further errors would say little.
+    is_overrun: bool,
 }
 
 impl Errors {
-    pub(super) fn push(&mut self, error: VerifyError) {
+    pub(super) fn new(budget: Budget) -> Self {
+        Self {
+            list: Vec::new(),
+            seen: std::collections::BTreeSet::new(),
+            budget,
+            is_overrun: false,
+        }
+    }
+
+    pub(super) fn push(&mut self, mut error: VerifyError) {
         if !self.full() {
+            error.bound();
             self.list.push(error);
         }
     }
@@ -270,7 +350,20 @@ impl Errors {
     /// Adds the error unless one of the same code and key was added: a slot in a loop fails once, not 147 times.
     pub(super) fn push_once(&mut self, key: (u64, u64), error: VerifyError) {
         if !self.full() && self.seen.insert((error.code(), key.0, key.1)) {
-            self.list.push(error);
+            self.push(error);
+        }
+    }
+
+    /// Sets work aside that is not bounded by the program's size; false, and an error, if that is too much in all.
+    pub(super) fn reserve(&mut self, what: impl FnOnce() -> String, steps: u64) -> bool {
+        match self.budget.reserve(steps) {
+            Ok(()) => true,
+            Err(Overrun { steps, limit }) => {
+                let what = what();
+                self.push(VerifyError::TooMuchWork { what, steps, limit });
+                self.is_overrun = true;
+                false
+            }
         }
     }
 
@@ -290,8 +383,9 @@ impl Errors {
         count <= limit
     }
 
+    /// Whether nothing further would be reported.
     pub(super) fn full(&self) -> bool {
-        self.list.len() >= MAX_ERRORS
+        self.list.len() >= MAX_ERRORS || self.is_overrun
     }
 
     pub(super) fn len(&self) -> usize {

@@ -40,6 +40,9 @@ pub(super) fn check(
     }
     let mut names = BTreeMap::new();
     for (id, actor) in graph.actors.iter_enumerated() {
+        if errors.full() {
+            return None;
+        }
         if let Some(&first) = names.get(actor.name.as_str()) {
             errors.push(VerifyError::DuplicateActor {
                 name: actor.name.clone(),
@@ -162,6 +165,9 @@ fn check_port(actor: ActorId, port: Port, token: &TokenType, rate: u64, errors: 
 fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
     let mut taken = BTreeSet::new();
     for state in &actor.state {
+        if errors.full() {
+            return;
+        }
         let ends = [
             (Port::In(state.input), actor.inputs.len()),
             (Port::Out(state.output), actor.outputs.len()),
@@ -183,16 +189,20 @@ fn check_state_ports(id: ActorId, actor: &Actor, errors: &mut Errors) {
 
 /// Outputs that may be written over inputs: of a firing's bytes at both ports, those of one lie within the other's.
 fn check_in_place(id: ActorId, actor: &Actor, errors: &mut Errors) {
+    let state_inputs: BTreeSet<u32> = actor.state.iter().map(|s| s.input).collect();
+    let state_outputs: BTreeSet<u32> = actor.state.iter().map(|s| s.output).collect();
     for pair in &actor.in_place {
-        let (i, o) = (pair.input as usize, pair.output as usize);
+        if errors.full() {
+            return;
+        }
         let input = actor
             .inputs
-            .get(i)
-            .filter(|_| actor.state_of_input(pair.input).is_none());
+            .get(pair.input as usize)
+            .filter(|_| !state_inputs.contains(&pair.input));
         let output = actor
             .outputs
-            .get(o)
-            .filter(|_| actor.state_of_output(pair.output).is_none());
+            .get(pair.output as usize)
+            .filter(|_| !state_outputs.contains(&pair.output));
         let (Some(read), Some(written)) = (input, output) else {
             let (port, ports) = match input {
                 None => (Port::In(pair.input), actor.inputs.len()),
@@ -231,6 +241,9 @@ fn check_params(id: ActorId, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>, erro
     for (name, value) in &actor.params {
         let mut open = vec![(value, 0)];
         while let Some((value, depth)) = open.pop() {
+            if errors.full() {
+                return;
+            }
             match value {
                 Value::List(_) | Value::Map(_) if depth == MAX_NESTING => {
                     let what = || format!("nesting of parameter `{name}` of {id}");
@@ -334,10 +347,16 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
             .collect(),
     };
     for (id, channel) in graph.channels.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
         let from = channel.from;
         check_end(graph, id, from.actor, Port::Out(from.port), errors);
         joined.join(from.actor, Port::Out(from.port), id, errors);
         for reader in &channel.readers {
+            if errors.full() {
+                return;
+            }
             let (to, port) = (reader.to, Port::In(reader.to.port));
             check_end(graph, id, to.actor, port, errors);
             joined.join(to.actor, port, id, errors);

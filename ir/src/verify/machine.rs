@@ -18,6 +18,9 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     }
     let mut names = BTreeMap::new();
     for (id, device) in machine.devices.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
         if let Some(&first) = names.get(device.name.as_str()) {
             errors.push(VerifyError::DuplicateDevice {
                 name: device.name.clone(),
@@ -35,6 +38,9 @@ pub(super) fn check(machine: &Machine, errors: &mut Errors) {
     }
     let mut ends = BTreeMap::new();
     for (id, link) in machine.links.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
         for device in [link.from, link.to] {
             if device.index() >= devices {
                 errors.push(VerifyError::LinkDevice {

@@ -2,9 +2,12 @@
 //!
 //! Recomputes everything from the graph and the crate's semantics; shares no code with the scheduler. Reports all
 //! errors, at most [`MAX_ERRORS`]. Never panics on any program whose loops and parameters nest as deep as the
-//! bundle's decoder allows. Each part runs only if the parts that it indexes by passed. Loops are counted out, not
-//! stored: O(n log n) time for n slot executions (at most [`crate::limits::MAX_SLOT_EXECUTIONS`] a device), and
-//! memory in the size of the program.
+//! bundle's decoder allows. Each part runs only if the parts that it indexes by passed.
+//!
+//! Time is O(n log n) and memory O(n) in the size of the program, whatever is in it. Of a loop the first and the last
+//! repetition are looked at (`plan/cursor.rs` says why that is enough); only transfers in loops, and loops whose slots
+//! have different stages, are counted out. All that work is reserved beforehand from one budget (`budget.rs`), which
+//! grows with the program; and no error holds more than a few lines of what the program says.
 //!
 //! Checked (code, file):
 //! - graph (`V01..`, `graph.rs`, `repetition.rs`, `liveness.rs`): limits, unique names, types, rates and windows,
@@ -24,17 +27,21 @@
 //! - deadlock (`V08..`, `plan/deadlock.rs`): no cycle of devices waiting for each other;
 //! - times (`V09..`, `plan/times.rs`): no overlap on a lane, end within the period, no receipt before its sending;
 //! - contingencies (`V10..`, `contingencies.rs`): kinds that partition the devices into alike ones, losses within them
-//!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations.
+//!   and none twice, plans that use only roles that are left, in blocks of plan 0; tails of single iterations;
+//! - work (`V11..`, `budget.rs`): no more of it than a program of this size may take.
 //!
 //! Not yet: lanes other than one `Compute` a device (refused); `latency_ns`, `bound_by` and times of releases (only
 //! for people); that devices of a kind cost the same (the machine does not say; only times depend on it); that
 //! `scratch_bytes` suffices, ops exist and their kernels have the variants chosen (the executor asks the kernels);
 //! `Bool` bytes.
 
+mod budget;
 mod contingencies;
 mod error;
 pub mod graph;
 mod liveness;
+#[cfg(test)]
+mod loop_tests;
 mod machine;
 mod plan;
 mod repetition;
@@ -45,19 +52,35 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+pub use self::budget::Work;
+use self::budget::{Budget, graph_elements, machine_elements, plan_elements, program_elements};
 use self::error::Errors;
 pub use self::error::{Access, MAX_ERRORS, Memory, Port, VerifyError, Wait};
+use crate::bundle::Image;
 use crate::limits::MAX_PLANS;
 use crate::{ActorId, BlobId, Graph, KernelCode, Machine, Plan, PlanId, Program, TiSlice, TiVec};
 
 /// A value that passed its verification. Only [`verify`] makes one.
 #[derive(Clone, Debug)]
-pub struct Verified<T>(T);
+pub struct Verified<T> {
+    value: T,
+    image: Option<Image>,
+}
 
 impl<T> Verified<T> {
     /// The value, which is no longer known to be verified once it can be changed.
     pub fn into_inner(self) -> T {
-        self.0
+        self.value
+    }
+
+    /// The copy of the bundle's file that the value was read from, if there is one.
+    pub(crate) fn image(&self) -> Option<&Image> {
+        self.image.as_ref()
+    }
+
+    /// The same value, which was read from `image`.
+    pub(crate) fn with_image(self, image: Option<Image>) -> Self {
+        Self { image, ..self }
     }
 }
 
@@ -65,7 +88,7 @@ impl<T> std::ops::Deref for Verified<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.value
     }
 }
 
@@ -75,7 +98,10 @@ impl<T> std::ops::Deref for Verified<T> {
 /// Every property found not to hold, at most [`MAX_ERRORS`], never an empty list.
 pub fn verify(program: Program) -> Result<Verified<Program>, Vec<VerifyError>> {
     check(&program)?;
-    Ok(Verified(program))
+    Ok(Verified {
+        value: program,
+        image: None,
+    })
 }
 
 /// What [`verify`] checks, for a program that is kept.
@@ -83,7 +109,12 @@ pub fn verify(program: Program) -> Result<Verified<Program>, Vec<VerifyError>> {
 /// # Errors
 /// See [`verify`].
 pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    check_counting(program).0
+}
+
+/// What [`check`] finds, and the work that it took.
+pub fn check_counting(program: &Program) -> (Result<(), Vec<VerifyError>>, Work) {
+    let mut errors = Errors::new(Budget::for_elements(program_elements(program)));
     machine::check(&program.machine, &mut errors);
     let q = graph::check(&program.graph, &program.blobs, &mut errors);
     check_kernels(program, &mut errors);
@@ -97,7 +128,8 @@ pub fn check(program: &Program) -> Result<(), Vec<VerifyError>> {
             }
         }
     }
-    errors.into_result()
+    let work = errors.budget.work();
+    (errors.into_result(), work)
 }
 
 /// Checks a graph alone, as a compiler does after each pass; its repetition vector if it is well formed.
@@ -108,7 +140,7 @@ pub fn check_graph(
     graph: &Graph,
     blobs: &TiSlice<BlobId, Bytes>,
 ) -> Result<TiVec<ActorId, u64>, Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    let mut errors = Errors::new(Budget::for_elements(graph_elements(graph)));
     let q = graph::check(graph, blobs, &mut errors);
     errors.into_result().map(|()| q.unwrap_or_default())
 }
@@ -124,7 +156,8 @@ pub fn check_plan(
     id: PlanId,
     plan: &Plan,
 ) -> Result<(), Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    let elements = graph_elements(graph) + machine_elements(machine) + plan_elements(plan);
+    let mut errors = Errors::new(Budget::for_elements(elements));
     machine::check(machine, &mut errors);
     let q = graph::check(graph, blobs, &mut errors);
     if let (Some(q), true) = (q, errors.len() == 0) {
@@ -137,6 +170,9 @@ pub fn check_plan(
 fn check_kernels(program: &Program, errors: &mut Errors) {
     let blobs = program.blobs.len();
     for (kernel, code) in program.kernels.iter().enumerate() {
+        if errors.full() {
+            return;
+        }
         if program.blobs.get(code.blob).is_none() {
             errors.push(VerifyError::UnknownCode {
                 kernel,
@@ -147,6 +183,9 @@ fn check_kernels(program: &Program, errors: &mut Errors) {
     }
     let name = |i: usize| (&program.kernels[i].format, program.kernels[i].key);
     for kernel in (1..program.kernels.len()).filter(|i| name(i - 1) >= name(*i)) {
+        if errors.full() {
+            return;
+        }
         let KernelCode { format, key, .. } = program.kernels[kernel].clone();
         errors.push(VerifyError::CodeOrder {
             kernel,
@@ -167,6 +206,9 @@ fn check_plan_names(program: &Program, errors: &mut Errors) {
     );
     let mut names = BTreeMap::new();
     for (id, plan) in program.plans.iter_enumerated() {
+        if errors.full() {
+            return;
+        }
         if let Some(&first) = names.get(plan.name.as_str()) {
             errors.push(VerifyError::DuplicatePlan {
                 name: plan.name.clone(),
