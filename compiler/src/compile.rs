@@ -10,7 +10,7 @@ use bytes::Bytes;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
 use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec, limits};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
@@ -825,9 +825,18 @@ impl<'a> Run<'a> {
     }
 
     fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
+        let found = self.chosen_machine()?;
+        machine::check(&found.0, &mut self.sink).then_some(found)
+    }
+
+    fn chosen_machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
         let unmeasured = |machine| Some((machine, MeasuredCosts::default()));
         match &self.options.machine {
             MachineChoice::Detect => unmeasured(machine::detect()),
+            MachineChoice::Uniform(n) if *n > limits::MAX_DEVICES => {
+                self.sink.push(machine::too_many_devices(*n));
+                None
+            }
             MachineChoice::Uniform(n) => unmeasured(machine::uniform(*n)),
             MachineChoice::Given(machine) => unmeasured(machine.clone()),
             MachineChoice::Measured(machine, costs) => Some((machine.clone(), costs.clone())),

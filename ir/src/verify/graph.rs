@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::error::{Errors, Port, VerifyError};
-use super::liveness;
+use super::{liveness, names};
 pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
 use crate::limits::{
@@ -38,16 +38,17 @@ pub(super) fn check(
     if !actors || !channels {
         return None;
     }
-    let mut names = BTreeMap::new();
+    names::check_graph(graph, errors);
+    let mut actor_names = BTreeMap::new();
     for (id, actor) in graph.actors.iter_enumerated() {
-        if let Some(&first) = names.get(actor.name.as_str()) {
+        if let Some(&first) = actor_names.get(actor.name.as_str()) {
             errors.push(VerifyError::DuplicateActor {
                 name: actor.name.clone(),
                 first,
                 second: id,
             });
         }
-        names.entry(actor.name.as_str()).or_insert(id);
+        actor_names.entry(actor.name.as_str()).or_insert(id);
         check_actor(id, actor, errors);
         check_params(id, actor, blobs, errors);
     }
@@ -362,6 +363,12 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
         }
         check_initial(id, channel, errors);
     }
+    let initial_bytes: u128 = graph.channels.iter().map(|c| c.initial.len() as u128).sum();
+    errors.limit(
+        || "initial bytes of all channels".to_owned(),
+        initial_bytes,
+        MAX_INITIAL_BYTES.into(),
+    );
     joined.finish(errors);
 }
 
