@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
-use zbmd_ir::verify::{Verified, verify};
+use zbmd_ir::verify::{self, Verified, VerifyError, verify};
 use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec, limits};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
@@ -495,13 +495,24 @@ impl<'a> Run<'a> {
     fn resolve(&mut self, net: &Net) -> Front {
         let signatures = infer(net, &self.options.registry, &self.files, &mut self.sink);
         let registry = &self.options.registry;
-        Some(build::build(
-            net,
-            &signatures,
-            registry,
-            &self.files,
-            &mut self.sink,
-        ))
+        let (graph, origins) =
+            build::build(net, &signatures, registry, &self.files, &mut self.sink);
+        self.check_names(&graph);
+        Some((graph, origins))
+    }
+
+    /// Names of ports and parameters are chosen by a model as well, in the parameters of its ops.
+    fn check_names(&mut self, graph: &Graph) {
+        for error in verify::check_graph_names(graph).err().unwrap_or_default() {
+            let code = match error {
+                VerifyError::Limit { .. } => Code::E0505,
+                _ => Code::E0204,
+            };
+            self.sink.push(
+                Diagnostic::new(code, error.to_string())
+                    .help("write a shorter name, without control characters"),
+            );
+        }
     }
 
     fn analysed(&mut self, net: &Net) -> Front {

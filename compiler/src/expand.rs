@@ -23,8 +23,8 @@ use join::{Edge, Junction};
 
 /// Sub-models inside each other.
 const MAX_INSTANCE_DEPTH: usize = 64;
-/// Bytes of an actor's name with those of the instances around it; replicas have a number behind it.
-const MAX_PATH_BYTES: usize = limits::MAX_NAME_BYTES - 16;
+/// Bytes of an actor's name with those of the instances around it; the compiler adds numbers of replicas and forks.
+const MAX_PATH_BYTES: usize = limits::MAX_NAME_BYTES / 4 * 3;
 /// Values written by putting parameters in, over the whole model: `[$a, $a]` through many levels doubles each time.
 const MAX_SUBSTITUTED: usize = 1 << 22;
 
@@ -296,7 +296,9 @@ impl Expander<'_> {
         let bytes = prefix.len() + name.value.len();
         self.name_bytes += bytes;
         let message = if bytes > MAX_PATH_BYTES {
-            format!("the name of an actor with its instances has {bytes} bytes, more than the limit of {MAX_PATH_BYTES}")
+            format!(
+                "the name of an actor with its instances has {bytes} bytes, more than the limit of {MAX_PATH_BYTES}"
+            )
         } else if self.name_bytes > limits::MAX_NAMES_BYTES {
             format!(
                 "the names of all actors together have more bytes than the limit of {}",

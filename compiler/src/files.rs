@@ -65,13 +65,15 @@ pub fn read(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>, ReadError> {
 
     // Memory is asked for, not taken for granted: a sparse file may be larger than it.
     let mut content = Vec::new();
-    let expected = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let expected =
+        usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     content
         .try_reserve_exact(expected)
         .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
 
     // It may grow meanwhile.
-    file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut content)?;
     let bytes = content.len() as u64;
     if bytes > limit {
         return Err(ReadError::Size { bytes, limit });

@@ -172,7 +172,10 @@ pub(crate) fn check(machine: &Machine, sink: &mut Sink) -> bool {
                 .help("compile for 1 device or more"),
         );
     }
-    for error in zbmd_ir::verify::check_machine(machine).err().unwrap_or_default() {
+    for error in zbmd_ir::verify::check_machine(machine)
+        .err()
+        .unwrap_or_default()
+    {
         let message = format!("the machine is impossible: {error}");
         sink.push(Diagnostic::new(Code::E0507, message));
     }

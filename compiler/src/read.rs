@@ -338,9 +338,12 @@ pub(crate) fn check_text(name: &Spanned<String>, what: &str, sink: &mut Sink) ->
     };
     let shown: String = name.value.chars().take(MAX_WRITTEN_NAME_BYTES).collect();
     sink.push(
-        Diagnostic::new(Code::E0204, format!("`{shown}` cannot be the name of {what}: it {why}"))
-            .primary(name.span, "not a name")
-            .help("write a shorter name, without control characters"),
+        Diagnostic::new(
+            Code::E0204,
+            format!("`{shown}` cannot be the name of {what}: it {why}"),
+        )
+        .primary(name.span, "not a name")
+        .help("write a shorter name, without control characters"),
     );
     false
 }

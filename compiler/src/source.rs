@@ -141,7 +141,9 @@ impl SourceMap {
         let line_start = source.line_starts[line - 1];
 
         let before = &source.text.as_bytes()[line_start as usize..offset as usize];
-        let column = String::from_utf8_lossy(before).chars().count() + 1;
+        // Every character has one byte that continues no other.
+        let is_first = |byte: &&u8| (**byte & 0xc0) != 0x80;
+        let column = before.iter().filter(is_first).count() + 1;
         Position { line, column }
     }
 }

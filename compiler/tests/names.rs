@@ -64,7 +64,11 @@ fn assert_printable(bytes: &[u8], what: &str) {
     let plain = without_colours(&text);
     let found = plain.find(|c: char| is_hidden(c) && !matches!(c, '\n' | '\t'));
     if let Some(at) = found {
-        let start = plain[..at].char_indices().rev().nth(40).map_or(0, |(i, _)| i);
+        let start = plain[..at]
+            .char_indices()
+            .rev()
+            .nth(40)
+            .map_or(0, |(i, _)| i);
         let shown: String = plain[start..].chars().take(80).collect();
         panic!("{what}: {shown:?}");
     }
@@ -115,14 +119,30 @@ fn names_in_files_are_refused_and_shown_escaped() {
         named("[\"half\"]", &format!("[\"half.{hidden}\"]")),
         named("Gain(0.5)", &format!("Gain(\"{hidden}\")")),
         named("Gain(0.5)", &format!("Expr(\"{hidden}\")")),
+        named(
+            "Gain(0.5)",
+            &format!("Expr(\"x\", inputs: {{ \"{hidden}\": f32 }})"),
+        ),
         named("Gain(0.5)", &format!("Custom(\"{hidden}\")")),
         named("Gain(0.5)", &format!("Sub(\"{hidden}\")")),
         named("Gain(0.5)", &format!("Onnx(\"{hidden}.onnx\")")),
         named("Gain(0.5)", &format!("Fir(taps: Npy(\"{hidden}\"))")),
-        named("Gain(0.5)", &format!("Fir(taps: Safetensors(\"{hidden}\", \"{hidden}\"))")),
-        named("name:", &format!("pins: {{ \"half\": \"{hidden}\" }}, name:")),
-        named("name:", &format!("pins: {{ \"{hidden}\": \"cpu:0\" }}, name:")),
-        named("name:", &format!("models: {{ \"{hidden}\": File(\"{hidden}\") }}, name:")),
+        named(
+            "Gain(0.5)",
+            &format!("Fir(taps: Safetensors(\"{hidden}\", \"{hidden}\"))"),
+        ),
+        named(
+            "name:",
+            &format!("pins: {{ \"half\": \"{hidden}\" }}, name:"),
+        ),
+        named(
+            "name:",
+            &format!("pins: {{ \"{hidden}\": \"cpu:0\" }}, name:"),
+        ),
+        named(
+            "name:",
+            &format!("models: {{ \"{hidden}\": File(\"{hidden}\") }}, name:"),
+        ),
         named("dtype: f32", &format!("dtype: \"{hidden}\"")),
         // Written as they are, in places where the reader stops at them.
         format!("{whole}{}", every_hidden()),
@@ -132,7 +152,10 @@ fn names_in_files_are_refused_and_shown_escaped() {
         std::fs::write(folder.path().join("m.ron"), &text).expect("a file");
         let code = run(folder.path(), &["check", "m.ron"]);
         assert!(matches!(code, Some(3 | 4)), "{code:?}: {text}");
-        let code = run(folder.path(), &["compile", "m.ron", "--devices", "1", "-o", "m.zbmd"]);
+        let code = run(
+            folder.path(),
+            &["compile", "m.ron", "--devices", "1", "-o", "m.zbmd"],
+        );
         assert!(matches!(code, Some(3 | 4)), "{code:?}: {text}");
     }
 
@@ -172,7 +195,10 @@ fn each_hidden_character_is_refused_in_names() {
 fn arguments_are_shown_escaped() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("m.ron"), model("fine", "x.f32")).expect("a file");
-    assert_eq!(run(folder.path(), &["compile", "m.ron", "--devices", "2"]), Some(0));
+    assert_eq!(
+        run(folder.path(), &["compile", "m.ron", "--devices", "2"]),
+        Some(0)
+    );
 
     // Short enough for a file's name.
     let hidden = "a\u{1b}[31m\r\u{8}\u{7f}\u{9b}2J\u{202e}\u{2066}\u{200b}z";
@@ -239,10 +265,25 @@ fn values_and_paths_are_escaped_in_every_form() {
     std::fs::write(folder.path().join(&path), model("fine", &in_ron)).expect("a file");
     std::fs::write(folder.path().join("m.ron"), model("fine", "x.f32")).expect("a file");
 
-    let emitted = ["compile", &path, "--devices", "2", "--emit", "all", "-o", &bundle];
+    let emitted = [
+        "compile",
+        &path,
+        "--devices",
+        "2",
+        "--emit",
+        "all",
+        "-o",
+        &bundle,
+    ];
     assert_eq!(run(folder.path(), &emitted), Some(0));
-    assert_eq!(run(folder.path(), &["compile", &path, "--devices", "2"]), Some(0));
-    assert_eq!(run(folder.path(), &["compile", "m.ron", "--devices", "2"]), Some(0));
+    assert_eq!(
+        run(folder.path(), &["compile", &path, "--devices", "2"]),
+        Some(0)
+    );
+    assert_eq!(
+        run(folder.path(), &["compile", "m.ron", "--devices", "2"]),
+        Some(0)
+    );
     assert_eq!(run(folder.path(), &["analyse", &path]), Some(0));
 
     for format in ["text", "json", "ron", "dot", "mermaid", "svg", "html"] {
@@ -253,14 +294,20 @@ fn values_and_paths_are_escaped_in_every_form() {
         let written = std::fs::read(folder.path().join("out")).expect("a file");
         assert_printable(&written, format);
     }
-    assert_eq!(run(folder.path(), &["inspect", &bundle, "--no-times"]), Some(0));
+    assert_eq!(
+        run(folder.path(), &["inspect", &bundle, "--no-times"]),
+        Some(0)
+    );
     let perfetto = ["inspect", &bundle, "--format", "perfetto"];
     let trace = zbmdc(folder.path(), &perfetto).stdout;
     assert!(!trace.is_empty());
     assert!(!trace.windows(4).any(|bytes| bytes == b"\x1b[31"));
 
     for format in ["text", "json", "html"] {
-        let code = run(folder.path(), &["diff", &bundle, "m.zbmd", "--format", format]);
+        let code = run(
+            folder.path(),
+            &["diff", &bundle, "m.zbmd", "--format", format],
+        );
         assert_eq!(code, Some(1), "{format}");
     }
     assert_eq!(run(folder.path(), &["why", "half", &bundle]), Some(0));

@@ -108,9 +108,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             // Help goes to standard output, mistakes to standard error; a closed one is no concern of ours.
-            let is_printable = |argument: std::ffi::OsString| {
-                !argument.to_string_lossy().contains(is_hidden)
-            };
+            let is_printable =
+                |argument: std::ffi::OsString| !argument.to_string_lossy().contains(is_hidden);
             if std::env::args_os().all(is_printable) {
                 drop(error.print());
             } else {

@@ -114,12 +114,14 @@ mod tests {
         };
         let ids = || (0..5_u32).map(DeviceId);
         let pairs = ids().flat_map(|from| ids().map(move |to| (from, to)));
-        let links = pairs.filter(|(from, to)| from != to).map(|(from, to)| Link {
-            from,
-            to,
-            bytes_per_s: 1,
-            latency_ns: u64::from(from.0 * 10 + to.0),
-        });
+        let links = pairs
+            .filter(|(from, to)| from != to)
+            .map(|(from, to)| Link {
+                from,
+                to,
+                bytes_per_s: 1,
+                latency_ns: u64::from(from.0 * 10 + to.0),
+            });
         let mut machine = Machine {
             devices: (0..5).map(device).collect(),
             links: links.collect(),

@@ -69,7 +69,10 @@ fn out_port(graph: &Graph, end: Endpoint) -> String {
         .actors
         .get(end.actor)
         .and_then(|a| a.outputs.get(end.port as usize));
-    let port = port.map_or_else(|| format!("{}?", end.port), |p| printable(&p.name).into_owned());
+    let port = port.map_or_else(
+        || format!("{}?", end.port),
+        |p| printable(&p.name).into_owned(),
+    );
     format!("{}.{port}", actor_name(graph, end.actor))
 }
 
@@ -78,7 +81,10 @@ fn in_port(graph: &Graph, end: Endpoint) -> String {
         .actors
         .get(end.actor)
         .and_then(|a| a.inputs.get(end.port as usize));
-    let port = port.map_or_else(|| format!("{}?", end.port), |p| printable(&p.name).into_owned());
+    let port = port.map_or_else(
+        || format!("{}?", end.port),
+        |p| printable(&p.name).into_owned(),
+    );
     format!("{}.{port}", actor_name(graph, end.actor))
 }
 

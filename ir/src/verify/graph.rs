@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::error::{Errors, Port, VerifyError};
-use super::{liveness, names};
 pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
+use super::{liveness, names};
 use crate::limits::{
     MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_NESTING, MAX_PORTS, MAX_RANK, MAX_RATE,
     MAX_TOKEN_BYTES,

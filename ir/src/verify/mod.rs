@@ -115,6 +115,16 @@ pub fn check_graph(
     errors.into_result().map(|()| q.unwrap_or_default())
 }
 
+/// Checks the names in a graph alone: those that a model chooses for ports and parameters too.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_graph_names(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::default();
+    names::check_graph(graph, &mut errors);
+    errors.into_result()
+}
+
 /// Checks a machine alone, for one that was made in Rust.
 ///
 /// # Errors

@@ -46,7 +46,10 @@ fn report_our_bugs() {
         let what = text
             .or(payload.downcast_ref::<&str>().copied())
             .unwrap_or("no message");
-        eprintln!("zbmdc: internal error at {place}: {}", printable_lines(what));
+        eprintln!(
+            "zbmdc: internal error at {place}: {}",
+            printable_lines(what)
+        );
         eprintln!(
             "This is a bug in zbmdc {}, not in your model. Please report it with the model at {}/issues",
             env!("CARGO_PKG_VERSION"),

@@ -24,7 +24,12 @@ fn compile(devices: u32, bundle: *mut *mut zbmd_bundle) -> zbmd_status {
         zbmd_compile_options_init(options.as_mut_ptr());
         let mut options: zbmd_compile_options = options.assume_init();
         options.devices = devices;
-        zbmd_bundle_compile(c"pass.ron".as_ptr(), PASS.as_ptr(), &raw const options, bundle)
+        zbmd_bundle_compile(
+            c"pass.ron".as_ptr(),
+            PASS.as_ptr(),
+            &raw const options,
+            bundle,
+        )
     }
 }
 
@@ -34,7 +39,10 @@ fn devices() {
         let mut bundle = null_mut();
         assert_eq!(compile(devices, &raw mut bundle), ZBMD_MODEL, "{}", error());
         let said = error();
-        assert!(said.contains(&devices.to_string()) && said.contains("E0505"), "{said}");
+        assert!(
+            said.contains(&devices.to_string()) && said.contains("E0505"),
+            "{said}"
+        );
         assert!(bundle.is_null());
     }
 }
@@ -66,7 +74,10 @@ fn push_extremes(session: *mut zbmd_session) {
     let token = 1.0_f32;
     // SAFETY: the place and the text are there; only as many bytes as there are can be read, or the size is refused.
     unsafe {
-        assert_eq!(zbmd_session_source(session, c"x".as_ptr(), &raw mut source), ZBMD_OK);
+        assert_eq!(
+            zbmd_session_source(session, c"x".as_ptr(), &raw mut source),
+            ZBMD_OK
+        );
         let data = (&raw const token).cast();
         for bytes in [usize::MAX, usize::MAX / 2 + 1] {
             let refused = zbmd_source_push(source, data, bytes, 0, null_mut());
