@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
-use zbmd_ir::verify::{Verified, VerifyError, verify};
-use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
+use zbmd_ir::verify::{self, Verified, VerifyError, verify};
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec, limits};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
@@ -495,13 +495,24 @@ impl<'a> Run<'a> {
     fn resolve(&mut self, net: &Net) -> Front {
         let signatures = infer(net, &self.options.registry, &self.files, &mut self.sink);
         let registry = &self.options.registry;
-        Some(build::build(
-            net,
-            &signatures,
-            registry,
-            &self.files,
-            &mut self.sink,
-        ))
+        let (graph, origins) =
+            build::build(net, &signatures, registry, &self.files, &mut self.sink);
+        self.check_names(&graph);
+        Some((graph, origins))
+    }
+
+    /// Names of ports and parameters are chosen by a model as well, in the parameters of its ops.
+    fn check_names(&mut self, graph: &Graph) {
+        for error in verify::check_graph_names(graph).err().unwrap_or_default() {
+            let code = match error {
+                VerifyError::Limit { .. } => Code::E0505,
+                _ => Code::E0204,
+            };
+            self.sink.push(
+                Diagnostic::new(code, error.to_string())
+                    .help("write a shorter name, without control characters"),
+            );
+        }
     }
 
     fn analysed(&mut self, net: &Net) -> Front {
@@ -832,9 +843,18 @@ impl<'a> Run<'a> {
     }
 
     fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
+        let found = self.chosen_machine()?;
+        machine::check(&found.0, &mut self.sink).then_some(found)
+    }
+
+    fn chosen_machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
         let unmeasured = |machine| Some((machine, MeasuredCosts::default()));
         match &self.options.machine {
             MachineChoice::Detect => unmeasured(machine::detect()),
+            MachineChoice::Uniform(n) if *n > limits::MAX_DEVICES => {
+                self.sink.push(machine::too_many_devices(*n));
+                None
+            }
             MachineChoice::Uniform(n) => unmeasured(machine::uniform(*n)),
             MachineChoice::Given(machine) => unmeasured(machine.clone()),
             MachineChoice::Measured(machine, costs) => Some((machine.clone(), costs.clone())),

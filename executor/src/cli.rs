@@ -29,6 +29,7 @@ use std::sync::{Arc, mpsc};
 use clap::Parser;
 use zbmd_backends::op::Registry;
 use zbmd_ir::bundle::{self, OpenError};
+use zbmd_ir::text::{is_hidden, printable_lines};
 use zbmd_ir::{Program, State, state};
 
 pub(crate) use self::args::duration;
@@ -125,7 +126,13 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             // Help goes to standard output, mistakes to standard error; a closed one is no concern of ours.
-            drop(error.print());
+            let is_printable =
+                |argument: std::ffi::OsString| !argument.to_string_lossy().contains(is_hidden);
+            if std::env::args_os().all(is_printable) {
+                drop(error.print());
+            } else {
+                say(format_args!("{}", error.render()));
+            }
             return ExitCode::from(if error.use_stderr() {
                 exit::USAGE
             } else {
@@ -152,7 +159,8 @@ pub fn main_with(registry: Registry) -> ExitCode {
 
 /// A line on standard error; if that is closed, nobody wants to know.
 fn say(line: std::fmt::Arguments<'_>) {
-    drop(writeln!(io::stderr(), "{line}"));
+    let line = line.to_string();
+    drop(writeln!(io::stderr(), "{}", printable_lines(&line)));
 }
 
 fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {

@@ -419,14 +419,22 @@ pub(crate) struct Calibrate {
     pub(crate) math: Math,
 }
 
+/// Most time for one variant of a kernel: an hour measures nothing that a minute does not.
+const MAX_BUDGET_NS: u64 = 3_600_000_000_000;
+
 /// A duration; a bare number is seconds.
-fn budget(text: &str) -> Result<u64, units::UnitError> {
-    let bare = text.trim().parse::<f64>().is_ok();
-    units::duration_ns(&if bare {
+fn budget(text: &str) -> Result<u64, String> {
+    let is_bare = text.trim().parse::<f64>().is_ok();
+    let with_unit = if is_bare {
         format!("{text}s")
     } else {
         text.to_owned()
-    })
+    };
+    let budget_ns = units::duration_ns(&with_unit).map_err(|error| error.to_string())?;
+    if budget_ns > MAX_BUDGET_NS {
+        return Err("at most 60min".to_owned());
+    }
+    Ok(budget_ns)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
+use zbmd_backends::devices::memory_bytes;
 use zbmd_compiler::Code;
+use zbmd_compiler::files;
 use zbmd_compiler::view::{View, graph, html, json, perfetto, svg, text as overview};
 use zbmd_ir::bundle::{self, OpenError};
 use zbmd_ir::text::{self, TextOptions};
@@ -33,9 +35,9 @@ pub(crate) fn open(path: &Path, voice: Voice) -> Result<(Verified<Program>, View
 
 /// The trace of a run of a program, and how many epochs are of others; what is wrong has been said otherwise.
 fn read_trace(path: &Path, program: &Program, voice: Voice) -> Result<(Trace, usize), Exit> {
-    let bytes = std::fs::read(path).map_err(|error| {
+    let bytes = files::read(path, memory_bytes()).map_err(|error| {
         let message = format!("cannot read `{}`: {error}", path.display());
-        voice.report(&lone(Code::E0701, message, "check the path"))
+        voice.report(&lone(Code::E0701, message, error.help()))
     })?;
     Trace::of_program(&bytes, program).map_err(|error| {
         let message = format!("`{}` is refused: {error}", path.display());

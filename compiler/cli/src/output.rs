@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use zbmd_compiler::render::{self, Style};
 use zbmd_compiler::{Code, Diagnostics};
+use zbmd_ir::text::printable_lines;
 
 use crate::args::{Colour, MessageFormat};
 use crate::commands::lone;
@@ -46,7 +47,8 @@ impl Voice {
                 text + &summary(diagnostics)
             }
         };
-        say(&text);
+        // Drawn with everything from files escaped already; colours are escape sequences of our own.
+        let _ = std::io::stderr().write_all(text.as_bytes());
         exit_of(diagnostics)
     }
 
@@ -118,9 +120,10 @@ fn exit_of(diagnostics: &Diagnostics) -> Exit {
     }
 }
 
-/// Writes to stderr. Nobody is left to be told where that fails.
+/// Writes lines to stderr, with control characters of names and paths as escapes. Nobody is left to be told where that
+/// fails.
 pub(crate) fn say(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let _ = std::io::stderr().write_all(printable_lines(text).as_bytes());
 }
 
 /// Writes data to a file, or to stdout if there is none.
@@ -152,9 +155,9 @@ pub(crate) fn columns() -> usize {
     100
 }
 
-/// Writes text to stdout.
+/// Writes lines to stdout, with control characters of names and paths as escapes.
 pub(crate) fn print(text: &str) -> Exit {
-    print_bytes(text.as_bytes())
+    print_bytes(printable_lines(text).as_bytes())
 }
 
 /// Writes data to stdout. A reader that has seen enough, such as `head`, is no error.

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::error::{Errors, Port, VerifyError};
-use super::liveness;
 pub use super::repetition::repetition;
 use super::repetition::{Edge, edges};
+use super::{liveness, names};
 use crate::limits::{
     MAX_ACTORS, MAX_CHANNELS, MAX_INITIAL_BYTES, MAX_NESTING, MAX_PORTS, MAX_RANK, MAX_RATE,
     MAX_TOKEN_BYTES,
@@ -38,19 +38,20 @@ pub(super) fn check(
     if !actors || !channels {
         return None;
     }
-    let mut names = BTreeMap::new();
+    names::check_graph(graph, errors);
+    let mut actor_names = BTreeMap::new();
     for (id, actor) in graph.actors.iter_enumerated() {
         if errors.full() {
             return None;
         }
-        if let Some(&first) = names.get(actor.name.as_str()) {
+        if let Some(&first) = actor_names.get(actor.name.as_str()) {
             errors.push(VerifyError::DuplicateActor {
                 name: actor.name.clone(),
                 first,
                 second: id,
             });
         }
-        names.entry(actor.name.as_str()).or_insert(id);
+        actor_names.entry(actor.name.as_str()).or_insert(id);
         check_actor(id, actor, errors);
         check_params(id, actor, blobs, errors);
     }
@@ -381,6 +382,12 @@ fn check_channels(graph: &Graph, errors: &mut Errors) {
         }
         check_initial(id, channel, errors);
     }
+    let initial_bytes: u128 = graph.channels.iter().map(|c| c.initial.len() as u128).sum();
+    errors.limit(
+        || "initial bytes of all channels".to_owned(),
+        initial_bytes,
+        MAX_INITIAL_BYTES.into(),
+    );
     joined.finish(errors);
 }
 

@@ -10,10 +10,11 @@
 //! grows with the program; and no error holds more than a few lines of what the program says.
 //!
 //! Checked (code, file):
-//! - graph (`V01..`, `graph.rs`, `repetition.rs`, `liveness.rs`): limits, unique names, types, rates and windows,
+//! - graph (`V01..`, `graph.rs`, `names.rs`, `repetition.rs`, `liveness.rs`): limits, unique names of characters that
+//!   can be seen (those of devices and plans too), types, rates and windows,
 //!   every port on exactly one channel, delays, initial bytes, roles, states, tensors of parameters; consistency,
 //!   and that one iteration can be completed;
-//! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores;
+//! - machine (`V02..`, `machine.rs`): unique names, links between different existing devices, cores (each once in a device; two devices may share one);
 //! - plan (`V03..`, `plan/calendar.rs`, `plan/firings.rs`): placement, one calendar and one compute lane for each
 //!   device with actors, loops, ids, stages, every firing exactly once and in order on its actor's device;
 //!   variants of kernels (`plan/variants.rs`): for actors that run a kernel, with a name that may be one;
@@ -43,6 +44,7 @@ mod liveness;
 #[cfg(test)]
 mod loop_tests;
 mod machine;
+mod names;
 mod plan;
 mod repetition;
 #[cfg(test)]
@@ -145,6 +147,26 @@ pub fn check_graph(
     errors.into_result().map(|()| q.unwrap_or_default())
 }
 
+/// Checks the names in a graph alone: those that a model chooses for ports and parameters too.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_graph_names(graph: &Graph) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::default();
+    names::check_graph(graph, &mut errors);
+    errors.into_result()
+}
+
+/// Checks a machine alone, for one that was made in Rust.
+///
+/// # Errors
+/// See [`verify`].
+pub fn check_machine(machine: &Machine) -> Result<(), Vec<VerifyError>> {
+    let mut errors = Errors::default();
+    machine::check(machine, &mut errors);
+    errors.into_result()
+}
+
 /// Checks one plan against a graph and a machine that are checked too; `blobs` are the graph's.
 ///
 /// # Errors
@@ -173,6 +195,11 @@ fn check_kernels(program: &Program, errors: &mut Errors) {
         if errors.full() {
             return;
         }
+        names::check_name(
+            || format!("the format of kernel {kernel}"),
+            &code.format,
+            errors,
+        );
         if program.blobs.get(code.blob).is_none() {
             errors.push(VerifyError::UnknownCode {
                 kernel,
@@ -204,19 +231,25 @@ fn check_plan_names(program: &Program, errors: &mut Errors) {
         program.plans.len() as u128,
         MAX_PLANS as u128,
     );
-    let mut names = BTreeMap::new();
+    let mut plan_names = BTreeMap::new();
     for (id, plan) in program.plans.iter_enumerated() {
         if errors.full() {
             return;
         }
-        if let Some(&first) = names.get(plan.name.as_str()) {
+        names::check_name(|| id.to_string(), &plan.name, errors);
+        names::check_name(
+            || format!("what limits the period of {id}"),
+            &plan.bound_by,
+            errors,
+        );
+        if let Some(&first) = plan_names.get(plan.name.as_str()) {
             errors.push(VerifyError::DuplicatePlan {
                 name: plan.name.clone(),
                 first,
                 second: id,
             });
         }
-        names.entry(plan.name.as_str()).or_insert(id);
+        plan_names.entry(plan.name.as_str()).or_insert(id);
         if plan.name == "tail" && plan.block > 1 {
             errors.push(VerifyError::TailBlock {
                 plan: id,

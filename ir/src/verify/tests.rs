@@ -139,6 +139,22 @@ fn graphs() {
         ("V0126", state, |p| {
             actor(p, 1).in_place.push(InPlace::whole(1, 1))
         }),
+        ("V0128", chain, |p| p.graph.name = "a\u{1b}[2J".into()),
+        ("V0128", chain, |p| actor(p, 1).name.push('\n')),
+        ("V0128", chain, |p| actor(p, 1).name = "x".repeat(1025)),
+        ("V0128", chain, |p| actor(p, 1).op.push('\u{202e}')),
+        ("V0128", chain, |p| actor(p, 1).inputs[0].name.push('\r')),
+        ("V0128", chain, |p| actor(p, 1).outputs[0].name.push('\t')),
+        ("V0128", chain, |p| {
+            actor(p, 1)
+                .params
+                .insert("a\u{200b}".into(), Value::Bool(true));
+        }),
+        ("V0128", chain, |p| {
+            let inner = [("\u{7f}".to_owned(), Value::Bool(true))];
+            let nested = Value::List(vec![Value::Map(inner.into())]);
+            actor(p, 1).params.insert("a".into(), nested);
+        }),
         ("V0127", over, |p| actor(p, 2).inputs[0].window = 2),
         ("V0127", over, |p| actor(p, 2).in_place[0].at_bytes = 64),
         ("V0127", parts, |p| actor(p, 3).in_place[1].at_bytes = 65),
@@ -189,6 +205,15 @@ fn machines() {
         }),
         ("V0205", two_devices, |p| {
             p.machine.links[crate::LinkId(0)].bytes_per_s = 0
+        }),
+        ("V0128", two_devices, |p| {
+            p.machine.devices[DeviceId(0)].name.push('\0');
+        }),
+        ("V0128", two_devices, |p| {
+            p.machine.devices[DeviceId(1)].backend.push('\u{9b}');
+        }),
+        ("V0207", two_devices, |p| {
+            p.machine.devices[DeviceId(0)].cores = vec![u32::MAX];
         }),
         ("V0206", two_devices, |p| {
             p.machine.devices[DeviceId(0)].cores = vec![3, 3]
@@ -756,6 +781,36 @@ fn mutants_that_must_fail_do() {
                 "{name}: accepted: {}",
                 mutant.what
             );
+        }
+    }
+}
+
+/// Each hidden character is refused in each kind of name, and no error prints it.
+#[test]
+fn hidden_characters_are_refused_in_every_name() {
+    let places: [fn(&mut Program) -> &mut String; 8] = [
+        |p| &mut p.graph.name,
+        |p| &mut actor(p, 1).name,
+        |p| &mut actor(p, 1).op,
+        |p| &mut actor(p, 1).inputs[0].name,
+        |p| &mut actor(p, 1).outputs[0].name,
+        |p| &mut p.machine.devices[DeviceId(0)].name,
+        |p| &mut main(p).name,
+        |p| &mut main(p).bound_by,
+    ];
+    let hidden = (0..=0x2_0000)
+        .filter_map(char::from_u32)
+        .filter(|&c| crate::text::is_hidden(c));
+    for character in hidden {
+        for place in places {
+            let mut program = chain();
+            place(&mut program).push(character);
+
+            let errors = check(&program).expect_err("a hidden character");
+            assert!(errors.iter().any(|e| e.code() == "V0128"), "{errors:?}");
+
+            let said: String = errors.iter().map(ToString::to_string).collect();
+            assert!(!said.contains(crate::text::is_hidden), "{said:?}");
         }
     }
 }
