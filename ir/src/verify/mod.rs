@@ -152,7 +152,7 @@ pub fn check_graph(
 /// # Errors
 /// See [`verify`].
 pub fn check_graph_names(graph: &Graph) -> Result<(), Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    let mut errors = Errors::new(Budget::for_elements(graph_elements(graph)));
     names::check_graph(graph, &mut errors);
     errors.into_result()
 }
@@ -162,7 +162,7 @@ pub fn check_graph_names(graph: &Graph) -> Result<(), Vec<VerifyError>> {
 /// # Errors
 /// See [`verify`].
 pub fn check_machine(machine: &Machine) -> Result<(), Vec<VerifyError>> {
-    let mut errors = Errors::default();
+    let mut errors = Errors::new(Budget::for_elements(machine_elements(machine)));
     machine::check(machine, &mut errors);
     errors.into_result()
 }
