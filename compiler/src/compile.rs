@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use zbmd_backends::kernels::Math;
 use zbmd_backends::op::Registry;
-use zbmd_ir::verify::{Verified, verify};
-use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec};
+use zbmd_ir::verify::{self, Verified, VerifyError, verify};
+use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec, limits};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
@@ -495,13 +495,24 @@ impl<'a> Run<'a> {
     fn resolve(&mut self, net: &Net) -> Front {
         let signatures = infer(net, &self.options.registry, &self.files, &mut self.sink);
         let registry = &self.options.registry;
-        Some(build::build(
-            net,
-            &signatures,
-            registry,
-            &self.files,
-            &mut self.sink,
-        ))
+        let (graph, origins) =
+            build::build(net, &signatures, registry, &self.files, &mut self.sink);
+        self.check_names(&graph);
+        Some((graph, origins))
+    }
+
+    /// Names of ports and parameters are chosen by a model as well, in the parameters of its ops.
+    fn check_names(&mut self, graph: &Graph) {
+        for error in verify::check_graph_names(graph).err().unwrap_or_default() {
+            let code = match error {
+                VerifyError::Limit { .. } => Code::E0505,
+                _ => Code::E0204,
+            };
+            self.sink.push(
+                Diagnostic::new(code, error.to_string())
+                    .help("write a shorter name, without control characters"),
+            );
+        }
     }
 
     fn analysed(&mut self, net: &Net) -> Front {
@@ -647,10 +658,17 @@ impl<'a> Run<'a> {
         let Some((program, estimate, impossible, replication, rounding)) = planned else {
             return Err(self.sink.finish(self.sources));
         };
-        // What the verifier refuses here is the scheduler's mistake, not the model's.
-        let program = verify(program).unwrap_or_else(|errors| {
-            panic!("the verifier refuses the compiler's own program: {errors:?}")
-        });
+        let program = match verify(program) {
+            Ok(program) => program,
+            Err(errors) => match beyond_limits(&errors) {
+                Some(diagnostic) => {
+                    self.sink.push(diagnostic);
+                    return Err(self.sink.finish(self.sources));
+                }
+                // Whatever else the verifier refuses here is the scheduler's mistake, not the model's.
+                None => panic!("the verifier refuses the compiler's own program: {errors:?}"),
+            },
+        };
         let passes = std::mem::take(&mut self.files.passes);
         let warnings = self.sink.finish(self.sources);
         Ok(Compiled {
@@ -825,9 +843,18 @@ impl<'a> Run<'a> {
     }
 
     fn machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
+        let found = self.chosen_machine()?;
+        machine::check(&found.0, &mut self.sink).then_some(found)
+    }
+
+    fn chosen_machine(&mut self) -> Option<(Machine, MeasuredCosts)> {
         let unmeasured = |machine| Some((machine, MeasuredCosts::default()));
         match &self.options.machine {
             MachineChoice::Detect => unmeasured(machine::detect()),
+            MachineChoice::Uniform(n) if *n > limits::MAX_DEVICES => {
+                self.sink.push(machine::too_many_devices(*n));
+                None
+            }
             MachineChoice::Uniform(n) => unmeasured(machine::uniform(*n)),
             MachineChoice::Given(machine) => unmeasured(machine.clone()),
             MachineChoice::Measured(machine, costs) => Some((machine.clone(), costs.clone())),
@@ -836,6 +863,50 @@ impl<'a> Run<'a> {
                 let file = self.sources.add(path.display().to_string(), text.as_str());
                 machine::read(file, &text, &mut self.sink)
             }
+        }
+    }
+}
+
+/// What to say of a program that is right but larger than a bundle may be; `None` if anything else is wrong with it.
+fn beyond_limits(errors: &[VerifyError]) -> Option<Diagnostic> {
+    let are_limits = errors.iter().all(|e| matches!(e.code(), "V0101" | "V1101"));
+    let first = errors.first().filter(|_| are_limits)?;
+    let message = format!("the plan is larger than a bundle may be: {first}");
+    let help =
+        "ask for a smaller `--block`, or for fewer `--contingencies`, or shorten the iteration";
+    Some(Diagnostic::new(Code::E0506, message).help(help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only limits are the model's concern; with anything else among them it is a bug of ours.
+    #[test]
+    fn plans_beyond_limits_are_diagnosed_and_bugs_are_not() {
+        let limit = VerifyError::Limit {
+            what: "slot executions on d0 of plan0".to_owned(),
+            count: 17 << 20,
+            limit: 16 << 20,
+        };
+        let work = VerifyError::TooMuchWork {
+            what: "the slots of plan0".to_owned(),
+            steps: 2,
+            limit: 1,
+        };
+        let bug = VerifyError::NoPlan {};
+
+        for errors in [vec![limit.clone()], vec![work.clone(), limit.clone()]] {
+            let found = beyond_limits(&errors).expect("a diagnostic");
+            assert_eq!(found.code, Code::E0506);
+            assert!(
+                found.message.contains(&errors[0].to_string()),
+                "{}",
+                found.message
+            );
+        }
+        for errors in [vec![bug.clone()], vec![limit, bug], vec![]] {
+            assert!(beyond_limits(&errors).is_none(), "{errors:?}");
         }
     }
 }

@@ -16,6 +16,7 @@ mod diag;
 pub mod diff;
 mod expand;
 mod explain;
+pub mod files;
 mod format;
 mod in_place;
 mod infer;

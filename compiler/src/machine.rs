@@ -1,5 +1,7 @@
 //! `machine.ron`: devices and links; what this computer is where no such file is given; and the way back to RON.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 use zbmd_ir::{Device, DeviceId, Link, Machine, TiVec, limits};
 
@@ -154,14 +156,45 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
     (sink.errors() == before).then_some((Machine { devices, links }, costs))
 }
 
+/// E0505 for devices.
+pub(crate) fn too_many_devices(devices: usize) -> Diagnostic {
+    let limit = limits::MAX_DEVICES;
+    let message = format!("the machine has {devices} devices, more than the limit of {limit}");
+    Diagnostic::new(Code::E0505, message).help("compile for fewer devices")
+}
+
+/// Refuses what the verifier would, for machines that were made in Rust; whether all is well.
+pub(crate) fn check(machine: &Machine, sink: &mut Sink) -> bool {
+    let before = sink.errors();
+    if machine.devices.is_empty() {
+        sink.push(
+            Diagnostic::new(Code::E0507, "the machine has no devices")
+                .help("compile for 1 device or more"),
+        );
+    }
+    for error in zbmd_ir::verify::check_machine(machine)
+        .err()
+        .unwrap_or_default()
+    {
+        let message = format!("the machine is impossible: {error}");
+        sink.push(Diagnostic::new(Code::E0507, message));
+    }
+    sink.errors() == before
+}
+
 type Devices = (Vec<Spanned<String>>, TiVec<DeviceId, Device>);
 
 fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<Devices> {
     let before = sink.errors();
     let mut devices = TiVec::new();
     let mut names: Vec<Spanned<String>> = Vec::new();
+    let mut first_named: BTreeMap<String, Span> = BTreeMap::new();
     for node in list {
-        if let Some((name, device)) = device(node, &names, sink) {
+        if devices.len() == limits::MAX_DEVICES {
+            break;
+        }
+        if let Some((name, device)) = device(node, &first_named, sink) {
+            first_named.entry(name.value.clone()).or_insert(name.span);
             names.push(name);
             devices.push(device);
         }
@@ -173,15 +206,8 @@ fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<Devices> {
                 .help("add `Device(name: \"cpu:0\", backend: cpu)`; `zbmdc devices --ron` prints this computer"),
         );
     }
-    if devices.len() > limits::MAX_DEVICES {
-        let (n, max) = (devices.len(), limits::MAX_DEVICES);
-        sink.push(
-            Diagnostic::new(
-                Code::E0505,
-                format!("the machine has {n} devices, more than the limit of {max}"),
-            )
-            .primary(head, "this machine"),
-        );
+    if list.len() > limits::MAX_DEVICES {
+        sink.push(too_many_devices(list.len()).primary(head, "this machine"));
         return None;
     }
     Some((names, devices))
@@ -206,24 +232,21 @@ fn group<'a>(
 
 fn device(
     node: &Node,
-    others: &[Spanned<String>],
+    others: &BTreeMap<String, Span>,
     sink: &mut Sink,
 ) -> Option<(Spanned<String>, Device)> {
     let mut fields = group(node, "a device", &format::DEVICE, sink)?;
     let name = fields
         .need("name", "\"cpu:0\"", sink)
-        .and_then(|n| read::string(n, "a name in quotes", sink));
+        .and_then(|n| read::string(n, "a name in quotes", sink))
+        .filter(|name| read::check_text(name, "a device", sink));
     let backend = fields
         .need("backend", "cpu", sink)
         .and_then(|n| read::word(n, "a backend: `cpu`", sink));
     let cores = fields
         .take("cores")
         .and_then(|n| read::list(n, "a list of core numbers", sink));
-    let cores: Vec<u32> = cores
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|n| read::count(n, "a core number", 0, 65_535, sink).map(|c| c.value as u32))
-        .collect();
+    let cores = core_numbers(cores.unwrap_or_default(), sink);
     let memory = quantity(
         fields.take("memory"),
         "a size such as \"1GiB\"",
@@ -246,14 +269,14 @@ fn device(
     let programmatic = launch.is_some_and(|node| read::flag(node, sink));
     fields.done(sink);
     let (name, backend) = (name?, backend?);
-    if let Some(first) = others.iter().find(|o| o.value == name.value) {
+    if let Some(first) = others.get(&name.value) {
         sink.push(
             Diagnostic::new(
                 Code::E0205,
                 format!("the device name `{}` is used twice", name.value),
             )
             .primary(name.span, "used again here")
-            .context(first.span, "first used here")
+            .context(*first, "first used here")
             .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
         );
     }
@@ -284,6 +307,32 @@ fn device(
         name: name.value.clone(),
     };
     Some((name, device))
+}
+
+/// Numbers of cores, each once: a device does not run on a core twice. Two devices may share one, by turns of the
+/// operating system.
+fn core_numbers(nodes: &[Node], sink: &mut Sink) -> Vec<u32> {
+    let mut first_written: BTreeMap<u32, Span> = BTreeMap::new();
+    let mut cores = Vec::new();
+    for node in nodes {
+        let highest = u64::from(limits::MAX_CORE);
+        let Some(core) = read::count(node, "a core number", 0, highest, sink) else {
+            continue;
+        };
+        let core = core.value as u32;
+        if let Some(first) = first_written.get(&core) {
+            sink.push(
+                Diagnostic::new(Code::E0507, format!("the device has core {core} twice"))
+                    .primary(node.span, "named again here")
+                    .context(*first, "first named here")
+                    .help("name each core of a device once"),
+            );
+            continue;
+        }
+        first_written.insert(core, node.span);
+        cores.push(core);
+    }
+    cores
 }
 
 /// A number of base units, or a string with a unit; at least 1.
@@ -331,6 +380,12 @@ fn read_links(
     sink: &mut Sink,
 ) -> TiVec<zbmd_ir::LinkId, Link> {
     let mut links: TiVec<_, Link> = TiVec::new();
+    let mut linked: BTreeSet<(DeviceId, DeviceId)> = BTreeSet::new();
+    let by_name: BTreeMap<&str, usize> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| (name.value.as_str(), index))
+        .collect();
     for node in nodes {
         let Some(mut fields) = group(node, "a link", &format::LINK, sink) else {
             continue;
@@ -338,7 +393,7 @@ fn read_links(
         let mut end = |field: &str| {
             let node = fields.need(field, "\"cpu:0\"", sink)?;
             let name = read::string(node, "a device in quotes", sink)?;
-            let found = names.iter().position(|n| n.value == name.value);
+            let found = by_name.get(name.value.as_str()).copied();
             if found.is_none() {
                 sink.push(
                     Diagnostic::new(Code::E0501, format!("there is no device `{}`", name.value))
@@ -380,7 +435,7 @@ fn read_links(
             .into_iter()
             .take(if both { 2 } else { 1 })
         {
-            if from == to || links.iter().any(|l| l.from == from && l.to == to) {
+            if from == to || !linked.insert((from, to)) {
                 let (code, message) = if from == to {
                     (Code::E0501, "a link joins a device to itself")
                 } else {

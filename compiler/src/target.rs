@@ -8,6 +8,7 @@ use zbmd_backends::gpu::BACKENDS;
 use crate::codes::Code;
 use crate::compile::{CompileOptions, MachineChoice};
 use crate::diag::{Diagnostic, Diagnostics};
+use crate::files;
 use crate::machine;
 use crate::source::SourceMap;
 
@@ -55,7 +56,8 @@ impl CompileOptions {
 /// Whether a machine file speaks of GPUs, before anybody has read it.
 pub(crate) fn names_gpus(machine: &Path) -> bool {
     let speaks = |text: String| BACKENDS.iter().any(|backend| text.contains(backend));
-    std::fs::read_to_string(machine).is_ok_and(speaks)
+    let bytes = files::read(machine, SourceMap::MAX_FILE_BYTES as u64);
+    bytes.is_ok_and(|bytes| speaks(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 fn no_gpus(why: &str) -> Diagnostics {

@@ -150,11 +150,23 @@ impl Conductor {
             }
             (report.trace, report.profile) = (traced.trace, traced.profile);
         }
-        outcome?;
-        Ok(Outcome {
+        let left = Outcome {
             report,
             state: self.state,
-        })
+        };
+        match outcome {
+            Ok(()) => Ok(left),
+            Err(RunError::GaveUp {
+                verdict,
+                iterations,
+                ..
+            }) => Err(RunError::GaveUp {
+                verdict,
+                iterations,
+                left: Some(Box::new(left)),
+            }),
+            Err(other) => Err(other),
+        }
     }
 
     /// Epoch after epoch, without supervision: whatever goes wrong ends the run.
@@ -386,7 +398,8 @@ impl Conductor {
             self.emitted_before[at] += done * self.engine.tokens_per_iteration(id);
         }
         let graph = &to.program.graph;
-        let same = state::fingerprint(graph) == state::fingerprint(&self.engine.program.graph);
+        let same = state::channel_fingerprint(graph)
+            == state::channel_fingerprint(&self.engine.program.graph);
         if !same {
             self.state.channels = State::initial(graph).channels;
         }
@@ -660,10 +673,7 @@ fn error_of(how: &How) -> Option<RunError> {
         How::Finished { .. } | How::Stopped => None,
         How::Wrong(wrong) => Some(wrong.clone().into()),
         How::NoMemory { bytes, limit } => {
-            let error = OutOfMemory {
-                bytes: *bytes,
-                limit: *limit,
-            };
+            let error = OutOfMemory::of_machine(*bytes, *limit);
             Some(EngineError::Memory(error).into())
         }
         How::Device { fault, block } => Some(device_error(fault, *block)),

@@ -502,7 +502,9 @@ impl Crew {
             let incarnation = self.members.get(&device).map_or(0, |m| m.incarnation);
             match part {
                 Some(prepared) => {
-                    let name = format!("zbmd {}", self.engine.program.machine.devices[device].name);
+                    let device_name = &self.engine.program.machine.devices[device].name;
+                    // The system takes no name with a zero byte in it.
+                    let name = format!("zbmd {}", device_name.replace('\0', "?"));
                     let (engine, told) = (Arc::clone(&self.engine), self.told.clone());
                     let number = spec.epoch;
                     let winder = dogs.get(calendar).and_then(|dog| dog.winder(lease_ns));
@@ -656,12 +658,10 @@ impl Crew {
     }
 }
 
-/// The bundle as a file without a name, for processes that this one starts.
+/// The bundle as a sealed file without a name, for processes that this one starts: the very one that this process maps,
+/// where it read the program from a bundle.
 #[cfg(target_os = "linux")]
 fn bundle_file(engine: &Inner) -> io::Result<std::fs::File> {
-    use rustix::fs::{MemfdFlags, memfd_create};
-    let fd = memfd_create("zbmd bundle", MemfdFlags::CLOEXEC)?;
-    let mut out = io::BufWriter::new(std::fs::File::from(fd));
-    zbmd_ir::bundle::write_to(&mut out, &engine.program)?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)
+    let image = zbmd_ir::bundle::image_of(&engine.program)?;
+    image.file().try_clone()
 }

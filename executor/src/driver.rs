@@ -264,6 +264,7 @@ impl<'c> Driver<'c> {
             other => Err(RunError::GaveUp {
                 verdict: other.to_string(),
                 iterations: self.conductor.state.iterations,
+                left: None,
             }),
         }
     }

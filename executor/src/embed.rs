@@ -82,7 +82,7 @@ impl EngineError {
     /// Its class: one of [`exit`].
     pub fn class(&self) -> u8 {
         match self {
-            Self::State { .. } | Self::Trace { .. } => exit::FILE,
+            Self::Trace { .. } => exit::FILE,
             Self::Memory(_) | Self::Thread(_) => exit::FAULT,
             _ => exit::REFUSED,
         }

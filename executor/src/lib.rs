@@ -9,6 +9,7 @@ mod conductor;
 mod conductor_thread;
 mod conduit;
 mod crew;
+mod demand;
 mod driver;
 pub mod embed;
 mod epoch;
@@ -37,7 +38,7 @@ mod self_watch;
 mod session;
 mod stream;
 mod summary;
-pub mod supervise;
+pub use zbmd_supervise as supervise;
 mod supervised;
 mod system;
 #[cfg(feature = "testing")]

@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::codes::Code;
 use crate::costs::{CostKey, MeasuredCost};
 use crate::diag::{Diagnostic, Sink};
+use crate::files::{self, ReadError};
 
 use super::write_whole;
 
@@ -147,12 +148,10 @@ fn warn(path: &Path, what: &str, sink: &mut Sink) {
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path)?.len();
-    if bytes > MAX_BYTES {
-        let what = format!("it has {bytes} bytes, more than the limit of {MAX_BYTES}");
-        return Err(std::io::Error::new(ErrorKind::InvalidData, what));
-    }
-    std::fs::read(path)
+    files::read(path, MAX_BYTES).map_err(|error| match error {
+        ReadError::Io(error) => error,
+        refused => std::io::Error::new(ErrorKind::InvalidData, refused.to_string()),
+    })
 }
 
 /// The costs of a cache file, or what is wrong with it.

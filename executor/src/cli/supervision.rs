@@ -9,14 +9,18 @@ use super::args::Args;
 use super::console::CONSOLE;
 use super::{CliError, say};
 use crate::inject::Injector;
-use crate::io::{FileError, is_named_pipe, is_standard};
+use crate::io::{FileError, is_named_pipe, is_standard, read_whole};
 use crate::supervise::declare::Supervision;
 use crate::supervise::{Event, What};
 use crate::supervised::Supervised;
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
-pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
+/// No declaration is longer.
+const MAX_DECLARATION_BYTES: u64 = 1 << 20;
+
+/// What the declarations say; nothing is opened to be written yet.
+pub(super) fn read(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliError> {
     let asked = args.supervise.is_some()
         || args.events.is_some()
         || args.inject.is_some()
@@ -30,7 +34,7 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
         text,
     };
     let declaration = match path {
-        Some(path) => Supervision::parse(&read(path)?).map_err(|e| failed(e.to_string()))?,
+        Some(path) => Supervision::parse(&read_text(path)?).map_err(|e| failed(e.to_string()))?,
         None => Supervision::default(),
     };
     let resolved = declaration
@@ -42,24 +46,27 @@ pub(super) fn of(args: &Args, names: &[&str]) -> Result<Option<Supervised>, CliE
     Ok(Some(Supervised {
         settings: resolved.settings,
         tree: resolved.tree,
-        listener: Some(listener(args)?),
+        listener: None,
         states: None,
         inject: args.inject.as_deref().map(injector).transpose()?,
         save_every: None,
     }))
 }
 
-fn read(path: &Path) -> Result<String, CliError> {
-    let failed = |source| FileError::Io {
+fn read_text(path: &Path) -> Result<String, CliError> {
+    let bytes = read_whole(path, MAX_DECLARATION_BYTES)?;
+    String::from_utf8(bytes).map_err(|error| CliError::Declaration {
         path: path.to_owned(),
-        source,
-    };
-    Ok(std::fs::read_to_string(path).map_err(failed)?)
+        text: format!(
+            "is not UTF-8 from byte {} on",
+            error.utf8_error().valid_up_to()
+        ),
+    })
 }
 
-/// Writes events to a file, and says what the person at the terminal should know. It is called on a thread of its own,
-/// which may wait for whoever reads the file.
-fn listener(args: &Args) -> Result<Listener, CliError> {
+/// Opens the file of events, if one is asked for: it is emptied. The listener also says what the person at the terminal
+/// should know. It is called on a thread of its own, which may wait for whoever reads the file.
+pub(super) fn open_events(args: &Args) -> Result<Listener, CliError> {
     let out = args.events.as_deref().map(EventFile::open).transpose()?;
     let out = out.map(Mutex::new);
     Ok(Arc::new(move |event: &Event| {
@@ -120,7 +127,7 @@ fn injector(text: &str) -> Result<Injector, CliError> {
     let path = PathBuf::from(text);
     let declaration = match text.parse::<u64>() {
         Ok(_) => Injector::parse(text),
-        Err(_) => Injector::parse(&read(&path)?),
+        Err(_) => Injector::parse(&read_text(&path)?),
     };
     let declaration = declaration.map_err(|text| CliError::Declaration { path, text })?;
     Ok(Injector::new(declaration))

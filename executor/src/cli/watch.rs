@@ -1,15 +1,14 @@
 //! The threads that look on while a run is on: one sees to its end, another shows how far it is.
 
 use std::io::{self, IsTerminal};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::args::Args;
 use super::files::OpenSink;
-use crate::io::FileError;
 use crate::io::pump::PumpEnd;
+use crate::io::{FileError, FileKind};
 use crate::live::Page;
 use crate::session::Stopper;
 
@@ -87,7 +86,7 @@ struct Watcher {
     ended: Receiver<PumpEnd>,
     is_over: Receiver<()>,
     open_sinks: Vec<OpenSink>,
-    /// Bytes that all readers together have taken, and when that was last more than before.
+    /// Tokens that all readers together have taken, and when that was last more than before.
     taken: u64,
     last_taken: Instant,
     watched: Watched,
@@ -125,14 +124,12 @@ impl Watcher {
 
     /// Whether the run was told to end and the readers of all files that are still open take nothing.
     fn readers_have_stalled(&mut self) -> bool {
-        let sinks = self.open_sinks.iter();
-        let counters: Option<Vec<_>> = sinks.map(|sink| sink.taken.as_ref()).collect();
+        let mut sinks = self.open_sinks.iter();
         // A file on a disk is always waited for.
-        let Some(counters) = counters else {
+        if sinks.any(|sink| sink.file.kind() == FileKind::Regular) {
             return false;
-        };
-        let taken = counters.iter().map(|taken| taken.load(Ordering::Acquire));
-        let taken = taken.sum();
+        }
+        let taken = self.open_sinks.iter().map(|sink| sink.file.tokens()).sum();
         if taken != self.taken || !self.stopper.is_stopping() {
             self.taken = taken;
             self.last_taken = Instant::now();
@@ -142,8 +139,7 @@ impl Watcher {
 
     fn cut_off(&mut self) {
         for sink in &self.open_sinks {
-            let taken = sink.taken.as_ref().map_or(0, |n| n.load(Ordering::Acquire));
-            let tokens = taken / sink.token_bytes.max(1);
+            let tokens = sink.file.tokens();
             self.watched.cut_off.push((sink.stream.clone(), tokens));
         }
     }

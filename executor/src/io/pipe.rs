@@ -3,10 +3,9 @@
 //! side has taken is counted.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Whether it is a pipe with a name.
 pub(crate) fn is_named_pipe(path: &Path) -> bool {
@@ -19,23 +18,6 @@ pub(crate) fn is_named_pipe(path: &Path) -> bool {
     {
         let _ = path;
         false
-    }
-}
-
-/// Whether whoever reads an output may keep its writer waiting for any time: it is anything but a file on a disk.
-pub(crate) fn has_reader(path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        let is_file = match super::is_standard(path) {
-            true => rustix::fs::fstat(io::stdout())
-                .is_ok_and(|s| rustix::fs::FileType::from_raw_mode(s.st_mode).is_file()),
-            false => std::fs::metadata(path).is_ok_and(|data| data.is_file()),
-        };
-        !is_file
-    }
-    #[cfg(not(unix))]
-    {
-        super::is_standard(path)
     }
 }
 
@@ -64,98 +46,43 @@ impl Read for PipeReader {
     }
 }
 
-/// Bytes that an output's reader, or its pipe, has taken.
-pub(crate) type Taken = Arc<AtomicU64>;
-
-/// An output that is a pipe, or something else that is not a file on a disk.
-pub(super) struct PipeWriter {
-    target: Target,
-    taken: Taken,
-}
-
-enum Target {
-    /// Standard output, as it is.
-    Standard,
-    /// A pipe with a name, until it is first written.
-    Named(PathBuf),
-    /// A pipe whose writes take what there is room for, so that every byte can be counted.
-    Open(File),
-}
-
-impl PipeWriter {
-    pub(super) fn of_standard_output() -> Self {
-        Self::new(own_standard_output().map_or(Target::Standard, Target::Open))
-    }
-
-    pub(super) fn named(path: &Path) -> Self {
-        Self::new(Target::Named(path.to_owned()))
-    }
-
-    fn new(target: Target) -> Self {
-        Self {
-            target,
-            taken: Taken::default(),
-        }
-    }
-
-    pub(super) fn taken(&self) -> Taken {
-        Arc::clone(&self.taken)
+/// Standard output, as a file that takes what there is room for if it is a pipe.
+pub(super) fn open_standard_output() -> io::Result<File> {
+    match own_standard_output() {
+        Some(file) => Ok(file),
+        None => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
     }
 }
 
-impl Write for PipeWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Target::Named(path) = &self.target {
-            let file = File::options().write(true).open(path)?;
-            set_nonblocking(&file)?;
-            self.target = Target::Open(file);
-        }
-        let written = match &mut self.target {
-            Target::Open(file) => write_when_there_is_room(file, bytes)?,
-            Target::Standard | Target::Named(_) => io::stdout().write(bytes)?,
-        };
-        self.taken.fetch_add(written as u64, Ordering::AcqRel);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match &mut self.target {
-            Target::Open(file) => file.flush(),
-            Target::Standard => io::stdout().flush(),
-            Target::Named(_) => Ok(()),
-        }
-    }
+/// A pipe with a name, as a file that can be looked at and not be written yet: [`open_for_writing`] waits for its reader.
+#[cfg(target_os = "linux")]
+pub(super) fn open_without_reader(path: &Path) -> io::Result<File> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(File::from(open(path, flags, Mode::empty())?))
 }
 
-#[cfg(unix)]
-fn write_when_there_is_room(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    loop {
-        match file.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let mut fds = [PollFd::new(file, PollFlags::OUT)];
-                // An error or an interruption shows at the next write.
-                let _ = poll(&mut fds, None);
-            }
-            other => return other,
-        }
-    }
+#[cfg(not(target_os = "linux"))]
+pub(super) fn open_without_reader(path: &Path) -> io::Result<File> {
+    File::options().write(true).open(path)
 }
 
-#[cfg(not(unix))]
-fn write_when_there_is_room(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
-    file.write(bytes)
-}
-
-#[cfg(unix)]
-fn set_nonblocking(file: &File) -> io::Result<()> {
+/// Opens what [`open_without_reader`] looked at: waits for its reader. Its writes take what there is room for.
+pub(super) fn open_for_writing(file: &File) -> io::Result<File> {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-    Ok(fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?)
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let file = File::options().write(true).open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
-#[cfg(not(unix))]
-fn set_nonblocking(_: &File) -> io::Result<()> {
-    Ok(())
+/// Waits until a file takes something: its write said that it would have to wait.
+pub(super) fn wait_for_room(file: &File) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut fds = [PollFd::new(file, PollFlags::OUT)];
+    // An error or an interruption shows at the next write.
+    let _ = poll(&mut fds, None);
 }
 
 /// Standard output opened anew if it is a pipe. The mode of the one that was inherited is shared with other processes,
@@ -181,7 +108,10 @@ fn own_standard_output() -> Option<File> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use zbmd_ir::{DType, Params, TokenType};
+
     use super::*;
+    use crate::io::{FileKind, Port, PreparedSink};
 
     /// A folder with a pipe with a name.
     fn named_pipe() -> (tempfile::TempDir, PathBuf) {
@@ -196,20 +126,31 @@ mod tests {
     #[test]
     fn every_byte_that_the_pipe_takes_is_counted_while_nobody_reads() {
         let (_folder, path) = named_pipe();
-        assert!(is_named_pipe(&path) && has_reader(&path));
-        let mut writer = PipeWriter::named(&path);
-        let taken = writer.taken();
-        let written = std::thread::spawn(move || writer.write_all(&[7; 1 << 20]));
+        assert!(is_named_pipe(&path));
+        let token = TokenType::scalar(DType::U8);
+        let params = Params::new();
+        let port = Port {
+            stream: "out",
+            token: &token,
+            params: &params,
+        };
+        let prepared = PreparedSink::open(&path, port).expect("nobody is waited for");
+        assert_eq!(prepared.kind(), FileKind::Stream);
+        let position = prepared.position().clone();
+        let written = std::thread::spawn(move || {
+            let mut file = prepared.begin().expect("its reader comes");
+            file.write_tokens(&[7; 1 << 20])
+        });
         let mut reader = PipeReader::new(&path);
         let mut first = [0; 1000];
         reader.read_exact(&mut first).expect("the writer is there");
 
         // It takes what it has room for, and then no more.
         let begun = Instant::now();
-        while taken.load(Ordering::Acquire) == 0 && begun.elapsed() < Duration::from_secs(60) {
+        while position.tokens() == 0 && begun.elapsed() < Duration::from_secs(60) {
             std::thread::yield_now();
         }
-        let counted = taken.load(Ordering::Acquire);
+        let counted = position.tokens();
         assert!((1..1 << 20).contains(&counted), "{counted}");
         assert!(!written.is_finished());
 
@@ -218,6 +159,6 @@ mod tests {
         let found = reader.take(length).read_to_end(&mut rest);
         assert_eq!(found.expect("all of it") as u64, length);
         written.join().expect("no panic").expect("all is taken");
-        assert_eq!(taken.load(Ordering::Acquire), 1 << 20);
+        assert_eq!(position.tokens(), 1 << 20);
     }
 }

@@ -6,12 +6,12 @@
 //! reader takes it.
 
 use std::collections::VecDeque;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::pump::{PumpEnd, SharedFile, failure, piece};
+use super::FileError;
+use super::pump::{PumpEnd, SharedFile, piece, write_piece};
 use crate::session::Stopper;
 use crate::stream::SinkHandle;
 
@@ -34,7 +34,7 @@ struct State {
     /// No more pieces will come.
     is_complete: bool,
     /// What came of the writing.
-    result: Option<io::Result<()>>,
+    end: Option<PumpEnd>,
 }
 
 #[derive(Default)]
@@ -56,25 +56,22 @@ impl Relay {
     /// Waits for room, unless the run is to end; an empty buffer in return, if there is one. False if the writer ended.
     fn put(&self, piece: Piece, stopper: &Stopper) -> (bool, Option<Vec<u8>>) {
         let mut state = self.state();
-        while state.waiting.len() >= QUEUE_LENGTH
-            && state.result.is_none()
-            && !stopper.is_stopping()
-        {
+        while state.waiting.len() >= QUEUE_LENGTH && state.end.is_none() && !stopper.is_stopping() {
             state = self.wait(state);
         }
         state.waiting.push_back(piece);
         self.changed.notify_all();
-        (state.result.is_none(), state.free.pop())
+        (state.end.is_none(), state.free.pop())
     }
 
     /// No more pieces come: waits until all is written.
-    fn complete(&self) -> io::Result<()> {
+    fn complete(&self) -> PumpEnd {
         let mut state = self.state();
         state.is_complete = true;
         self.changed.notify_all();
         loop {
-            if let Some(result) = state.result.take() {
-                return result;
+            if let Some(end) = state.end.take() {
+                return end;
             }
             state = self.wait(state);
         }
@@ -98,16 +95,21 @@ impl Relay {
         }
     }
 
-    fn write_all(&self, token_bytes: usize, to: &SharedFile) -> io::Result<()> {
+    fn write_all(&self, stream: &str, path: &Path, token_bytes: u64, to: &SharedFile) -> PumpEnd {
         while let Some(Piece { bytes, tokens }) = self.take() {
-            to.write(&bytes[..tokens as usize * token_bytes], tokens)?;
+            let length = (tokens * token_bytes) as usize;
+            if let Err(end) = write_piece(stream, path, to, &bytes[..length]) {
+                return end;
+            }
             self.state().free.push(bytes);
         }
-        to.finish()
+        PumpEnd::SinkEnded {
+            stream: stream.to_owned(),
+        }
     }
 
-    fn end(&self, result: io::Result<()>) {
-        self.state().result = Some(result);
+    fn end(&self, end: PumpEnd) {
+        self.state().end = Some(end);
         self.changed.notify_all();
     }
 }
@@ -124,11 +126,24 @@ pub(crate) fn drain(
     let relay = Arc::new(Relay::default());
     let its = Arc::clone(&relay);
     let file = to.clone();
+    let its_stream = stream.to_owned();
+    let its_path = path.to_owned();
     let writer = std::thread::Builder::new()
         .name(format!("zbmd pipe {stream}"))
-        .spawn(move || its.end(its.write_all(token_bytes as usize, &file)));
-    if let Err(error) = writer {
-        return failure(error, path, stream);
+        .spawn(move || {
+            let end = its.write_all(&its_stream, &its_path, token_bytes, &file);
+            file.end();
+            its.end(end);
+        });
+    if let Err(source) = writer {
+        to.end();
+        return PumpEnd::SinkFailed {
+            stream: stream.to_owned(),
+            error: FileError::Io {
+                path: path.to_owned(),
+                source,
+            },
+        };
     }
 
     let mut buffer = piece(token_bytes);
@@ -140,10 +155,5 @@ pub(crate) fn drain(
         }
         buffer = free.unwrap_or_else(|| piece(token_bytes));
     }
-    match relay.complete() {
-        Ok(()) => PumpEnd::SinkEnded {
-            stream: stream.to_owned(),
-        },
-        Err(error) => failure(error, path, stream),
-    }
+    relay.complete()
 }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
+use zbmd_ir::text::printable;
 
 use super::{Progress, folder};
 use crate::measure::Clock;
@@ -264,19 +265,9 @@ impl Live {
             .chain(devices)
             .chain([&mut progress.model, &mut progress.plan])
         {
-            if name.chars().any(char::is_control) {
-                *name = name.chars().map(printable).collect();
-            }
+            *name = printable(name).into_owned();
         }
         self
-    }
-}
-
-/// A character, or how it is written if it is not one that is printed.
-fn printable(c: char) -> String {
-    match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
     }
 }
 
