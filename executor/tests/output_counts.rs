@@ -179,7 +179,7 @@ fn a_run_that_gave_up_says_what_is_in_its_files() {
     case.make_pipe("pipe");
     let mut gave_up = 0;
     let files = ["out.bin", "out.npy", "pipe"];
-    for (seed, file) in files.into_iter().cycle().take(12).enumerate() {
+    for (seed, file) in files.into_iter().cycle().take(9).enumerate() {
         let (exit, said, written) = run_in_a_storm(&case, seed, file);
         assert!(expect.starts_with(&written), "seed {seed}: other bits");
         let tokens = written.len() as u64 / 4;
@@ -216,7 +216,7 @@ fn a_run_that_gave_up_says_what_is_in_its_files() {
         case.expect(0, &[&resumed[..], &["--resume"]].concat());
         assert!(case.read(file).ends_with(&expect), "seed {seed}");
     }
-    assert!(gave_up >= 6, "only {gave_up} runs gave up");
+    assert!(gave_up >= 4, "only {gave_up} runs gave up");
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn with_two_sinks() -> Program {
         .iter_mut()
         .find(|channel| channel.readers.iter().any(|r| r.to.actor == out))
         .expect("it ends in the sink");
-    let mut reader = channel.readers[0].clone();
+    let mut reader = channel.readers[0];
     reader.to.actor = copy;
     channel.readers.push(reader);
     common::replanned(program, 4)
