@@ -203,7 +203,7 @@ struct Lowering<'a> {
     states: BTreeMap<usize, Vec<(BufferId, u32)>>,
 }
 
-/// Lowers the calendar of one device of a verified plan that [`check`](crate::unsupported::check) accepted.
+/// Lowers the calendar of one device of a verified plan that [`check_plan`](crate::unsupported::check_plan) accepted.
 pub(crate) fn lower(
     known: &Known<'_>,
     plan: &Plan,
