@@ -374,6 +374,9 @@ fn quantity(
     Some(value)
 }
 
+/// Most latency of a link: times of many transfers are added up in 64 bits.
+const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
+
 fn read_links(
     nodes: &[Node],
     names: &[Spanned<String>],
@@ -426,6 +429,13 @@ fn read_links(
                 sink,
             ),
         };
+        if let Some((node, latency_ns)) = latency.zip(latency_ns)
+            && latency_ns > MAX_LATENCY_NS
+        {
+            let message =
+                format!("a latency is {latency_ns} ns, more than the limit of {MAX_LATENCY_NS}");
+            sink.push(Diagnostic::new(Code::E0505, message).primary(node.span, "at most 60min"));
+        }
         fields.done(sink);
         let (Some(from), Some(to)) = (from, to) else {
             continue;

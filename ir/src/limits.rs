@@ -23,7 +23,7 @@ pub const MAX_LIVENESS_STEPS: u64 = 1 << 26;
 /// Bytes of a name in UTF-8: of a model, actor, port, op, parameter, device or plan.
 pub const MAX_NAME_BYTES: usize = 1024;
 /// Bytes of the names of all actors together.
-pub const MAX_NAMES_BYTES: usize = 1 << 27;
+pub const MAX_NAMES_BYTES: usize = 1 << 25;
 /// Number of a core of a CPU device.
 pub const MAX_CORE: u32 = 65_535;
 /// Devices of a machine.

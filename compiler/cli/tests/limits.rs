@@ -438,7 +438,7 @@ fn initial_tokens_are_bounded_together() {
     let folder = tempfile::tempdir().expect("a folder");
     let actors: String = (0..100).map(|i| format!("\"a{i}\": Gain(1.0), ")).collect();
     let channels: String = (0..100)
-        .map(|i| format!("(from: \"in\", to: [\"a{i}\"], initial: Zeros(250000000)), (from: \"a{i}\", to: []), "))
+        .map(|i| format!("(from: \"in\", to: [\"a{i}\"], initial: Zeros(25000000)), (from: \"a{i}\", to: []), "))
         .collect();
     let text = format!(
         "Model(sources: {{\"in\": Stream(dtype: f32)}}, actors: {{{actors}}}, channels: [{channels}])"

@@ -52,11 +52,19 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
 /// The text with each hidden character as question marks of the same number of bytes, so that places in it stay the
 /// same; line ends and tabs stay.
 pub fn masked(text: &str) -> Cow<'_, str> {
-    replaced(
-        text,
-        |c| is_hidden(c) && !matches!(c, '\n' | '\t'),
-        |out, character| out.extend(std::iter::repeat_n('?', character.len_utf8())),
-    )
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for (at, character) in text.char_indices() {
+        let is_line_end = text[at..].starts_with("\r\n");
+        if is_line_end || matches!(character, '\n' | '\t') || !is_hidden(character) {
+            out.push(character);
+        } else {
+            out.extend(std::iter::repeat_n('?', character.len_utf8()));
+        }
+    }
+    Cow::Owned(out)
 }
 
 fn escaped(text: &str, is_replaced: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -138,5 +146,6 @@ mod tests {
         let text = "a\u{1b}\u{9b}\u{202e}\nb";
         assert_eq!(masked(text), "a??????\nb");
         assert_eq!(masked(text).len(), text.len());
+        assert_eq!(masked("a\r\nb\rc"), "a\r\nb?c");
     }
 }
