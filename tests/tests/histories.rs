@@ -39,7 +39,9 @@ mod linux {
     pub(super) const RUNNER: &str = "ZBMD_TEST_HISTORY_RUNNER";
     /// Histories that run with the tests.
     const FEW: u64 = 12;
-    /// A run takes about half a second; one that takes so long hangs.
+    /// A run takes about half a second; workers that are hit every millisecond may not get on at all meanwhile.
+    const DISTURBED_FOR: Duration = Duration::from_secs(5);
+    /// A run that takes so long hangs.
     const LIMIT: Duration = Duration::from_secs(60);
     /// Processes that the system ends with the run have so long to be gone.
     const GONE_LIMIT: Duration = Duration::from_secs(20);
@@ -237,12 +239,13 @@ mod linux {
         command(child).is_some_and(|own| !own.is_empty() && Some(own) == command(parent))
     }
 
-    /// Hits workers until the run is over.
+    /// Hits workers until the run is over, or for some seconds.
     fn disturb(run: u32, plan: &Plan, is_over: &AtomicBool) -> Seen {
         let mut rng = Rng::with_seed(plan.seed ^ 0x5eed);
         let mut seen = Seen::default();
         let mut known = Vec::new();
-        while !is_over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        while !is_over.load(Ordering::Relaxed) && begun.elapsed() < DISTURBED_FOR {
             let pause = Duration::from_millis(rng.u64(0..plan.longest_pause_ms));
             if plan.hits_starts {
                 hit_starts(run, &mut known, pause, &mut rng, &mut seen);
