@@ -73,15 +73,8 @@ impl Shape {
 pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let s = Shape::of(cx, 0, 1)?;
-    if let Some(bias) = cx.opt(2)
-        && bias.dims() != [s.filters]
-    {
-        return Err(cx.refuse(
-            2,
-            format!("is {}", bias.ty),
-            format!("it is [{}]", s.filters),
-        ));
-    }
+    check_bias(cx, 2, s.filters)?;
+    check_tables(&s)?;
     let (out, flops) = (vec![s.out(dtype)], s.flops());
     let act = act(cx)?;
     if let Some(added) = cx.opt(3)
@@ -107,6 +100,32 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     }
     let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))?) as Box<dyn Body>);
     Ok(Plan::in_variants(out, &Tile::ALL, make).flops(flops))
+}
+
+/// Refuses a convolution whose tables of places would be too large: one entry for each output and each weight of a filter.
+fn check_tables(s: &Shape) -> Result<(), OpError> {
+    let (_, outputs, kernel) = s.window.sizes();
+    let weights = kernel.saturating_mul(s.channels / s.groups);
+    let entries = outputs.saturating_add(weights) as u64;
+    if entries <= zbmd_ir::limits::MAX_TABLE_ELEMENTS {
+        return Ok(());
+    }
+    Err(Cx::other(
+        format!("{outputs} outputs and {weights} weights of a filter make tables of {entries} places"),
+        format!("the limit is {}", zbmd_ir::limits::MAX_TABLE_ELEMENTS),
+    ))
+}
+
+/// Refuses a bias, operand `i`, that is not one number for each filter.
+fn check_bias(cx: &Cx<'_>, i: usize, filters: usize) -> Result<(), OpError> {
+    match cx.opt(i) {
+        Some(bias) if bias.dims() != [filters] => Err(cx.refuse(
+            i,
+            format!("is {}", bias.ty),
+            format!("it is [{filters}]"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Plain loops: f64.
@@ -527,7 +546,8 @@ pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
             )
         })?);
     }
-    let filters = weights[1] * groups;
+    let filters = weights[1].saturating_mul(groups);
+    check_bias(cx, 2, filters)?;
     let shape = [&[input[0], filters], out.as_slice()].concat();
     let three = |v: &[usize], fill: usize| {
         let mut all = [fill; 3];
@@ -725,6 +745,7 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
             format!("the input is {}", cx.operand(0)?.ty),
         ));
     }
+    check_bias(cx, 2, c)?;
     if let Some(past) = cx.opt(3)
         && past.dims() != [b, c, k - 1]
     {

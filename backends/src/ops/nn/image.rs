@@ -517,7 +517,8 @@ impl Sample {
                 Border::Zeros => {}
             }
         }
-        if !at.is_finite() {
+        // Whatever is so far away is outside of any image, and places beside it stay within i64.
+        if !at.is_finite() || at.abs() > 1e15 {
             return (-10, [0.0; 4]);
         }
         let (floor, r) = (at.floor(), at - at.floor());
