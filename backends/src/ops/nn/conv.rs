@@ -74,7 +74,8 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let s = Shape::of(cx, 0, 1)?;
     check_bias(cx, 2, s.filters)?;
-    check_tables(&s)?;
+    let channels = s.channels / s.groups;
+    check_tables(&s.window, volume(&s.window.kernel).saturating_mul(channels), channels)?;
     let (out, flops) = (vec![s.out(dtype)], s.flops());
     let act = act(cx)?;
     if let Some(added) = cx.opt(3)
@@ -98,22 +99,31 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
             Plan::lazy(out, move || Ok(Box::new(Depthwise::new(s, act)))).flops(3.0 * flops),
         );
     }
-    let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))?) as Box<dyn Body>);
+    let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))) as Box<dyn Body>);
     Ok(Plan::in_variants(out, &Tile::ALL, make).flops(flops))
 }
 
-/// Refuses a convolution whose tables of places would be too large: one entry for each output and each weight of a filter.
-fn check_tables(s: &Shape) -> Result<(), OpError> {
-    let (_, outputs, kernel) = s.window.sizes();
-    let weights = kernel.saturating_mul(s.channels / s.groups);
+/// Refuses a convolution whose tables of places would be too large, one entry for each output and each of `weights`
+/// weights of a filter, and one whose padded input, of so many channels at a time, has places beyond 32 bits.
+pub(super) fn check_tables(window: &Window, weights: usize, channels: usize) -> Result<(), OpError> {
+    let (_, outputs, _) = window.sizes();
     let entries = outputs.saturating_add(weights) as u64;
-    if entries <= zbmd_ir::limits::MAX_TABLE_ELEMENTS {
-        return Ok(());
+    if entries > zbmd_ir::limits::MAX_TABLE_ELEMENTS {
+        return Err(Cx::other(
+            format!("{outputs} outputs and {weights} weights of a filter make tables of {entries} places"),
+            format!("the limit is {}", zbmd_ir::limits::MAX_TABLE_ELEMENTS),
+        ));
     }
-    Err(Cx::other(
-        format!("{outputs} outputs and {weights} weights of a filter make tables of {entries} places"),
-        format!("the limit is {}", zbmd_ir::limits::MAX_TABLE_ELEMENTS),
-    ))
+
+    let (padded, _) = padded_dims(window);
+    let elements = volume(&padded).saturating_mul(channels);
+    if elements > u32::MAX as usize {
+        return Err(Cx::other(
+            format!("the padded input has {elements} elements"),
+            format!("the limit is {}: pad less, or split the input", u32::MAX),
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses a bias, operand `i`, that is not one number for each filter.
@@ -213,17 +223,11 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn new(s: Shape, (act, tile): (Act, Tile)) -> Result<Self, OpError> {
+    fn new(s: Shape, (act, tile): (Act, Tile)) -> Self {
         let padded = Padded::new(&s.window);
         let per = s.channels / s.groups;
         let w = &s.window;
         let (_, out, kernel) = w.sizes();
-        if padded.plane.saturating_mul(per) > u32::MAX as usize {
-            return Err(Cx::other(
-                "the padded input is too large",
-                "make it smaller",
-            ));
-        }
         let mut spots = Vec::with_capacity(out.next_multiple_of(PANEL));
         w.each(|_, o| {
             spots.push(
@@ -245,7 +249,7 @@ impl Gathered {
         let columns = (65_536 / depth / PANEL * PANEL)
             .clamp(PANEL, 4096)
             .min(spots.len());
-        Ok(Self {
+        Self {
             s,
             padded,
             act,
@@ -254,7 +258,7 @@ impl Gathered {
             taps,
             columns,
             depth,
-        })
+        }
     }
 }
 

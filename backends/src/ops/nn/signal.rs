@@ -13,8 +13,8 @@ use crate::op::OpError;
 
 type Made = Result<Plan, OpError>;
 
-/// Longest transform.
-const MAX_POINTS: usize = zbmd_ir::limits::MAX_TABLE_ELEMENTS as usize;
+/// Longest transform or window, as of the op `Fft`: planning one takes a hundred bytes a point and more.
+const MAX_POINTS: usize = 1 << 24;
 
 fn points(cx: &Cx<'_>, i: usize, given: Option<i64>, default: usize) -> Result<usize, OpError> {
     let n = given.map_or(Some(default), |n| usize::try_from(n).ok());

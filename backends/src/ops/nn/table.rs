@@ -129,7 +129,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "GlobalMaxPool" "x:T -> y:T; T: float" [""] "" true "greatest of each channel" pool::global;
     "Greater" "x:T y:T -> z:bool; T: number" [""] "" true "whether greater" elementwise::compare;
     "GreaterOrEqual" "x:T y:T -> z:bool; T: number" [""] "" true "whether not less" elementwise::compare;
-    "GridSample" "x:T grid:^T -> y:T; T: float" ["align_corners mode padding_mode"] "" true "elements of an image at given places" |c, _| image::grid_sample(c);
+    "GridSample" "x:T grid:T -> y:T; T: float" ["align_corners mode padding_mode"] "" true "elements of an image at given places" |c, _| image::grid_sample(c);
     "GroupNormalization" "x:T scale:^T bias:^T -> y:T; T: float" ["epsilon num_groups stash_type"] "num_groups: 2" true "normalisation over groups of channels" |c, _| norm::group(c, false);
     "HammingWindow" "size!:int -> y:number" ["periodic dtype"] "size: 8" false "a Hamming window" signal::window;
     "HannWindow" "size!:int -> y:number" ["periodic dtype"] "size: 8" false "a Hann window" signal::window;

@@ -283,3 +283,13 @@ fn sizes_and_ranks_that_panicked_are_refused() {
         assert!(refused.is_err(), "{op}({parameters}) of {inputs}: {refused:?}");
     }
 }
+
+#[test]
+fn nearest_elements_are_the_same_in_every_type() {
+    let expected = computed_outputs("NnResize", "sizes: [4, 3]", "x: f32[2,3]");
+    for dtype in ["f64", "f16", "bf16", "i8", "u8", "i16", "i32", "i64"] {
+        let inputs = format!("x: {dtype}[2,3]");
+        let got = computed_outputs("NnResize", "sizes: [4, 3]", &inputs);
+        assert_eq!(got, expected, "{dtype}");
+    }
+}
