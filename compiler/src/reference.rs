@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use zbmd_backends::TensorOp;
 use zbmd_backends::kernels::Caps;
 use zbmd_backends::op::{CLASSES, Op, Registry, ResolveCx, Signature, example_inputs, source};
-use zbmd_ir::{Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType, Value, limits};
+use zbmd_ir::{
+    Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType, Value, limits,
+};
 
 use crate::diag::Sink;
 use crate::format::{Absent, GROUPS, Group};
@@ -309,7 +311,10 @@ fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
     let variants = [declared_as(&params, dtype), params];
     let mut actors = variants.iter().filter_map(|params| {
         let actor = resolve(registry, op, params, inputs.clone())?;
-        registry.kernel(&actor, &TiVec::new()).is_ok().then_some(actor)
+        registry
+            .kernel(&actor, &TiVec::new())
+            .is_ok()
+            .then_some(actor)
     });
     actors.next()
 }
@@ -319,7 +324,9 @@ fn declared_as(params: &Params, dtype: DType) -> Params {
     let mut params = params.clone();
     if let Some(Value::Map(inputs)) = params.get_mut("inputs") {
         let word = Value::Str(dtype.name().to_owned());
-        inputs.values_mut().for_each(|declared| *declared = word.clone());
+        inputs
+            .values_mut()
+            .for_each(|declared| *declared = word.clone());
     }
     params
 }

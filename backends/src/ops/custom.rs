@@ -11,10 +11,10 @@ use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, DType, Params, TiSlice, TokenType, Value, limits};
 
 use super::args::Args;
-use super::types::{TypeSchema, check_sizes};
 use super::entry::{
     check_connected, check_limits, check_ports, in_port, out_port, port_text, stateless_inputs,
 };
+use super::types::{TypeSchema, check_sizes};
 use crate::kernel::Kernel;
 use crate::op::{
     CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work, default_work,
@@ -234,11 +234,7 @@ impl Registry {
     ///
     /// # Errors
     /// See [`Self::resolve`].
-    pub fn resolve_any_size(
-        &self,
-        op: &str,
-        cx: &ResolveCx<'_>,
-    ) -> Result<Signature, OpError> {
+    pub fn resolve_any_size(&self, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
         if op != NAME || !self.ops.contains_key(NAME) {
             return self.op(op).ok_or_else(|| self.unknown_op(op))?.resolve(cx);
         }

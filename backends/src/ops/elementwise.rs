@@ -46,12 +46,34 @@ pub(super) const OPS: [Entry; 11] = [
         },
         make: expr,
     },
-    binary("Add", "x:scalar y:scalar -> y:scalar", "the sum", "Add()", |a| two(a, "x + y")),
-    binary("Sub", "x:scalar y:scalar -> y:scalar", "the difference x − y", "Sub()", |a| {
-        two(a, "x - y")
-    }),
-    binary("Mul", "x:scalar y:scalar -> y:scalar", "the product", "Mul()", |a| two(a, "x * y")),
-    binary("Div", "x:scalar y:scalar -> y:scalar", "the quotient x / y", "Div()", |a| two(a, "x / y")),
+    binary(
+        "Add",
+        "x:scalar y:scalar -> y:scalar",
+        "the sum",
+        "Add()",
+        |a| two(a, "x + y"),
+    ),
+    binary(
+        "Sub",
+        "x:scalar y:scalar -> y:scalar",
+        "the difference x − y",
+        "Sub()",
+        |a| two(a, "x - y"),
+    ),
+    binary(
+        "Mul",
+        "x:scalar y:scalar -> y:scalar",
+        "the product",
+        "Mul()",
+        |a| two(a, "x * y"),
+    ),
+    binary(
+        "Div",
+        "x:scalar y:scalar -> y:scalar",
+        "the quotient x / y",
+        "Div()",
+        |a| two(a, "x / y"),
+    ),
     Entry {
         name: "Gain",
         types: "x:scalar -> y:scalar",

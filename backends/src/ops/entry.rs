@@ -209,7 +209,8 @@ impl EntryOp {
         for output in &made.signature.outputs {
             if let Some(port) = self.types.output(&output.name) {
                 let token = &output.token;
-                self.types.check_output(port, &output.name, token, &bindings)?;
+                self.types
+                    .check_output(port, &output.name, token, &bindings)?;
             }
         }
         Ok(made)

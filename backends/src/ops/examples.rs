@@ -20,7 +20,10 @@ const INPUTS: &[(&str, &str)] = &[
     ("NnAttention", "q:T[1,2,4,4] k:T[1,2,4,4] v:T[1,2,4,4]"),
     ("NnAveragePool", "x:T[1,2,4,4]"),
     ("NnAveragePoolChannelsLast", "x:T[1,4,4,2]"),
-    ("NnBatchNormalization", "x:T[1,2,4,4] scale:T[2] bias:T[2] mean:T[2] var:T[2]"),
+    (
+        "NnBatchNormalization",
+        "x:T[1,2,4,4] scale:T[2] bias:T[2] mean:T[2] var:T[2]",
+    ),
     ("NnCausalConvWithState", "x:T[1,2,8] w:T[2,1,3]"),
     ("NnCenterCropPad", "x:T[4,4]"),
     ("NnCol2Im", "x:T[1,4,4]"),
@@ -47,7 +50,10 @@ const INPUTS: &[(&str, &str)] = &[
     ("NnGlobalMaxPool", "x:T[1,2,4,4]"),
     ("NnGridSample", "x:T[1,1,4,4] grid:T[1,2,2,2]"),
     ("NnGroupNormalization", "x:T[1,2,4,4] scale:T[2] bias:T[2]"),
-    ("NnInstanceNormalization", "x:T[1,2,4,4] scale:T[2] bias:T[2]"),
+    (
+        "NnInstanceNormalization",
+        "x:T[1,2,4,4] scale:T[2] bias:T[2]",
+    ),
     ("NnLRN", "x:T[1,2,4,4]"),
     ("NnLSTM", "x:T[2,1,3] w:T[1,8,3] r:T[1,8,2]"),
     ("NnLpPool", "x:T[1,2,4,4]"),
@@ -61,16 +67,28 @@ const INPUTS: &[(&str, &str)] = &[
     ("NnNegativeLogLikelihoodLoss", "x:T[2,3] target:i64[2]"),
     ("NnOneHot", "indices:i64[3] values:T[2]"),
     ("NnPad", "x:T[4,4]"),
-    ("NnQLinearConv", "x:T[1,1,4,4] x_scale:f32 x_zero:T w:T[1,1,2,2] w_scale:f32 w_zero:T y_scale:f32 y_zero:T"),
-    ("NnQLinearMatMul", "a:T[2,2] a_scale:f32 a_zero:T b:T[2,2] b_scale:f32 b_zero:T y_scale:f32 y_zero:T"),
+    (
+        "NnQLinearConv",
+        "x:T[1,1,4,4] x_scale:f32 x_zero:T w:T[1,1,2,2] w_scale:f32 w_zero:T y_scale:f32 y_zero:T",
+    ),
+    (
+        "NnQLinearMatMul",
+        "a:T[2,2] a_scale:f32 a_zero:T b:T[2,2] b_scale:f32 b_zero:T y_scale:f32 y_zero:T",
+    ),
     ("NnQuantizeLinear", "x:T[4,4] scale:f32"),
     ("NnRNN", "x:T[2,1,3] w:T[1,2,3] r:T[1,2,2]"),
     ("NnReshape", "x:T[4,4]"),
     ("NnResize", "x:T[1,1,4,4]"),
     ("NnReverseSequence", "x:T[4,2] lengths:i64[2]"),
-    ("NnRotaryEmbedding", "x:T[1,2,3,4] cos:T[1,3,2] sin:T[1,3,2]"),
+    (
+        "NnRotaryEmbedding",
+        "x:T[1,2,3,4] cos:T[1,3,2] sin:T[1,3,2]",
+    ),
     ("NnSTFT", "x:T[1,16,1] window:T[8]"),
-    ("NnScatterElements", "x:T[4,4] indices:i64[2,4] updates:T[2,4]"),
+    (
+        "NnScatterElements",
+        "x:T[4,4] indices:i64[2,4] updates:T[2,4]",
+    ),
     ("NnScatterND", "x:T[4,4] indices:i64[2,1] updates:T[2,4]"),
     ("NnSlice", "x:T[4,4]"),
     ("NnSoftmaxCrossEntropyLoss", "x:T[2,3] target:i64[2]"),
@@ -105,13 +123,19 @@ pub fn example_inputs(op: &dyn Op, tried: DType) -> Vec<(String, TokenType)> {
     // Ops that look at single samples take scalars, tensor ops tensors.
     let is_tensor_op = op.name().starts_with("Nn");
     let shape: &[u32] = if is_tensor_op { &COMMON_SHAPE } else { &[] };
-    let ports = op.types().map_or(&[][..], |types: &TypeSchema| &types.inputs);
+    let ports = op
+        .types()
+        .map_or(&[][..], |types: &TypeSchema| &types.inputs);
     let needed = ports
         .iter()
         .filter(|p| !p.optional && !p.constant && p.name != "_");
     needed
         .map(|port| {
-            let name = if port.many { format!("{}0", port.name) } else { port.name.to_owned() };
+            let name = if port.many {
+                format!("{}0", port.name)
+            } else {
+                port.name.to_owned()
+            };
             (name, TokenType::new(tried, shape))
         })
         .collect()
@@ -121,7 +145,10 @@ pub fn example_inputs(op: &dyn Op, tried: DType) -> Vec<(String, TokenType)> {
 fn parse_input(text: &str, tried: DType) -> Option<(String, TokenType)> {
     let (name, token) = text.split_once(':')?;
     let (word, dims) = token.split_once('[').unwrap_or((token, ""));
-    let dims = dims.trim_end_matches(']').split(',').filter(|d| !d.is_empty());
+    let dims = dims
+        .trim_end_matches(']')
+        .split(',')
+        .filter(|d| !d.is_empty());
     let shape = dims.map(|d| d.parse().ok()).collect::<Option<Vec<u32>>>()?;
     let dtype = match word {
         "T" => tried,

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use zbmd_ir::{
-    Actor, BlobId, DType, Params, Role, StatePort, TiVec, TokenType, Value,
-};
+use zbmd_ir::{Actor, BlobId, DType, Params, Role, StatePort, TiVec, TokenType, Value};
 
 use super::conformance::{Random, value};
 use super::entry::{in_port, out_port};
@@ -122,9 +120,8 @@ fn example_params(op: &dyn Op) -> Params {
     let mut positional = op.positional().iter();
     for argument in super::conformance::split_top(inside) {
         let argument = argument.trim();
-        let is_name = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_')
-        };
+        let is_name =
+            |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_');
         match argument.split_once(':').filter(|(name, _)| is_name(name)) {
             Some((name, text)) => {
                 params.insert(name.to_owned(), value(text));
@@ -160,7 +157,9 @@ fn pick<'a, T>(random: &mut Random, all: &'a [T]) -> &'a T {
 
 fn random_token(random: &mut Random) -> TokenType {
     let rank = random.below(5);
-    let shape: Vec<u32> = (0..rank).map(|_| *pick(random, &[0, 1, 1, 2, 2, 3])).collect();
+    let shape: Vec<u32> = (0..rank)
+        .map(|_| *pick(random, &[0, 1, 1, 2, 2, 3]))
+        .collect();
     TokenType::new(*pick(random, &DType::ALL), shape)
 }
 
@@ -202,7 +201,10 @@ fn change_number(random: &mut Random, value: &mut Value) {
             }
         }
         Value::Float(float) => {
-            *float = *pick(random, &[0.0, -1.0, 1e-30, 1e30, 0.5, f64::MAX, f64::MIN_POSITIVE]);
+            *float = *pick(
+                random,
+                &[0.0, -1.0, 1e-30, 1e30, 0.5, f64::MAX, f64::MIN_POSITIVE],
+            );
         }
         other => *other = Value::Int(*pick(random, &NUMBERS)),
     }
@@ -215,7 +217,11 @@ fn constant(random: &mut Random, case: &mut Case) -> Value {
         0 => Value::Int(*pick(random, &NUMBERS[..7])),
         1 => {
             let count = random.below(4);
-            Value::List((0..count).map(|_| Value::Int(*pick(random, &NUMBERS[..7]))).collect())
+            Value::List(
+                (0..count)
+                    .map(|_| Value::Int(*pick(random, &NUMBERS[..7])))
+                    .collect(),
+            )
         }
         _ => {
             if token.dtype == DType::C32 {
@@ -265,7 +271,11 @@ fn change(random: &mut Random, case: &mut Case, op: &dyn Op) {
         }
         5 if !schema.inputs.is_empty() => {
             let port = pick(random, &schema.inputs);
-            let number = if port.many { random.below(3).to_string() } else { String::new() };
+            let number = if port.many {
+                random.below(3).to_string()
+            } else {
+                String::new()
+            };
             let name = format!("{}{number}", port.name);
             if random.below(2) == 0 {
                 case.inputs.insert(name, random_token(random));
@@ -282,13 +292,16 @@ fn change(random: &mut Random, case: &mut Case, op: &dyn Op) {
         }
         _ => {
             let doc = op.doc();
-            let Some((name, _)) = (!doc.params.is_empty()).then(|| pick(random, doc.params))
-            else {
+            let Some((name, _)) = (!doc.params.is_empty()).then(|| pick(random, doc.params)) else {
                 return;
             };
             let value = match random.below(3) {
                 0 => constant(random, case),
-                1 => Value::List((0..random.below(5)).map(|_| Value::Int(*pick(random, &NUMBERS))).collect()),
+                1 => Value::List(
+                    (0..random.below(5))
+                        .map(|_| Value::Int(*pick(random, &NUMBERS)))
+                        .collect(),
+                ),
                 _ => Value::Int(*pick(random, &NUMBERS)),
             };
             case.params.insert((*name).to_owned(), value);
@@ -328,7 +341,11 @@ fn every_op_refuses_or_computes_whatever_it_is_given() {
     let mut failures = Vec::new();
     let (mut tried, mut ran) = (0, 0);
     let trace = std::env::var_os("ZBMD_HOSTILE_TRACE");
-    for (index, name) in registry.names().enumerate().filter(|(_, name)| *name != "Custom") {
+    for (index, name) in registry
+        .names()
+        .enumerate()
+        .filter(|(_, name)| *name != "Custom")
+    {
         let op = &**registry.op(name).expect("an op");
         let schema = op.types().expect("a schema");
         for number in 0..cases() {

@@ -25,10 +25,7 @@ use crate::op::OpError;
 
 /// Sets of element types by name.
 pub const CLASSES: [(&str, &[DType]); 6] = [
-    (
-        "float",
-        &[DType::F32, DType::F64, DType::F16, DType::Bf16],
-    ),
+    ("float", &[DType::F32, DType::F64, DType::F16, DType::Bf16]),
     (
         "int",
         &[DType::I8, DType::U8, DType::I16, DType::I32, DType::I64],
@@ -373,7 +370,9 @@ impl TypeSchema {
 /// How to bring an operand to another type.
 fn conversion(from: DType, to: DType) -> String {
     match (from, to) {
-        (DType::C32, _) => "take a part of it first: `Expr(\"re(x)\")`, or `Magnitude()`".to_owned(),
+        (DType::C32, _) => {
+            "take a part of it first: `Expr(\"re(x)\")`, or `Magnitude()`".to_owned()
+        }
         (_, DType::C32) => "put a `Convert(to: c32)` before it".to_owned(),
         _ => format!("put an `NnCast(to: {to})` before it, or store the constant as {to}"),
     }

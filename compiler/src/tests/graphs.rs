@@ -407,14 +407,20 @@ fn types_and_sizes_that_an_op_cannot_compute_are_errors_of_the_model() {
             "the output `y` would be f32[0], which has no elements",
         ),
         (
-            one_actor("Window(hann)", &[("x", "dtype: f32, shape: [1073741823]")], "y"),
+            one_actor(
+                "Window(hann)",
+                &[("x", "dtype: f32, shape: [1073741823]")],
+                "y",
+            ),
             "a window of 1073741823 weights",
         ),
     ];
     for (text, expected) in cases {
         let errors = check(&text);
         assert!(
-            errors.iter().any(|e| e.starts_with('E') && e.contains(expected)),
+            errors
+                .iter()
+                .any(|e| e.starts_with('E') && e.contains(expected)),
             "{text}\n{errors:?}"
         );
     }

@@ -75,7 +75,11 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let s = Shape::of(cx, 0, 1)?;
     check_bias(cx, 2, s.filters)?;
     let channels = s.channels / s.groups;
-    check_tables(&s.window, volume(&s.window.kernel).saturating_mul(channels), channels)?;
+    check_tables(
+        &s.window,
+        volume(&s.window.kernel).saturating_mul(channels),
+        channels,
+    )?;
     let (out, flops) = (vec![s.out(dtype)], s.flops());
     let act = act(cx)?;
     if let Some(added) = cx.opt(3)
@@ -105,12 +109,18 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
 
 /// Refuses a convolution whose tables of places would be too large, one entry for each output and each of `weights`
 /// weights of a filter, and one whose padded input, of so many channels at a time, has places beyond 32 bits.
-pub(super) fn check_tables(window: &Window, weights: usize, channels: usize) -> Result<(), OpError> {
+pub(super) fn check_tables(
+    window: &Window,
+    weights: usize,
+    channels: usize,
+) -> Result<(), OpError> {
     let (_, outputs, _) = window.sizes();
     let entries = outputs.saturating_add(weights) as u64;
     if entries > zbmd_ir::limits::MAX_TABLE_ELEMENTS {
         return Err(Cx::other(
-            format!("{outputs} outputs and {weights} weights of a filter make tables of {entries} places"),
+            format!(
+                "{outputs} outputs and {weights} weights of a filter make tables of {entries} places"
+            ),
             format!("the limit is {}", zbmd_ir::limits::MAX_TABLE_ELEMENTS),
         ));
     }
@@ -129,11 +139,9 @@ pub(super) fn check_tables(window: &Window, weights: usize, channels: usize) -> 
 /// Refuses a bias, operand `i`, that is not one number for each filter.
 fn check_bias(cx: &Cx<'_>, i: usize, filters: usize) -> Result<(), OpError> {
     match cx.opt(i) {
-        Some(bias) if bias.dims() != [filters] => Err(cx.refuse(
-            i,
-            format!("is {}", bias.ty),
-            format!("it is [{filters}]"),
-        )),
+        Some(bias) if bias.dims() != [filters] => {
+            Err(cx.refuse(i, format!("is {}", bias.ty), format!("it is [{filters}]")))
+        }
         _ => Ok(()),
     }
 }

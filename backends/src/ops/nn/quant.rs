@@ -85,7 +85,11 @@ pub(super) fn quantize(cx: &Cx<'_>) -> Made {
         Some(zero) if asked.is_some_and(|word| word != zero.ty.dtype.name()) => {
             return Err(cx.refuse(
                 2,
-                format!("is {}, `output_dtype` {}", zero.ty, asked.unwrap_or_default()),
+                format!(
+                    "is {}, `output_dtype` {}",
+                    zero.ty,
+                    asked.unwrap_or_default()
+                ),
                 "both are the type of the result: leave one of them out",
             ));
         }

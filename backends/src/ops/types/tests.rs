@@ -45,7 +45,13 @@ fn schemas_are_read_or_refused() {
     );
     assert_eq!(schema.input("n12").map(|p| p.name), Some("n"));
     assert_eq!(schema.input("n"), None);
-    for wrong in ["x:T -> y:T", "x:f33 -> y:f32", "x -> y:f32", "x:f32", "x:T -> y; T: f32"] {
+    for wrong in [
+        "x:T -> y:T",
+        "x:f33 -> y:f32",
+        "x -> y:f32",
+        "x:f32",
+        "x:T -> y; T: f32",
+    ] {
         assert_eq!(TypeSchema::parse(wrong), None, "{wrong}");
     }
 }
@@ -71,29 +77,66 @@ fn a_refusal_names_both_ports_both_types_and_the_fix() {
     );
     let (message, help) = refusal("NnConv", "", "x: f32[1,2,4,4], w: f64[1,2,4,4]");
     assert!(
-        message.starts_with("w: is f64[1,2,4,4], but `x` is f32[1,2,4,4], and both have the type T of"),
+        message.starts_with(
+            "w: is f64[1,2,4,4], but `x` is f32[1,2,4,4], and both have the type T of"
+        ),
         "{message}"
     );
-    assert_eq!(help, "put an `NnCast(to: f32)` before it, or store the constant as f32");
+    assert_eq!(
+        help,
+        "put an `NnCast(to: f32)` before it, or store the constant as f32"
+    );
 }
 
 /// Ops with every operand that may be a port, in types that fit, and values that mean the same in all types.
 const ALL_OPERANDS: &[(&str, &str, &str)] = &[
-    ("NnConv", "", "x: f32[1,2,4,4], w: f32[3,2,2,2], b: f32[3], added: f32[1,3,3,3]"),
-    ("NnConvTranspose", "", "x: f32[1,1,4,4], w: f32[1,1,2,2], b: f32[1]"),
-    ("NnCausalConvWithState", "", "x: f32[1,2,8], w: f32[2,1,3], b: f32[2], past: f32[1,2,2]"),
+    (
+        "NnConv",
+        "",
+        "x: f32[1,2,4,4], w: f32[3,2,2,2], b: f32[3], added: f32[1,3,3,3]",
+    ),
+    (
+        "NnConvTranspose",
+        "",
+        "x: f32[1,1,4,4], w: f32[1,1,2,2], b: f32[1]",
+    ),
+    (
+        "NnCausalConvWithState",
+        "",
+        "x: f32[1,2,8], w: f32[2,1,3], b: f32[2], past: f32[1,2,2]",
+    ),
     ("NnGemm", "", "a: f32[4,4], b: f32[4,4], c: f32[4]"),
     ("NnGemm", "", "a: i32[4,4], b: i32[4,4], c: i32[4]"),
-    ("NnEinsum", "equation: \"ij,jk->ik\"", "x0: f32[4,4], x1: f32[4,4]"),
-    ("NnEinsum", "equation: \"ij,jk->ik\"", "x0: i32[4,4], x1: i32[4,4]"),
+    (
+        "NnEinsum",
+        "equation: \"ij,jk->ik\"",
+        "x0: f32[4,4], x1: f32[4,4]",
+    ),
+    (
+        "NnEinsum",
+        "equation: \"ij,jk->ik\"",
+        "x0: i32[4,4], x1: i32[4,4]",
+    ),
     (
         "NnBatchNormalization",
         "",
         "x: f32[1,2,4,4], scale: f32[2], bias: f32[2], mean: f32[2], var: f32[2]",
     ),
-    ("NnGroupNormalization", "num_groups: 2", "x: f32[1,2,4,4], scale: f32[2], bias: f32[2]"),
-    ("NnInstanceNormalization", "", "x: f32[1,2,4,4], scale: f32[2], bias: f32[2]"),
-    ("NnLayerNormalization", "", "x: f32[3,4], scale: f32[4], bias: f32[4]"),
+    (
+        "NnGroupNormalization",
+        "num_groups: 2",
+        "x: f32[1,2,4,4], scale: f32[2], bias: f32[2]",
+    ),
+    (
+        "NnInstanceNormalization",
+        "",
+        "x: f32[1,2,4,4], scale: f32[2], bias: f32[2]",
+    ),
+    (
+        "NnLayerNormalization",
+        "",
+        "x: f32[3,4], scale: f32[4], bias: f32[4]",
+    ),
     ("NnRMSNormalization", "", "x: f32[3,4], scale: f32[4]"),
     (
         "NnAttention",
@@ -141,12 +184,36 @@ const ALL_OPERANDS: &[(&str, &str, &str)] = &[
     ("NnGatherND", "", "x: f32[4,4], indices: i64[2,2]"),
     ("NnReverseSequence", "", "x: f32[4,2], lengths: i64[2]"),
     ("NnOneHot", "depth: 4", "indices: i64[3], values: f32[2]"),
-    ("NnScatterElements", "", "x: f32[4,4], indices: i64[2,4], updates: f32[2,4]"),
-    ("NnScatterElements", "", "x: f16[4,4], indices: i64[2,4], updates: f16[2,4]"),
-    ("NnScatterND", "", "x: f32[4,4], indices: i64[2,1], updates: f32[2,4]"),
-    ("NnTensorScatter", "", "x: f32[1,4,2], update: f32[1,2,2], indices: i64[1]"),
-    ("NnNegativeLogLikelihoodLoss", "", "x: f32[2,3], target: i64[2], weight: f32[3]"),
-    ("NnSoftmaxCrossEntropyLoss", "", "x: f32[2,3], target: i64[2], weight: f32[3]"),
+    (
+        "NnScatterElements",
+        "",
+        "x: f32[4,4], indices: i64[2,4], updates: f32[2,4]",
+    ),
+    (
+        "NnScatterElements",
+        "",
+        "x: f16[4,4], indices: i64[2,4], updates: f16[2,4]",
+    ),
+    (
+        "NnScatterND",
+        "",
+        "x: f32[4,4], indices: i64[2,1], updates: f32[2,4]",
+    ),
+    (
+        "NnTensorScatter",
+        "",
+        "x: f32[1,4,2], update: f32[1,2,2], indices: i64[1]",
+    ),
+    (
+        "NnNegativeLogLikelihoodLoss",
+        "",
+        "x: f32[2,3], target: i64[2], weight: f32[3]",
+    ),
+    (
+        "NnSoftmaxCrossEntropyLoss",
+        "",
+        "x: f32[2,3], target: i64[2], weight: f32[3]",
+    ),
 ];
 
 /// The inputs with another type at one of them, as text and by name.
@@ -154,7 +221,9 @@ fn with_type(inputs: &str, name: &str, dtype: DType) -> String {
     let parts = super::super::conformance::split_top(inputs);
     let changed = parts.iter().map(|part| {
         let (port, token) = part.split_once(':').expect("a named input");
-        let shape = token.split_once('[').map_or(String::new(), |(_, s)| format!("[{s}"));
+        let shape = token
+            .split_once('[')
+            .map_or(String::new(), |(_, s)| format!("[{s}"));
         match port.trim() == name {
             true => format!("{}: {dtype}{shape}", port.trim()),
             false => part.trim().to_owned(),
@@ -173,7 +242,9 @@ fn computed_outputs(op: &str, parameters: &str, inputs: &str) -> Vec<Vec<f64>> {
     let (outputs, _) = subject.run(&values, 1, 1);
     let ports = subject.stateless_outputs();
     let pairs = outputs.iter().zip(ports);
-    pairs.map(|(bytes, port)| bytes_to_f64(bytes, port.token.dtype)).collect()
+    pairs
+        .map(|(bytes, port)| bytes_to_f64(bytes, port.token.dtype))
+        .collect()
 }
 
 #[test]
@@ -207,11 +278,18 @@ fn mixed_types_compute_what_a_cast_gives() {
     }
 
     for name in registry.names().filter(|name| name.starts_with("Nn")) {
-        let schema = registry.op(name).and_then(|op| op.types()).expect("a schema");
+        let schema = registry
+            .op(name)
+            .and_then(|op| op.types())
+            .expect("a schema");
         for port in schema.inputs.iter().skip(1).filter(|p| !p.constant) {
             let is_free = port.exact_variable().is_none() && schema.possible(port).len() > 1;
             let is_covered = covered.get(name).is_some_and(|c| c.contains(port.name));
-            assert!(!is_free || is_covered, "{name}: `{}` is in no case", port.name);
+            assert!(
+                !is_free || is_covered,
+                "{name}: `{}` is in no case",
+                port.name
+            );
         }
     }
 }
@@ -222,7 +300,10 @@ fn named(inputs: &str) -> Vec<(String, DType)> {
     let each = parts.iter().map(|part| {
         let (name, token) = part.split_once(':').expect("a named input");
         let word = token.split('[').next().unwrap_or_default().trim();
-        (name.trim().to_owned(), DType::from_name(word).expect("a dtype"))
+        (
+            name.trim().to_owned(),
+            DType::from_name(word).expect("a dtype"),
+        )
     });
     each.collect()
 }
@@ -249,9 +330,15 @@ fn written_numbers_take_the_type_that_fits() {
         signature.outputs[0].token.dtype
     };
     // The condition is bool, the values have the type of the other value.
-    assert_eq!(dtype("NnWhere", "x: 1.5", "condition: bool[4], y: f32[4]"), DType::F32);
+    assert_eq!(
+        dtype("NnWhere", "x: 1.5", "condition: bool[4], y: f32[4]"),
+        DType::F32
+    );
     assert_eq!(dtype("NnMatMul", "x: [[1, 2]]", "y: f16[2,3]"), DType::F16);
-    assert_eq!(dtype("NnResize", "scales: [1.5, 2.0]", "x: i32[2,2]"), DType::I32);
+    assert_eq!(
+        dtype("NnResize", "scales: [1.5, 2.0]", "x: i32[2,2]"),
+        DType::I32
+    );
     // A number that the type does not have is refused, not rounded.
     for (parameters, inputs) in [
         ("y: 0.5", "x: i32[4]"),
@@ -266,7 +353,11 @@ fn written_numbers_take_the_type_that_fits() {
 #[test]
 fn sizes_and_ranks_that_panicked_are_refused() {
     let cases = [
-        ("NnCausalConvWithState", "b: 0", "x: f32[1,2,8], w: f32[2,1,3]"),
+        (
+            "NnCausalConvWithState",
+            "b: 0",
+            "x: f32[1,2,8], w: f32[2,1,3]",
+        ),
         ("NnConvTranspose", "b: 0", "x: f32[1,2,4], w: f32[2,3,2]"),
         ("NnSlice", "starts: [3], ends: [3]", "x: f32[8]"),
         ("NnTopK", "k: [0]", "x: f32[8]"),
@@ -280,7 +371,10 @@ fn sizes_and_ranks_that_panicked_are_refused() {
     ];
     for (op, parameters, inputs) in cases {
         let refused = resolve(op, parameters, inputs);
-        assert!(refused.is_err(), "{op}({parameters}) of {inputs}: {refused:?}");
+        assert!(
+            refused.is_err(),
+            "{op}({parameters}) of {inputs}: {refused:?}"
+        );
     }
 }
 
