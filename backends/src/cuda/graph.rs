@@ -195,7 +195,7 @@ impl ReadyGraph {
 impl Drop for ReadyGraph {
     fn drop(&mut self) {
         self.device.give_back(|driver| {
-            // SAFETY: made by `GraphDraft::finish`, and given back here only; whoever launched it has promised that
+            // SAFETY: made by `GraphDraft::finish`, and given back here only; the caller of `launch` has promised that
             // its launches have ended.
             unsafe { driver.destroy_exec(self.exec) }
         });

@@ -6,7 +6,7 @@ use super::lang::{Builder, Mem, Ty, Val};
 use super::math;
 use super::plan::{Amount, Grid, KernelPlan, Operand};
 
-/// How a dtype lies in memory; complex numbers as floats.
+/// How a dtype is stored in memory; complex numbers as floats.
 pub(crate) fn mem(dtype: DType) -> Mem {
     match dtype {
         DType::F32 | DType::C32 => Mem::F32,

@@ -26,7 +26,7 @@ pub struct Shape {
     pub(crate) rows: u64,
     pub(crate) columns: u64,
     pub(crate) depth: u64,
-    /// Whether the left matrix lies column by column, and the right one.
+    /// Whether the left matrix is stored column by column, and the right one.
     pub(crate) transposed: [bool; 2],
     /// Whether all products have the same left matrix, and the same right one.
     pub(crate) shared: [bool; 2],
@@ -38,7 +38,7 @@ pub struct Shape {
     pub(crate) relu: bool,
 }
 
-/// `relu(alpha · left · right + bias)`, of dense matrices of `f32` that lie row by row, somewhere.
+/// `relu(alpha · left · right + bias)`, of dense matrices of `f32` that are stored row by row, at places of type `At`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product<At> {
     pub(crate) shape: Shape,

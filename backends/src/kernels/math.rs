@@ -214,7 +214,7 @@ fn sin_cos_reduced<'k>(r: Val<'k>, quadrant: Val<'k>) -> [Val<'k>; 2] {
     [apply_sign(sin, quadrant), apply_sign(cos, quadrant + 1)]
 }
 
-/// Bits of 2/π, most significant first; the first word lies before the point.
+/// Bits of 2/π, most significant first; the first word is before the point.
 const TWO_OVER_PI: [u32; 8] = [
     0,
     0xa2f9_836e,
@@ -329,7 +329,7 @@ pub(crate) fn atan2<'k>(y: Val<'k>, x: Val<'k>) -> Val<'k> {
     let small = k.select(flat, ay, ax);
     let large = k.select(flat, ax, ay);
 
-    // Where one is no number, neither comparison holds, and what follows is none.
+    // Where one is not a number, neither comparison holds, and the result is not a number.
     let corner = small.eq(inf) & large.eq(inf);
     let diagonal = small.gt(k.f32(0.414_213_57) * large) | corner;
     let top = k.select(diagonal, small - large, small);

@@ -93,7 +93,7 @@ impl<'k> Sum<'k> {
         self.sum.set(sum);
     }
 
-    /// Where the sum is no finite number, what is left is none.
+    /// Where the sum is not finite, its rounding error is not a number, and is left out.
     pub(super) fn total(&self) -> Val<'k> {
         let sum = self.sum.get();
         let rounding_error = self.rest.get();

@@ -280,7 +280,7 @@ pub enum QueueOp {
         /// What is written.
         to: BankRange,
     },
-    /// Stores a word; whoever sees it sees all that was done before.
+    /// Stores a word; a reader that sees it sees all that was done before.
     Write {
         /// The word.
         word: BankRange,

@@ -243,7 +243,7 @@ fn create_messenger(
         .message_type(Type::VALIDATION)
         .pfn_user_callback(Some(keep_message))
         .user_data(std::ptr::from_ref(messages).cast_mut().cast());
-    // SAFETY: the extension is enabled; the list lies in a box that outlives the messenger.
+    // SAFETY: the extension is enabled; the list is in a box that outlives the messenger.
     let messenger = unsafe { functions.create_debug_utils_messenger(&info, None) }.ok()?;
     Some((functions, messenger))
 }

@@ -24,7 +24,7 @@ pub(super) fn product(name: &str) -> Option<Factor> {
     })
 }
 
-/// To the nearest number with 10 bits behind the point, ties away from zero; what is no number stays none.
+/// To the nearest number with 10 bits behind the point, ties away from zero; NaNs stay NaNs.
 pub(super) fn to_tf32(bits: u32) -> u32 {
     let is_finite = bits & 0x7f80_0000 != 0x7f80_0000;
     let rounded_bits = if is_finite { bits + 0x1000 } else { bits };

@@ -6,14 +6,14 @@ use std::ops;
 
 use super::{Bin, Binding, Cmp, Code, Kernel, Math, Mem, Place, Reg, Stmt, Ty, Un};
 
-/// A kernel in the making.
+/// A kernel that is being built.
 pub(crate) struct Builder {
     kernel: RefCell<Kernel>,
     /// Statements of the enclosing bodies, innermost last.
     open: RefCell<Vec<Vec<Stmt>>>,
 }
 
-/// A value: a register of a kernel in the making.
+/// A value: a register of a kernel that is being built.
 #[derive(Clone, Copy)]
 pub(crate) struct Val<'k> {
     k: &'k Builder,
@@ -162,7 +162,7 @@ impl Builder {
         self.emit(Ty::U32, Code::Place(place))
     }
 
-    /// Where element `index` of a binding lies in what is bound.
+    /// The index of element `index` of a binding in the memory that is bound.
     fn element(&self, binding: u32, index: Val<'_>) -> Reg {
         let binding_offset = self.emit(Ty::U32, Code::Arg(1 + binding));
         (binding_offset + index).reg
@@ -435,12 +435,12 @@ impl<'k> Val<'k> {
         self.compare(Cmp::NotEqual, other)
     }
 
-    /// The smaller; `other` where one of them is no number.
+    /// The smaller; `other` where one of them is not a number.
     pub(crate) fn min(self, other: Val<'k>) -> Val<'k> {
         self.k.select(self.lt(other), self, other)
     }
 
-    /// The larger; `other` where one of them is no number.
+    /// The larger; `other` where one of them is not a number.
     pub(crate) fn max(self, other: Val<'k>) -> Val<'k> {
         self.k.select(self.gt(other), self, other)
     }

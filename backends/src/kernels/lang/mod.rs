@@ -144,7 +144,7 @@ pub(crate) enum Cmp {
     Less,
     LessEqual,
     Equal,
-    /// True where an operand is no number.
+    /// True where an operand is not a number.
     NotEqual,
 }
 

@@ -36,7 +36,7 @@ impl fmt::Write for Sum {
 }
 
 impl Kernel {
-    /// A number for all that a printer makes code from, and for what it is told besides: kernels that differ in
+    /// A digest of everything that a printer makes code from, with its options `how`: kernels that differ in
     /// shapes only have the same.
     pub(crate) fn digest(&self, how: &str) -> u128 {
         let Self {

@@ -1,7 +1,7 @@
 //! Products of matrices on tensor cores: four warps share a tile, the next part of whose factors is loaded while the
 //! present one is multiplied.
 //!
-//! Factors are rounded on their way to shared memory, and lie there as words along the inner dimension: one factor, or
+//! Factors are rounded on their way to shared memory, and stored there as words along the inner dimension: one factor, or
 //! two of 16 bits. Lines of words are so long that the threads of a warp never meet in a bank.
 
 use super::product::{On, Rules, tiles_over};
@@ -23,7 +23,7 @@ pub(super) fn tile(per: u32) -> u32 {
     32 * per
 }
 
-/// A tile in the making.
+/// A tile that is being computed.
 struct Tile<'r, 'k> {
     k: &'k Builder,
     math: Math,
@@ -120,7 +120,7 @@ impl<'k> Tile<'_, 'k> {
         self.store_sums(b, row, column, &warp_sums);
     }
 
-    /// Where a thread's word `n` of each matrix lies in a tile: row and word, then word and column.
+    /// Where a tile has a thread's word `n` of each matrix: row and word, then word and column.
     fn word_spots(&self, n: u32) -> [(Val<'k>, Val<'k>); 2] {
         let tile_side = tile(self.per);
         let local = self.local;

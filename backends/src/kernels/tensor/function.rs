@@ -122,7 +122,7 @@ fn softplus<'k>(x: Val<'k>) -> Val<'k> {
     greatest(x, zero) + ln_1p(exp(-x.abs()))
 }
 
-/// The greater one, or that which is no number.
+/// The greater one, or the one that is not a number.
 pub(crate) fn greatest<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let k = a.builder();
     if !a.ty.is_float() {
@@ -131,7 +131,7 @@ pub(crate) fn greatest<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     k.select(b.lt(a) | a.ne(a), a, b)
 }
 
-/// The lesser one, or that which is no number.
+/// The lesser one, or the one that is not a number.
 pub(crate) fn least<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let k = a.builder();
     if !a.ty.is_float() {

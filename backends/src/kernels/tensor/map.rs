@@ -28,7 +28,7 @@ pub(crate) fn map(
     let y = bench.writes(out)?;
     let elements_per_firing = bench.size(out.elements as usize)?;
 
-    // Tokens that lie like the result need no place of their own.
+    // Tokens that are laid out like the result need no index arithmetic of their own.
     let is_aligned: Vec<bool> = (0..inputs.len())
         .map(|i| index_space.is_dense(i) && !inputs[i].0.constant)
         .collect();

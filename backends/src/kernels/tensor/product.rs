@@ -226,7 +226,7 @@ pub(crate) struct Rules<'r, 'k> {
     pub(crate) left: Element<'r, 'k>,
     /// Element of the right matrix: inner, column.
     pub(crate) right: Element<'r, 'k>,
-    /// The same as the 16 bits of a factor, where it lies as one in memory.
+    /// The same as the 16 bits of a factor, where memory has it in that form.
     pub(crate) left_bits: Option<Element<'r, 'k>>,
     pub(crate) right_bits: Option<Element<'r, 'k>>,
     /// Takes a sum: row, column.

@@ -325,7 +325,7 @@ pub(crate) enum Soft {
     Hard,
 }
 
-/// Softmax and its kin of each row, f32 only but for [`Soft::Hard`].
+/// Softmax and related functions of each row, f32 only except for [`Soft::Hard`].
 pub(crate) fn softmax(
     plan: KernelPlan,
     rows: &Rows,

@@ -67,7 +67,7 @@ impl Space {
         Self::new(out, &spread_steps)
     }
 
-    /// Whether a tensor lies in the order of the space, without gaps.
+    /// Whether a tensor is stored in the order of the space, without gaps.
     pub(crate) fn is_dense(&self, tensor: usize) -> bool {
         match &self.dims[..] {
             [] => true,
@@ -80,7 +80,7 @@ impl Space {
         }
     }
 
-    /// Its sizes as constants of a kernel in the making.
+    /// Its sizes as constants of a kernel that is being built.
     pub(crate) fn on<'k>(&self, bench: &'k TensorKernelBuilder) -> Result<Places<'k>, Why> {
         let mut bound_dims = Vec::new();
         for (size, bound_steps) in &self.dims {

@@ -16,7 +16,7 @@ use rspirv::spirv::{
 
 use crate::kernels::lang::{Kernel, Mem, Place, Ty};
 
-/// What a device can be told about floats.
+/// The float modes that a device supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Floats {
     /// Zeros keep their signs, infinities and NaNs are values: of `f32`.
