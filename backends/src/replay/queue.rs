@@ -84,10 +84,6 @@ pub enum Command {
     /// Runs a kernel.
     Run(BoundRun),
     /// So many products by the vendor's library.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "only CUDA has the library")
-    )]
     Product(Product<BankRange>, u64),
 }
 
@@ -105,6 +101,10 @@ impl Command {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BoundOperand {
     pub(crate) range: BankRange,
+    #[cfg_attr(
+        not(feature = "vulkan"),
+        expect(dead_code, reason = "only Vulkan gives offsets in elements")
+    )]
     pub(crate) mem: Mem,
     pub(crate) writes: bool,
 }
