@@ -437,12 +437,12 @@ fn gpu_groups(machine: &Machine) -> Vec<Group> {
         let none = |_: &String| format!("{}: none", device.backend);
         let kind = gpu.as_ref().map_or_else(none, Gpu::kind);
         let options = Options {
-            programmatic: true,
+            dependent_launch: true,
             ..Options::default()
         };
         let can = gpu.is_ok() && device.backend == "cuda";
         let early = can.then(|| drivers.open(&device.backend, &device.name, &options).ok());
-        let early = early.flatten().filter(Gpu::is_programmatic);
+        let early = early.flatten().filter(Gpu::has_dependent_launch);
         Group {
             kind,
             devices: vec![id],

@@ -49,7 +49,7 @@ pub(crate) fn print(
                 let mut own = BTreeMap::new();
                 cuda::texts(
                     &plan,
-                    device.programmatic && cuda::launches_early(arch),
+                    device.programmatic && cuda::supports_dependent_launch(arch),
                     &mut own,
                 );
                 texts.extend(

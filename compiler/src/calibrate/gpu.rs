@@ -60,7 +60,7 @@ pub(crate) fn plans(
             continue;
         };
         if device
-            .refuses(&plan)
+            .unsupported_reason(&plan)
             .map_err(|fault| fault.to_string())?
             .is_none()
         {

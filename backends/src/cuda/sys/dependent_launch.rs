@@ -1,14 +1,14 @@
 //! Edges of graphs over which a kernel may start before the end of the one that it waits for (see
-//! [`super::super::ptx`]). Drivers have them since CUDA 12.3, so they are looked up apart from all else, and done
-//! without where they are missing.
+//! [`super::super::ptx`]). Drivers have them since CUDA 12.3, so the function is looked up separately, and plain edges
+//! are used where it is missing.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
 use std::ffi::c_int;
 
 use cudarc::driver::sys;
 
-use super::super::error::{Said, Site};
-use super::said;
+use super::super::error::{CallError, Site};
+use super::{Api, check_code};
 
 /// `CUgraphEdgeData`, as CUDA 12.3 and later have it.
 #[repr(C)]
@@ -19,8 +19,8 @@ struct EdgeData {
     reserved: [u8; 5],
 }
 
-/// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC` and `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: over when all groups of the
-/// first kernel have told so or ended.
+/// `CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC` and `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`: satisfied when all groups of the
+/// first kernel have allowed dependent launches or ended.
 const PROGRAMMATIC: EdgeData = EdgeData {
     from_port: 1,
     to_port: 0,
@@ -38,12 +38,13 @@ type AddDependencies = unsafe extern "C" fn(
 
 /// The function that adds such edges.
 #[derive(Clone, Copy)]
-pub(super) struct Programmatic(AddDependencies);
+pub(super) struct DependentLaunch(AddDependencies);
 
-impl Programmatic {
+impl DependentLaunch {
     /// Looks it up in the driver, which has been loaded; `None` where it is too old.
-    pub(super) fn look_up() -> Option<Self> {
-        // SAFETY: the driver is loaded, without which this panics; its function of that name has this signature.
+    pub(super) fn look_up(_loaded: &Api) -> Option<Self> {
+        // SAFETY: the driver is loaded, as its functions prove, without which this panics; its function of that name has this
+        // signature.
         let found = unsafe {
             sys::culib()
                 .get::<AddDependencies>("cuGraphAddDependencies_v2".as_bytes())
@@ -56,16 +57,17 @@ impl Programmatic {
     /// Adds an edge from one kernel's node to another's.
     ///
     /// # Safety
-    /// The graph and its nodes are alive.
-    pub(super) unsafe fn add(
+    /// The graph exists, and the nodes are its own.
+    pub(super) unsafe fn add_edge(
         self,
         graph: sys::CUgraph,
         before: sys::CUgraphNode,
         after: sys::CUgraphNode,
-    ) -> Result<(), Said> {
-        // SAFETY: the caller's promise; the pointers are to locals and a constant, one of each.
+    ) -> Result<(), CallError> {
+        // SAFETY: the graph exists and the nodes are its own, as the caller promises; the pointers are to locals and a
+        // constant, one of each.
         let code =
             unsafe { (self.0)(graph, &raw const before, &raw const after, &PROGRAMMATIC, 1) };
-        said(Site::KernelNode, code)
+        check_code(Site::KernelNode, code)
     }
 }

@@ -1,10 +1,16 @@
-//! Compiled expressions as kernels: one thread an element, one register a slot.
+//! Compiled expressions as GPU kernels: one thread for each element, one register for each slot. Knows no driver.
+#![cfg_attr(
+    not(any(feature = "cuda", feature = "vulkan")),
+    allow(
+        dead_code,
+        reason = "kernels are read by the back ends that print them"
+    )
+)]
 
-use super::lang::{Builder, Mem, Ty, Val};
-use super::math;
-use super::plan::{Amount, Grid, KernelPlan, Operand};
-use super::wide::Cx;
 use crate::expr::{Bin, Cmp, Code, Cx as CxFn, Instr, Program, Src, Ty as ExprTy, Un};
+use crate::kernels::lang::{Builder, Mem, Ty, Val};
+use crate::kernels::wide::Cx;
+use crate::kernels::{Amount, Grid, KernelPlan, Operand, math};
 
 /// A value of an expression.
 #[derive(Clone, Copy)]
@@ -51,48 +57,53 @@ fn register(ty: ExprTy) -> Ty {
     }
 }
 
-/// The kernel of an expression over tokens of `elements` elements; none where it takes a function of `f64` that GPUs
-/// do not have.
-pub(crate) fn expr(program: &Program, elements: usize) -> Option<KernelPlan> {
+/// The kernel of an expression over tokens of `elements` elements; none where it needs a function of `f64` that GPU
+/// kernels do not have.
+pub(crate) fn expression(program: &Program, elements: usize) -> Option<KernelPlan> {
     let k = Builder::new("expression", 64);
-    let inputs: Vec<u32> = program.inputs.iter().map(|ty| k.reads(mem(*ty))).collect();
-    let y = k.writes(mem(program.output));
-    let each = k.spec(u32::try_from(elements).ok()?);
-    let mut known = true;
-    k.each(k.firings() * each, |i| {
-        let mut lower = Lower {
+    let input_bindings: Vec<u32> = program.inputs.iter().map(|ty| k.reads(mem(*ty))).collect();
+    let output_binding = k.writes(mem(program.output));
+    let elements_per_firing = k.spec(u32::try_from(elements).ok()?);
+    // The builder's closure cannot return an error.
+    let mut is_known = true;
+
+    k.each(k.firings() * elements_per_firing, |i| {
+        let mut lowering = Lower {
             k: &k,
             program,
-            inputs: &inputs,
+            inputs: &input_bindings,
             i,
-            token: i / each,
+            token: i / elements_per_firing,
             slots: vec![],
         };
+
         for instr in &program.instrs {
-            match lower.step(instr) {
-                Some(value) => lower.slots.push(value),
+            match lowering.step(instr) {
+                Some(value) => lowering.slots.push(value),
                 None => {
-                    known = false;
+                    is_known = false;
                     return;
                 }
             }
         }
-        let Some(&value) = lower.slots.last() else {
+
+        let Some(&value) = lowering.slots.last() else {
             return;
         };
         match program.output {
-            ExprTy::C32 => value.complex().store(y, i),
-            ExprTy::Bool => k.store(y, i, value.real().cast(Ty::U32)),
-            _ => k.store(y, i, value.real()),
+            ExprTy::C32 => value.complex().store(output_binding, i),
+            ExprTy::Bool => k.store(output_binding, i, value.real().cast(Ty::U32)),
+            _ => k.store(output_binding, i, value.real()),
         }
     });
-    let count = inputs.len() as u32;
-    let operands: Vec<Operand> = (0..count)
+
+    let input_count = input_bindings.len() as u32;
+    let port_operands: Vec<Operand> = (0..input_count)
         .map(Operand::Input)
         .chain([Operand::Output(0)])
         .collect();
-    let grid = Grid::Threads(Amount::each(elements as u64));
-    known.then(|| KernelPlan::one(k.finish(), &operands, grid))
+    let element_grid = Grid::Threads(Amount::each(elements as u64));
+    is_known.then(|| KernelPlan::one(k.finish(), &port_operands, element_grid))
 }
 
 struct Lower<'k, 'p> {
@@ -121,17 +132,21 @@ impl<'k> Lower<'k, '_> {
             Src::Input(input) => self.input(input, self.i),
             Src::Uniform(input) => self.input(input, self.token),
             Src::Const(at) => {
-                let word = self.program.consts[usize::from(at)];
+                let const_word = self.program.consts[usize::from(at)];
                 if ty == ExprTy::C32 {
-                    let half = |bits: u64| self.k.bits(Ty::F32, bits & 0xffff_ffff);
-                    return Value::Complex(Cx::new(half(word), half(word >> 32)));
+                    let half_const = |bits: u64| self.k.bits(Ty::F32, bits & 0xffff_ffff);
+                    return Value::Complex(Cx::new(
+                        half_const(const_word),
+                        half_const(const_word >> 32),
+                    ));
                 }
-                let word = if ty == ExprTy::Bool {
-                    u64::from(word != 0)
+
+                let const_word = if ty == ExprTy::Bool {
+                    u64::from(const_word != 0)
                 } else {
-                    word
+                    const_word
                 };
-                Value::Real(self.k.bits(register(ty), word))
+                Value::Real(self.k.bits(register(ty), const_word))
             }
         }
     }
@@ -175,10 +190,14 @@ impl<'k> Lower<'k, '_> {
             Code::And => Value::Real(bool(0) & bool(1)),
             Code::Or => Value::Real(bool(0) | bool(1)),
             Code::Select(ty) => {
-                let (c, a, b) = (bool(0), self.arg(i, 1, ty), self.arg(i, 2, ty));
+                let c = bool(0);
+                let a = self.arg(i, 1, ty);
+                let b = self.arg(i, 2, ty);
+
                 match ty {
                     ExprTy::C32 => {
-                        let (a, b) = (a.complex(), b.complex());
+                        let a = a.complex();
+                        let b = b.complex();
                         let re = self.k.select(c, a.re, b.re);
                         Value::Complex(Cx::new(re, self.k.select(c, a.im, b.im)))
                     }
@@ -191,10 +210,11 @@ impl<'k> Lower<'k, '_> {
     fn complex(&self, i: &Instr, function: CxFn) -> Value<'k> {
         let z = || self.arg(i, 0, ExprTy::C32).complex();
         let g = || self.arg(i, 1, ExprTy::F32).real();
-        let cis = |phase| {
+        let unit_complex = |phase| {
             let [sin, cos] = math::sin_cos(phase);
             Cx::new(cos, sin)
         };
+
         match function {
             CxFn::Re => Value::Real(z().re),
             CxFn::Im => Value::Real(z().im),
@@ -202,8 +222,8 @@ impl<'k> Lower<'k, '_> {
             CxFn::Norm => Value::Real(z().norm()),
             CxFn::Abs => Value::Real(z().norm().sqrt()),
             CxFn::Conj => Value::Complex(z().conj()),
-            CxFn::Exp => Value::Complex(cis(z().im).scale(math::exp(z().re))),
-            CxFn::Cis => Value::Complex(cis(self.arg(i, 0, ExprTy::F32).real())),
+            CxFn::Exp => Value::Complex(unit_complex(z().im).scale(math::exp(z().re))),
+            CxFn::Cis => Value::Complex(unit_complex(self.arg(i, 0, ExprTy::F32).real())),
             CxFn::Scale => Value::Complex(z().scale(g())),
             CxFn::Shrink => Value::Complex(Cx::new(z().re / g(), z().im / g())),
         }
@@ -249,17 +269,21 @@ fn binary<'k>(bin: Bin, ty: ExprTy, a: Val<'k>, b: Val<'k>) -> Option<Val<'k>> {
 
 fn compare<'k>(cmp: Cmp, ty: ExprTy, a: Value<'k>, b: Value<'k>) -> Val<'k> {
     if ty == ExprTy::C32 {
-        let (a, b) = (a.complex(), b.complex());
+        let a = a.complex();
+        let b = b.complex();
         return match cmp {
             Cmp::Equal => a.re.eq(b.re) & a.im.eq(b.im),
             _ => a.re.ne(b.re) | a.im.ne(b.im),
         };
     }
-    let order = |v: Value<'k>| match ty {
+
+    let ordered_value = |v: Value<'k>| match ty {
         ExprTy::Bool => v.real().cast(Ty::U32),
         _ => v.real(),
     };
-    let (a, b) = (order(a), order(b));
+    let a = ordered_value(a);
+    let b = ordered_value(b);
+
     match cmp {
         Cmp::Less => a.lt(b),
         Cmp::LessEqual => a.le(b),

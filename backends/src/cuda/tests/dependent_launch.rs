@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use zbmd_ir::TiVec;
 
-use crate::cuda::device::{Bank, Draft};
-use crate::cuda::driver::{Address, Image, Launch};
+use super::launch_and_wait;
+use crate::cuda::device::LoadedKernel;
+use crate::cuda::driver::Image;
+use crate::cuda::graph::GraphDraft;
+use crate::cuda::memory::{Bank, BankTable};
 use crate::cuda::ptx::print;
 use crate::cuda::{Device, GpuCall, Instance, Options};
 use crate::kernels::Caps;
@@ -13,10 +16,10 @@ use crate::kernels::lang::{Builder, Kernel, Mem};
 use crate::op::Registry;
 use crate::ops::conformance::{Random, subject};
 use crate::ops::gpus::in_calls;
-use crate::replay::Home;
+use crate::replay::{BankRange, BoundOperand, BoundRun, MemoryKind};
 
 /// A device in software that says it has this compute capability.
-fn soft(arch: (u32, u32), programmatic: bool) -> Arc<Device> {
+fn soft(arch: (u32, u32), dependent_launch: bool) -> Arc<Device> {
     let instance = Instance::software();
     let mut listed = instance.find("cuda:0").expect("the only one");
     listed.arch = arch;
@@ -24,7 +27,7 @@ fn soft(arch: (u32, u32), programmatic: bool) -> Arc<Device> {
         &instance,
         &listed,
         &Options {
-            programmatic,
+            dependent_launch,
             ..Options::default()
         },
     )
@@ -48,9 +51,13 @@ fn chains_of_kernels_wait_themselves_where_that_is_asked_for_and_can_be() {
     ] {
         let device = soft(arch, asked);
         let machine = device.instance().machine().expect("software");
-        machine.check();
+        machine.check_edges();
         let call = GpuCall::new(&device, &subject.actor, &plan, 7, CALLS).expect("a call");
-        assert_eq!(machine.counts().programmatic, edges, "{arch:?} {asked}");
+        assert_eq!(
+            machine.counts().dependent_launches,
+            edges,
+            "{arch:?} {asked}"
+        );
         drop(call);
         let call = |n| GpuCall::new(&device, &subject.actor, &plan, n, CALLS).expect("a call");
         all.push(in_calls(&subject, &data, (7, 7), call));
@@ -71,29 +78,40 @@ fn increment() -> Kernel {
 fn twice(change: impl Fn(String) -> String) -> Result<usize, String> {
     let device = soft((9, 0), true);
     let machine = Arc::clone(device.instance().machine().expect("software"));
-    machine.check();
+    machine.check_edges();
     let (text, entry) = print(&increment(), true);
-    let function = device
-        .call(|driver| driver.function(Image::Ptx(&change(text)), &entry))
-        .expect("it loads");
-    let banks = [(); 3].map(|()| Bank::new(&device, 16, Home::Device).expect("memory"));
-    let launch = |from: Address, to: Address| Launch {
-        function,
-        groups: 1,
+    let loaded = device.call(|driver| driver.load_function(Image::Ptx(&change(text)), &entry));
+    let kernel = LoadedKernel {
+        function: loaded.expect("it loads"),
         local: 4,
-        pointers: [from, to].into(),
-        words: [1, 0, 0].into(),
+        bindings: 2,
     };
-    let draft = Draft::new(&device).expect("a graph");
-    let [a, b, c] = [0, 1, 2].map(|n: usize| banks[n].at);
-    let first = draft.kernel(&[], &launch(a, b)).expect("a node");
-    draft.kernel_behind(first, &launch(b, c)).expect("a node");
+    let mut banks = BankTable::default();
+    for _ in 0..3 {
+        let bank = Bank::allocate(&device, 16, MemoryKind::Device);
+        banks.push(Arc::new(bank.expect("memory")));
+    }
+    let operand = |bank, writes| BoundOperand {
+        range: BankRange::new(bank, 0, 16),
+        mem: Mem::U32,
+        writes,
+    };
+    let run = |from, to| BoundRun {
+        number: 0,
+        kernel: 0,
+        operands: [operand(from, false), operand(to, true)].into(),
+        firings: 1,
+        groups: 1,
+    };
+    let mut draft = GraphDraft::new(&device, &banks).expect("a graph");
+    let first = draft.add_kernel(&[], &kernel, &run(0, 1));
+    let second = draft.add_dependent_kernel(first.expect("a node"), &kernel, &run(1, 2));
+    second.expect("a node");
     let ready = draft.finish().expect("a graph");
     // Nodes run in another order each time.
     for _ in 0..16 {
-        device
-            .call(|driver| driver.launch(ready.exec))
-            .map_err(|fault| fault.to_string())?;
+        let launched = launch_and_wait(&device, &ready);
+        launched.map_err(|fault| fault.to_string())?;
     }
     Ok(machine.conflicts().len())
 }
