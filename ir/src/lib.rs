@@ -64,6 +64,7 @@ mod graph;
 mod ids;
 pub mod limits;
 mod machine;
+pub mod math;
 mod nesting;
 mod plan;
 mod program;

@@ -6,9 +6,8 @@
 //!
 //! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best (`greedy`);
-//! 3. branch and bound, group by group, the largest first (`search`, `descend`), or, where groups are too large, window
-//!    by window
-//!    (`repair`).
+//! 3. branch and bound, group by group, the largest first (`descend`, `group`, `search`), or, where groups are too
+//!    large, window by window (`repair`).
 //!
 //! No clock, no randomness: the budget is counted in steps, so that the same input gives the same layout.
 
@@ -16,14 +15,15 @@ mod blocks;
 mod conflict;
 mod descend;
 mod greedy;
+mod group;
 mod repair;
 mod search;
 #[cfg(test)]
 mod tests;
 
-pub use conflict::{Verdict, conflict};
+pub use conflict::{ConflictVerdict, conflict};
 
-use blocks::Problem;
+use blocks::LayoutProblem;
 
 /// Something that needs memory for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +70,16 @@ pub struct Alias {
 
 /// What a layout must keep to and may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LayoutLimits {
     /// Bytes that are small enough; without it, the smallest region is looked for.
     pub capacity: Option<u64>,
-    /// Most steps of branch and bound, each about a tenth of a microsecond. 0: greedy only.
+    /// Steps of branch and bound, at most, each about a tenth of a microsecond. 0: greedy only.
     pub steps: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for LayoutLimits {
+    fn default() -> LayoutLimits {
+        LayoutLimits {
             capacity: None,
             steps: 10_000_000,
         }
@@ -88,10 +88,10 @@ impl Default for Limits {
 
 /// Offsets of all items.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ItemLayout {
     /// Offset of each item.
     pub offsets: Vec<u64>,
-    /// Bytes of the region: the highest end of an item. May exceed [`Limits::capacity`].
+    /// Bytes of the region: the highest end of an item. May exceed [`LayoutLimits::capacity`].
     pub size: u64,
     /// Bytes below which no layout exists (with aliases taken as blocks): the largest sum of sizes live at one
     /// moment, or more where the search proved more.
@@ -100,7 +100,7 @@ pub struct Layout {
     pub nodes: u64,
 }
 
-impl Layout {
+impl ItemLayout {
     /// Whether no layout is smaller.
     pub fn proved(&self) -> bool {
         self.size == self.lower_bound
@@ -118,8 +118,8 @@ impl Layout {
 /// Why items have no layout at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffsetsError {
-    /// An alignment is no power of two.
-    #[error("item {item} has alignment {align}, which is no power of two")]
+    /// An alignment is not a power of two.
+    #[error("item {item} has alignment {align}, which is not a power of two")]
     Align {
         /// The item.
         item: usize,
@@ -127,7 +127,7 @@ pub enum OffsetsError {
         align: u64,
     },
     /// A fixed offset is not aligned.
-    #[error("item {item} is fixed at {fixed}, which is no multiple of its alignment {align}")]
+    #[error("item {item} is fixed at {fixed}, which is not a multiple of its alignment {align}")]
     FixedAlign {
         /// The item.
         item: usize,
@@ -194,7 +194,7 @@ pub enum OffsetsError {
     },
 }
 
-/// Most bytes that all items together may need.
+/// Bytes that all items together may need at most.
 pub const MAX_BYTES: u64 = 1 << 60;
 
 /// Lays out items: greedy first, then branch and bound while the region is larger than need be.
@@ -202,18 +202,19 @@ pub const MAX_BYTES: u64 = 1 << 60;
 /// O(n log n) memory and, but for the budget of the search, close to O(n log n) time.
 ///
 /// # Errors
-/// See [`OffsetsError`]. A layout larger than the capacity is no error: compare [`Layout::size`].
-pub fn solve(items: &[Item], limits: &Limits) -> Result<Layout, OffsetsError> {
-    let problem = Problem::new(items)?;
+/// See [`OffsetsError`]. A layout larger than the capacity is not an error: compare [`ItemLayout::size`].
+pub fn solve(items: &[Item], limits: &LayoutLimits) -> Result<ItemLayout, OffsetsError> {
+    let problem = LayoutProblem::new(items)?;
     let goal = limits.capacity.unwrap_or(0).max(problem.lower_bound);
-    let mut draft = greedy::best(&problem, goal);
-    let mut budget = descend::Budget::new(limits.steps);
+    let mut draft = greedy::lay_out_greedily(&problem, goal);
+    let mut budget = group::StepBudget::new(limits.steps);
     let mut lower_bound = problem.lower_bound;
     descend::descend(&problem, goal, &mut budget, &mut draft, &mut lower_bound);
+
     let offsets = problem.item_offsets(&draft.offsets);
     let size = problem.real_size(&offsets);
     let lower_bound = problem.real_bound(lower_bound).min(size);
-    Ok(Layout {
+    Ok(ItemLayout {
         offsets,
         size,
         lower_bound,

@@ -10,7 +10,7 @@
 mod looped;
 mod minimal;
 
-pub use looped::{Loops, Step, flat, looped};
+pub use looped::{LoopStep, Loops, flat, looped};
 pub use minimal::{LeastBuffers, least_buffers};
 
 use zbmd_ir::ActorId;

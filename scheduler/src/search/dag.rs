@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One precedence constraint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct TaskEdge {
     /// Task that must have ended.
     pub from: u32,
     /// Task that waits for it.
@@ -102,7 +102,7 @@ pub enum DagError {
 pub struct Dag {
     processors: usize,
     times: Vec<Vec<Option<u64>>>,
-    edges: Vec<Edge>,
+    edges: Vec<TaskEdge>,
     /// Indices into `edges`, by task.
     into: Vec<Vec<u32>>,
     out: Vec<Vec<u32>>,
@@ -122,7 +122,7 @@ impl Dag {
     ///
     /// # Errors
     /// See [`DagError`].
-    pub fn new(times: Vec<Vec<Option<u64>>>, edges: Vec<Edge>) -> Result<Dag, DagError> {
+    pub fn new(times: Vec<Vec<Option<u64>>>, edges: Vec<TaskEdge>) -> Result<Dag, DagError> {
         let transfers = edges.iter().map(|e| e.cost).collect();
         Dag::build(times, edges, transfers, false)
     }
@@ -134,7 +134,7 @@ impl Dag {
     /// See [`DagError`].
     pub fn with_links(
         times: Vec<Vec<Option<u64>>>,
-        edges: Vec<Edge>,
+        edges: Vec<TaskEdge>,
         links: &[LinkTime],
     ) -> Result<Dag, DagError> {
         let processors = times.first().map_or(0, Vec::len);
@@ -157,7 +157,7 @@ impl Dag {
 
     fn build(
         times: Vec<Vec<Option<u64>>>,
-        edges: Vec<Edge>,
+        edges: Vec<TaskEdge>,
         transfers: Vec<u64>,
         pairs: bool,
     ) -> Result<Dag, DagError> {
@@ -247,7 +247,7 @@ impl Dag {
     }
 
     /// All edges.
-    pub fn edges(&self) -> &[Edge] {
+    pub fn edges(&self) -> &[TaskEdge] {
         &self.edges
     }
 
@@ -263,14 +263,14 @@ impl Dag {
     }
 
     /// Edges into a task: index and edge.
-    pub(crate) fn edges_into(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
+    pub(crate) fn edges_into(&self, task: usize) -> impl Iterator<Item = (usize, &TaskEdge)> {
         self.into[task]
             .iter()
             .map(|&e| (e as usize, &self.edges[e as usize]))
     }
 
     /// Edges out of a task: index and edge.
-    pub(crate) fn out_of(&self, task: usize) -> impl Iterator<Item = (usize, &Edge)> {
+    pub(crate) fn out_of(&self, task: usize) -> impl Iterator<Item = (usize, &TaskEdge)> {
         self.out[task]
             .iter()
             .map(|&e| (e as usize, &self.edges[e as usize]))
@@ -286,7 +286,7 @@ impl Dag {
     }
 
     /// Least time over the processors.
-    pub(crate) fn least_time(&self, task: usize) -> u64 {
+    pub(crate) fn min_time(&self, task: usize) -> u64 {
         self.times[task]
             .iter()
             .flatten()
@@ -305,7 +305,11 @@ impl Dag {
     }
 }
 
-fn topological(edges: &[Edge], into: &[Vec<u32>], out: &[Vec<u32>]) -> Result<Vec<u32>, DagError> {
+fn topological(
+    edges: &[TaskEdge],
+    into: &[Vec<u32>],
+    out: &[Vec<u32>],
+) -> Result<Vec<u32>, DagError> {
     let mut waiting: Vec<usize> = into.iter().map(Vec::len).collect();
     let mut order: Vec<u32> = (0u32..)
         .zip(&waiting)
@@ -330,7 +334,7 @@ fn topological(edges: &[Edge], into: &[Vec<u32>], out: &[Vec<u32>]) -> Result<Ve
 }
 
 /// Where and when each task runs, by task.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Processor.
     pub processor: Vec<u32>,
@@ -456,149 +460,4 @@ pub fn check(dag: &Dag, schedule: &Schedule) -> Result<u64, CheckError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chain() -> Dag {
-        let times = vec![vec![Some(3), Some(5)], vec![Some(4), None]];
-        Dag::new(
-            times,
-            vec![Edge {
-                from: 0,
-                to: 1,
-                cost: 2,
-            }],
-        )
-        .expect("valid")
-    }
-
-    #[test]
-    fn the_checker_names_each_kind_of_flaw() {
-        let dag = chain();
-        type Case<'a> = (&'a [u32], &'a [u64], Result<u64, CheckError>);
-        let cases: [Case<'_>; 6] = [
-            (&[0, 0], &[0, 3], Ok(7)),
-            (&[1, 0], &[0, 7], Ok(11)),
-            (
-                &[1, 0],
-                &[0, 6],
-                Err(CheckError::Early {
-                    from: 0,
-                    to: 1,
-                    ready: 7,
-                    start: 6,
-                }),
-            ),
-            (
-                &[0, 1],
-                &[0, 5],
-                Err(CheckError::Processor {
-                    task: 1,
-                    processor: 1,
-                }),
-            ),
-            (
-                &[0, 7],
-                &[0, 5],
-                Err(CheckError::Processor {
-                    task: 1,
-                    processor: 7,
-                }),
-            ),
-            (
-                &[0],
-                &[0, 5],
-                Err(CheckError::Length { found: 1, tasks: 2 }),
-            ),
-        ];
-        for (processor, start, expected) in cases {
-            let schedule = Schedule {
-                processor: processor.to_vec(),
-                start: start.to_vec(),
-            };
-            assert_eq!(check(&dag, &schedule), expected, "{schedule}");
-        }
-        let two = Dag::new(vec![vec![Some(3)], vec![Some(3)]], vec![]).expect("valid");
-        let both = Schedule {
-            processor: vec![0, 0],
-            start: vec![2, 0],
-        };
-        let overlap = CheckError::Overlap {
-            first: 1,
-            end: 3,
-            second: 0,
-            start: 2,
-            processor: 0,
-        };
-        assert_eq!(check(&two, &both), Err(overlap));
-    }
-
-    #[test]
-    fn bad_graphs_are_refused() {
-        let edge = |from, to| Edge { from, to, cost: 1 };
-        let one = || vec![vec![Some(1)], vec![Some(1)]];
-        type Case = (Vec<Vec<Option<u64>>>, Vec<Edge>, DagError);
-        let cases: [Case; 6] = [
-            (
-                one(),
-                vec![edge(0, 1), edge(1, 0)],
-                DagError::Cycle { task: 0 },
-            ),
-            (
-                one(),
-                vec![edge(0, 2)],
-                DagError::Edge {
-                    from: 0,
-                    to: 2,
-                    tasks: 2,
-                },
-            ),
-            (
-                vec![vec![Some(1)], vec![None]],
-                vec![],
-                DagError::Nowhere { task: 1 },
-            ),
-            (
-                vec![vec![Some(1)], vec![]],
-                vec![],
-                DagError::Times {
-                    task: 1,
-                    found: 0,
-                    expected: 1,
-                },
-            ),
-            (vec![vec![]], vec![], DagError::NoProcessor),
-            (vec![vec![Some(1 << 62)]], vec![], DagError::Overflow),
-        ];
-        for (times, edges, expected) in cases {
-            assert_eq!(Dag::new(times, edges).err(), Some(expected));
-        }
-    }
-
-    #[test]
-    fn links_scale_costs_by_pair() {
-        let times = vec![vec![Some(1), Some(1)]; 2];
-        let slow = LinkTime {
-            latency: 5,
-            numerator: 3,
-            denominator: 2,
-        };
-        let fast = LinkTime {
-            latency: 0,
-            numerator: 1,
-            denominator: 1,
-        };
-        let dag = Dag::with_links(
-            times,
-            vec![Edge {
-                from: 0,
-                to: 1,
-                cost: 7,
-            }],
-            &[slow, slow, fast, slow],
-        )
-        .expect("valid");
-        let found = [(0, 0), (0, 1), (1, 0)].map(|(a, b)| dag.transfer(0, a, b));
-        assert_eq!(found, [0, 16, 7]);
-    }
-}
+mod tests;

@@ -10,21 +10,23 @@
 //! The second rule is read as a constraint of the problem and the first as "semi-active in that problem", a property
 //! of the state (which tasks are barred) and not of the way to it, so that remembering failed states stays right.
 
-use super::identical::Identical;
+use std::cmp::Reverse;
+
+use super::identical::IdenticalProblem;
 use super::rng::Rng;
 
-/// Most tasks: sets of tasks are words.
+/// Tasks up to which the search is possible: sets of tasks are words.
 pub(crate) const MAX_TASKS: usize = 64;
 
 /// Entries of the table of failed states.
-const TABLE: usize = 1 << 18;
+const TABLE_SIZE: usize = 1 << 18;
 
 /// Nodes between questions to the caller.
 const ASK_EVERY: u64 = 1024;
 
 /// Answer to "is there a schedule that ends by then?".
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum EndAnswer {
     Yes(Vec<u64>),
     No,
     /// The node limit was reached or the caller stopped the search.
@@ -32,7 +34,7 @@ pub(crate) enum Answer {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Failed {
+struct FailedState {
     scheduled: u64,
     /// Hash of the time and the running tasks with their ends.
     rest: u64,
@@ -40,14 +42,14 @@ struct Failed {
 }
 
 /// The searcher; its table is reused between questions.
-pub(crate) struct Exact<'a> {
-    problem: &'a Identical,
+pub(crate) struct ExactSearch<'a> {
+    problem: &'a IdenticalProblem,
     all: u64,
     needs: Vec<u64>,
     /// Tasks that start no later, by the second dominance rule.
     yields_to: Vec<u64>,
     topological: Vec<usize>,
-    table: Vec<Failed>,
+    table: Vec<FailedState>,
     salt: Vec<u64>,
     // Of the question being answered:
     latest: Vec<u64>,
@@ -63,61 +65,66 @@ pub(crate) struct Exact<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct State {
+struct SearchState {
     now: u64,
     scheduled: u64,
     running: u64,
     barred: u64,
 }
 
-enum Step {
+enum SearchStep {
     Found,
     Fails,
     OutOfNodes,
 }
 
-fn bits(mut set: u64) -> impl Iterator<Item = usize> {
+/// The members of a set, ascending.
+fn members(set: u64) -> impl Iterator<Item = usize> {
+    let mut left = set;
     std::iter::from_fn(move || {
-        (set != 0).then(|| {
-            let bit = set.trailing_zeros() as usize;
-            set &= set - 1;
-            bit
+        (left != 0).then(|| {
+            let lowest = left.trailing_zeros() as usize;
+            left &= left - 1;
+            lowest
         })
     })
 }
 
-impl<'a> Exact<'a> {
+fn contains(set: u64, task: usize) -> bool {
+    set >> task & 1 == 1
+}
+
+impl<'a> ExactSearch<'a> {
     /// `None` for more than [`MAX_TASKS`] tasks.
-    pub(crate) fn new(problem: &'a Identical, stop: &'a dyn Fn() -> bool) -> Option<Exact<'a>> {
+    pub(crate) fn new(
+        problem: &'a IdenticalProblem,
+        stop: &'a dyn Fn() -> bool,
+    ) -> Option<ExactSearch<'a>> {
         let tasks = problem.tasks();
         if tasks > MAX_TASKS {
             return None;
         }
+        // Tasks of no ticks are left out: who waits for them waits for what they wait for.
         let mut needs = vec![0u64; tasks];
-        for &t in &problem.topological {
-            for &b in &problem.before[t] {
-                needs[t] |= if problem.time[b] == 0 {
-                    needs[b]
-                } else {
-                    1 << b
+        for &task in &problem.topological {
+            for &before in &problem.before[task] {
+                needs[task] |= match problem.time[before] {
+                    0 => needs[before],
+                    _ => 1 << before,
                 };
             }
         }
-        let topological: Vec<usize> = problem
-            .topological
-            .iter()
-            .copied()
-            .filter(|&t| problem.time[t] > 0)
-            .collect();
-        let all = topological.iter().fold(0, |set, &t| set | 1 << t);
+        let mut topological = problem.topological.clone();
+        topological.retain(|&task| problem.time[task] > 0);
+
         let mut rng = Rng::new(1);
-        let mut exact = Exact {
+        let mut search = ExactSearch {
             problem,
-            all,
+            all: topological.iter().fold(0, |set, &task| set | 1 << task),
             yields_to: vec![0; tasks],
             needs,
             topological,
-            table: vec![Failed::default(); TABLE],
+            table: vec![FailedState::default(); TABLE_SIZE],
             salt: (0..tasks).map(|_| rng.next() | 1).collect(),
             latest: Vec::new(),
             by_latest: Vec::new(),
@@ -130,224 +137,243 @@ impl<'a> Exact<'a> {
             stop,
             stopped: false,
         };
-        exact.order_alike();
-        Some(exact)
+        search.order_alike();
+        Some(search)
     }
 
+    /// Finds which tasks start no later than which, by the second dominance rule.
     fn order_alike(&mut self) {
-        let mut above = self.needs.clone();
-        let mut below = vec![0u64; self.needs.len()];
-        for &t in &self.topological {
-            above[t] = bits(self.needs[t]).fold(self.needs[t], |set, b| set | above[b]);
-            for b in bits(above[t]) {
-                below[b] |= 1 << t;
+        let mut ancestors = self.needs.clone();
+        let mut descendants = vec![0u64; self.needs.len()];
+        for &task in &self.topological {
+            for before in members(self.needs[task]) {
+                ancestors[task] |= ancestors[before];
+            }
+            for ancestor in members(ancestors[task]) {
+                descendants[ancestor] |= 1 << task;
             }
         }
-        for &i in &self.topological {
-            for &j in &self.topological {
-                let covers = self.problem.time[i] == self.problem.time[j]
-                    && above[i] & !above[j] == 0
-                    && below[j] & !below[i] == 0;
-                let same = above[i] == above[j] && below[i] == below[j];
-                if i != j && covers && (!same || i < j) {
-                    self.yields_to[j] |= 1 << i;
+
+        for &first in &self.topological {
+            for &second in &self.topological {
+                let covers = self.problem.time[first] == self.problem.time[second]
+                    && ancestors[first] & !ancestors[second] == 0
+                    && descendants[second] & !descendants[first] == 0;
+                let is_same = ancestors[first] == ancestors[second]
+                    && descendants[first] == descendants[second];
+                if first != second && covers && (!is_same || first < second) {
+                    self.yields_to[second] |= 1 << first;
                 }
             }
         }
     }
 
     /// Searches for a schedule that ends by `end`, visiting at most `limit` nodes.
-    pub(crate) fn ends_by(&mut self, end: u64, limit: u64) -> Answer {
+    pub(crate) fn ends_by(&mut self, end: u64, limit: u64) -> EndAnswer {
         let problem = self.problem;
-        let late = |t: usize| problem.time[t] + problem.tail[t] > end;
-        if bits(self.all).any(late) || problem.overloaded(end) {
-            return Answer::No;
+        let is_too_late =
+            members(self.all).any(|task| problem.time[task] + problem.tail[task] > end);
+        if is_too_late || problem.is_overloaded(end) {
+            return EndAnswer::No;
         }
-        self.table.fill(Failed::default());
+
+        self.table.fill(FailedState::default());
         self.limit = self.nodes + limit;
         self.latest = (0..problem.tasks())
-            .map(|t| end.saturating_sub(problem.time[t] + problem.tail[t]))
+            .map(|task| end.saturating_sub(problem.time[task] + problem.tail[task]))
             .collect();
         self.by_latest = self.topological.clone();
         // A task comes after those that it yields to, whose latest starts are no later than its own.
-        self.by_latest.sort_by_key(|&t| {
-            let yields = self.yields_to[t].count_ones();
-            (
-                self.latest[t],
-                yields,
-                std::cmp::Reverse(problem.time[t]),
-                t,
-            )
+        self.by_latest.sort_by_key(|&task| {
+            let yields = self.yields_to[task].count_ones();
+            (self.latest[task], yields, Reverse(problem.time[task]), task)
         });
-        self.due = bits(self.all)
-            .map(|t| self.latest[t] + problem.time[t])
+        self.due = members(self.all)
+            .map(|task| self.latest[task] + problem.time[task])
             .collect();
         self.due.sort_unstable();
         self.due.dedup();
-        match self.arrive(State {
+
+        let nothing_done = SearchState {
             now: 0,
             scheduled: 0,
             running: 0,
             barred: 0,
-        }) {
-            Step::Found => Answer::Yes(self.starts()),
-            Step::Fails => Answer::No,
-            Step::OutOfNodes => Answer::Unknown,
+        };
+        match self.arrive(nothing_done) {
+            SearchStep::Found => EndAnswer::Yes(self.starts_of_all()),
+            SearchStep::Fails => EndAnswer::No,
+            SearchStep::OutOfNodes => EndAnswer::Unknown,
         }
     }
 
-    fn starts(&self) -> Vec<u64> {
+    /// Starts of all tasks, also of those of no ticks.
+    fn starts_of_all(&self) -> Vec<u64> {
+        let problem = self.problem;
         let mut start = self.start.clone();
-        for &t in &self.problem.topological {
-            if self.problem.time[t] == 0 {
-                let ready = self.problem.before[t]
-                    .iter()
-                    .map(|&b| start[b] + self.problem.time[b]);
-                start[t] = ready.max().unwrap_or(0);
+        for &task in &problem.topological {
+            if problem.time[task] == 0 {
+                let inputs = problem.before[task].iter();
+                let ends = inputs.map(|&before| start[before] + problem.time[before]);
+                start[task] = ends.max().unwrap_or(0);
             }
         }
         start
     }
 
     /// A time at which tasks have ended, none chosen yet.
-    fn arrive(&mut self, state: State) -> Step {
+    fn arrive(&mut self, state: SearchState) -> SearchStep {
         if state.scheduled == self.all {
-            return Step::Found;
+            return SearchStep::Found;
         }
         self.nodes += 1;
         if self.nodes >= self.limit {
-            return Step::OutOfNodes;
+            return SearchStep::OutOfNodes;
         }
         if self.nodes.is_multiple_of(ASK_EVERY) && (self.stop)() {
             self.stopped = true;
             self.limit = 0;
-            return Step::OutOfNodes;
+            return SearchStep::OutOfNodes;
         }
-        let rest = self.hash(state);
-        let slot = self.slot(state.scheduled, rest);
+
+        // What failed with fewer tasks barred fails with more.
+        let rest = self.hash_rest(state);
+        let slot = self.table_slot(state.scheduled, rest);
         let known = self.table[slot];
-        let same = known.scheduled == state.scheduled && known.rest == rest;
-        if same && known.barred & !state.barred == 0 {
-            return Step::Fails;
+        let is_known = known.scheduled == state.scheduled && known.rest == rest;
+        if is_known && known.barred & !state.barred == 0 {
+            return SearchStep::Fails;
         }
         if !self.may_fit(state) {
-            return Step::Fails;
+            return SearchStep::Fails;
         }
+
         let done = state.scheduled & !state.running;
         let mut ready = 0u64;
-        for t in bits(self.all & !state.scheduled & !state.barred) {
-            if self.needs[t] & !done == 0 {
-                ready |= 1 << t;
+        for task in members(self.all & !state.scheduled & !state.barred) {
+            if self.needs[task] & !done == 0 {
+                ready |= 1 << task;
             }
         }
         let step = self.choose(state, ready, 0, 0);
-        if matches!(step, Step::Fails) {
-            let (scheduled, barred) = (state.scheduled, state.barred);
-            self.table[slot] = Failed {
-                scheduled,
+        if matches!(step, SearchStep::Fails) {
+            self.table[slot] = FailedState {
+                scheduled: state.scheduled,
                 rest,
-                barred,
+                barred: state.barred,
             };
         }
         step
     }
 
-    /// Goes through `ready` from the `next` most urgent task on; `left` are those left out so far.
-    fn choose(&mut self, state: State, ready: u64, next: usize, left: u64) -> Step {
-        let full = state.running.count_ones() as usize >= self.problem.machines;
-        let pick = (next..self.by_latest.len()).find(|&k| ready >> self.by_latest[k] & 1 == 1);
-        let Some(at) = pick.filter(|_| !full) else {
-            return self.advance(state, full, left);
+    /// Goes through `ready` from the `next` most urgent task on; `left_out` are those left out so far.
+    fn choose(&mut self, state: SearchState, ready: u64, next: usize, left_out: u64) -> SearchStep {
+        let is_full = state.running.count_ones() as usize >= self.problem.machines;
+        let mut urgent = next..self.by_latest.len();
+        let place = urgent.find(|&place| contains(ready, self.by_latest[place]));
+        let Some(place) = place.filter(|_| !is_full) else {
+            return self.advance(state, is_full, left_out);
         };
-        let task = self.by_latest[at];
+        let task = self.by_latest[place];
         if self.yields_to[task] & !state.scheduled != 0 {
             // Not ready in the problem with the second rule, so not barred either.
-            return self.choose(state, ready, at + 1, left);
+            return self.choose(state, ready, place + 1, left_out);
         }
+
         self.start[task] = state.now;
         self.end[task] = state.now + self.problem.time[task];
-        let with = State {
+        let with_task = SearchState {
             scheduled: state.scheduled | 1 << task,
             running: state.running | 1 << task,
             ..state
         };
-        match self.choose(with, ready, at + 1, left) {
-            Step::Fails => {}
+        match self.choose(with_task, ready, place + 1, left_out) {
+            SearchStep::Fails => {}
             other => return other,
         }
-        // Left out, it starts when something has ended at the earliest.
-        let soonest = bits(state.running).map(|t| self.end[t]).min();
-        let ends = soonest.unwrap_or(u64::MAX);
-        let hopeless = ends > self.latest[task] && {
-            // A task started after this one in the list may end sooner.
-            let shortest = bits(ready)
-                .filter(|&t| self.latest[t] >= self.latest[task] && t != task)
-                .map(|t| state.now + self.problem.time[t])
-                .min();
-            shortest.unwrap_or(u64::MAX) > self.latest[task]
-        };
-        if hopeless {
-            return Step::Fails;
+
+        if self.must_start_now(state, ready, task) {
+            return SearchStep::Fails;
         }
-        self.choose(state, ready, at + 1, left | 1 << task)
+        self.choose(state, ready, place + 1, left_out | 1 << task)
     }
 
-    fn advance(&mut self, state: State, full: bool, left: u64) -> Step {
-        let Some(now) = bits(state.running).map(|t| self.end[t]).min() else {
-            return Step::Fails;
+    /// Whether a task that is left out now can only start too late: when something has ended at the earliest.
+    fn must_start_now(&self, state: SearchState, ready: u64, task: usize) -> bool {
+        let latest = self.latest[task];
+        let running_ends = members(state.running).map(|running| self.end[running]);
+        if running_ends.min().unwrap_or(u64::MAX) <= latest {
+            return false;
+        }
+        // A task started after this one in the list may end sooner.
+        let later = members(ready).filter(|&other| self.latest[other] >= latest && other != task);
+        let later_ends = later.map(|other| state.now + self.problem.time[other]);
+        later_ends.min().unwrap_or(u64::MAX) > latest
+    }
+
+    fn advance(&mut self, state: SearchState, is_full: bool, left_out: u64) -> SearchStep {
+        let ends = members(state.running).map(|task| self.end[task]);
+        let Some(now) = ends.min() else {
+            return SearchStep::Fails;
         };
-        let running = bits(state.running)
-            .filter(|&t| self.end[t] > now)
-            .fold(0, |set, t| set | 1 << t);
-        let barred = if full { 0 } else { state.barred | left };
-        let next = State {
+        let mut running = state.running;
+        for task in members(state.running) {
+            if self.end[task] <= now {
+                running &= !(1 << task);
+            }
+        }
+        self.arrive(SearchState {
             now,
             scheduled: state.scheduled,
             running,
-            barred,
-        };
-        self.arrive(next)
+            // With all machines busy nothing was left out by choice.
+            barred: if is_full { 0 } else { state.barred | left_out },
+        })
     }
 
     /// Necessary conditions: every task can start in time, and no interval from a release to a due time must hold
     /// more work than the machines can do.
-    fn may_fit(&mut self, state: State) -> bool {
+    fn may_fit(&mut self, state: SearchState) -> bool {
         let problem = self.problem;
-        let mut open: [(u64, usize); MAX_TASKS] = [(0, 0); MAX_TASKS];
+        let mut open = [(0u64, 0usize); MAX_TASKS];
         let mut count = 0;
-        for &t in &self.topological {
-            if state.scheduled >> t & 1 == 1 {
+        for &task in &self.topological {
+            if contains(state.scheduled, task) {
                 continue;
             }
-            let ready = bits(self.needs[t]).map(|b| {
-                if state.scheduled >> b & 1 == 1 {
-                    self.end[b]
-                } else {
-                    self.earliest[b] + problem.time[b]
-                }
-            });
-            let earliest = ready.max().unwrap_or(0).max(state.now).max(problem.head[t]);
-            if earliest > self.latest[t] {
+            let mut earliest = state.now.max(problem.head[task]);
+            for before in members(self.needs[task]) {
+                let end = match contains(state.scheduled, before) {
+                    true => self.end[before],
+                    false => self.earliest[before] + problem.time[before],
+                };
+                earliest = earliest.max(end);
+            }
+            if earliest > self.latest[task] {
                 return false;
             }
-            self.earliest[t] = earliest;
-            open[count] = (earliest, t);
+            self.earliest[task] = earliest;
+            open[count] = (earliest, task);
             count += 1;
         }
+
+        // For each due time the intervals that begin with each release, the latest first.
         let open = &mut open[..count];
         open.sort_unstable_by(|a, b| b.cmp(a));
         let machines = problem.machines as u64;
-        let first = self.due.partition_point(|&d| d <= state.now);
-        for &due in &self.due[first..] {
+        let first_due = self.due.partition_point(|&due| due <= state.now);
+        for &due in &self.due[first_due..] {
             let mut work = 0;
-            for &(earliest, t) in open.iter() {
-                work += due.saturating_sub(self.latest[t]).min(problem.time[t]);
+            for &(earliest, task) in open.iter() {
+                let mandatory = due.saturating_sub(self.latest[task]);
+                work += mandatory.min(problem.time[task]);
                 if work > machines * due.saturating_sub(earliest) {
                     return false;
                 }
             }
-            let busy: u64 = bits(state.running)
-                .map(|t| self.end[t].min(due) - state.now)
+            let running = members(state.running);
+            let busy: u64 = running
+                .map(|task| self.end[task].min(due) - state.now)
                 .sum();
             if work + busy > machines * (due - state.now) {
                 return false;
@@ -356,16 +382,18 @@ impl<'a> Exact<'a> {
         true
     }
 
-    fn hash(&self, state: State) -> u64 {
+    /// Hash of the time and the running tasks with their ends.
+    fn hash_rest(&self, state: SearchState) -> u64 {
         let mut hash = Rng::new(state.now).next();
-        for t in bits(state.running) {
-            hash ^= Rng::new(self.end[t].wrapping_mul(self.salt[t])).next();
+        for task in members(state.running) {
+            hash ^= Rng::new(self.end[task].wrapping_mul(self.salt[task])).next();
         }
         hash
     }
 
-    fn slot(&self, scheduled: u64, rest: u64) -> usize {
-        (Rng::new(scheduled ^ rest.rotate_left(17)).next() as usize) & (TABLE - 1)
+    fn table_slot(&self, scheduled: u64, rest: u64) -> usize {
+        let hash = Rng::new(scheduled ^ rest.rotate_left(17)).next();
+        hash as usize & (TABLE_SIZE - 1)
     }
 
     /// Whether the caller has stopped the search.
