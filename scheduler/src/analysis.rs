@@ -203,21 +203,22 @@ fn spread_fractions(
         let Some(known) = fractions[actor] else {
             continue;
         };
+        // In both directions: the equation of an edge binds both ends.
         for &index in edges.out_of[actor].iter().chain(&edges.into[actor]) {
             let edge = edges.all[index as usize];
             let (other, factor, divisor) = match edge.writer == actor {
                 true => (edge.reader, edge.produced, edge.consumed),
                 false => (edge.writer, edge.consumed, edge.produced),
             };
-            let expected = known
+            let expected_fraction = known
                 .scaled(factor, divisor)
                 .ok_or_else(|| too_many_firings(other))?;
             match fractions[other] {
                 None => {
-                    fractions[other] = Some(expected);
+                    fractions[other] = Some(expected_fraction);
                     component.push(other);
                 }
-                Some(found) if found == expected => {}
+                Some(found) if found == expected_fraction => {}
                 Some(_) => return Err(inconsistent_rates(edge, fractions)),
             }
         }
@@ -233,24 +234,26 @@ fn scale_component(
 ) -> Result<(), AnalysisError> {
     let known = |&actor: &ActorId| Some((actor, fractions[actor]?));
 
-    let mut multiple = 1u128;
+    let mut common_multiple = 1u128;
     for (actor, fraction) in component.iter().filter_map(known) {
-        multiple = lcm(multiple, fraction.denominator)
-            .filter(|&multiple| multiple < 1 << 100)
+        common_multiple = lcm(common_multiple, fraction.denominator)
+            .filter(|&common_multiple| common_multiple < 1 << 100)
             .ok_or_else(|| too_many_firings(actor))?;
     }
 
-    let mut divisor = 0u128;
+    // Whole numbers now; without a common divisor they are the smallest.
+    let mut common_divisor = 0u128;
     for (actor, fraction) in component.iter().filter_map(known) {
         let firings = fraction
             .numerator
-            .checked_mul(multiple / fraction.denominator)
+            .checked_mul(common_multiple / fraction.denominator)
             .ok_or_else(|| too_many_firings(actor))?;
-        divisor = gcd(divisor, firings);
+        common_divisor = gcd(common_divisor, firings);
     }
 
     for (actor, fraction) in component.iter().filter_map(known) {
-        let firings = fraction.numerator * (multiple / fraction.denominator) / divisor.max(1);
+        let firings =
+            fraction.numerator * (common_multiple / fraction.denominator) / common_divisor.max(1);
         repetition[actor] = u64::try_from(firings)
             .ok()
             .filter(|&firings| firings <= limits::MAX_FIRINGS)
@@ -264,7 +267,7 @@ fn inconsistent_rates(edge: ReaderEdge, fractions: &FiringFractions) -> Analysis
     let reader = fractions[edge.reader].unwrap_or(RelativeFirings::ONE);
     let writer_firings = writer.numerator.saturating_mul(reader.denominator);
     let reader_firings = reader.numerator.saturating_mul(writer.denominator);
-    let common = gcd(writer_firings, reader_firings).max(1);
+    let common_divisor = gcd(writer_firings, reader_firings).max(1);
 
     AnalysisError::Inconsistent {
         channel: edge.channel,
@@ -272,8 +275,8 @@ fn inconsistent_rates(edge: ReaderEdge, fractions: &FiringFractions) -> Analysis
         reader: edge.reader,
         produced: edge.produced,
         consumed: edge.consumed,
-        writer_firings: u64::try_from(writer_firings / common).unwrap_or(u64::MAX),
-        reader_firings: u64::try_from(reader_firings / common).unwrap_or(u64::MAX),
+        writer_firings: u64::try_from(writer_firings / common_divisor).unwrap_or(u64::MAX),
+        reader_firings: u64::try_from(reader_firings / common_divisor).unwrap_or(u64::MAX),
     }
 }
 
@@ -368,6 +371,7 @@ impl<'a> TokenRun<'a> {
             let count = allowed
                 .saturating_sub(self.fired[actor])
                 .min(self.left[actor]);
+            // It is enqueued again when one of its writers has fired.
             if count == 0 {
                 continue;
             }
@@ -412,22 +416,23 @@ impl<'a> TokenRun<'a> {
     /// The cycle of edges that blocks `actor`, found by walking from reader to writer.
     fn blocking_cycle(&self, actor: ActorId) -> Vec<u32> {
         let mut position: TiVec<ActorId, Option<usize>> = vec![None; self.left.len()].into();
-        let mut path = Vec::new();
-        let mut reader = actor;
+        let mut edge_path = Vec::new();
+        let mut current_actor = actor;
 
-        while position[reader].is_none() {
-            position[reader] = Some(path.len());
-            let Some(index) = self.blocking_edge(reader) else {
+        while position[current_actor].is_none() {
+            position[current_actor] = Some(edge_path.len());
+            // A stuck actor that no edge blocks is in no cycle.
+            let Some(index) = self.blocking_edge(current_actor) else {
                 return Vec::new();
             };
-            path.push(index);
-            reader = self.edges.all[index as usize].writer;
+            edge_path.push(index);
+            current_actor = self.edges.all[index as usize].writer;
         }
 
         // What lies before the first actor that was met again only leads to the cycle.
-        let mut cycle = path.split_off(position[reader].unwrap_or(0));
-        cycle.reverse();
-        cycle
+        let mut closed_cycle = edge_path.split_off(position[current_actor].unwrap_or(0));
+        closed_cycle.reverse();
+        closed_cycle
     }
 }
 
@@ -445,10 +450,10 @@ pub(crate) fn check_deadlock_over(
     repetition: &TiVec<ActorId, u64>,
 ) -> Result<(), AnalysisError> {
     let mut run = TokenRun::idle(edges, repetition.len());
-    let mut calls = 0u64;
+    let mut call_count = 0u64;
     let mut count_call = |_, _| {
-        calls += 1;
-        calls <= MAX_CALLS
+        call_count += 1;
+        call_count <= MAX_CALLS
     };
     run.begin(repetition.keys(), |actor| repetition[actor]);
     if !run.run(&mut count_call) {
@@ -458,31 +463,35 @@ pub(crate) fn check_deadlock_over(
         return Ok(());
     };
 
-    let cycle = run.blocking_cycle(first_stuck);
-    let cheapest = cycle
+    let blocked_cycle = run.blocking_cycle(first_stuck);
+    let cheapest_edge = blocked_cycle
         .iter()
         .min_by_key(|&&index| (run.missing_tokens(index), index));
-    let Some(&cheapest) = cheapest else {
+    let Some(&cheapest_edge) = cheapest_edge else {
         return Err(AnalysisError::TooLong { limit: MAX_CALLS });
     };
 
     // Feed the cheapest edge of the cycle just as much as it asks for, until its reader gets through.
-    let fed_edge = &edges.all[cheapest as usize];
-    let reader = fed_edge.reader;
-    while run.left[reader] > 0 && run.allowed_firings(cheapest) <= run.fired[reader] {
-        run.extra[cheapest as usize] += run.missing_tokens(cheapest);
-        run.enqueue(reader);
+    let fed_edge = &edges.all[cheapest_edge as usize];
+    let fed_reader = fed_edge.reader;
+    while run.left[fed_reader] > 0 && run.allowed_firings(cheapest_edge) <= run.fired[fed_reader] {
+        run.extra[cheapest_edge as usize] += run.missing_tokens(cheapest_edge);
+        run.enqueue(fed_reader);
         if !run.run(&mut count_call) {
             break;
         }
     }
 
-    let cycle_edges = || cycle.iter().map(|&index| &edges.all[index as usize]);
+    let cycle_edges = || {
+        blocked_cycle
+            .iter()
+            .map(|&index| &edges.all[index as usize])
+    };
     Err(AnalysisError::Deadlock {
         actors: cycle_edges().map(|edge| edge.writer).collect(),
         channels: cycle_edges().map(|edge| edge.channel).collect(),
         on: fed_edge.channel,
-        missing: run.extra[cheapest as usize],
+        missing: run.extra[cheapest_edge as usize],
     })
 }
 

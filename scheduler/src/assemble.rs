@@ -105,16 +105,19 @@ fn find_stages(problem: &BlockProblem<'_>, placement: &[DeviceId], pipelined: bo
     let mut outgoing: Vec<Vec<usize>> = vec![Vec::new(); components];
 
     for edge in &problem.edges.all {
-        let writer = problem.cluster_of(edge.writer);
-        let reader = problem.cluster_of(edge.reader);
-        let from = problem.component_of[writer];
-        let to = problem.component_of[reader];
-        if from != to {
-            incoming[to].push(StageInput {
-                component: from,
-                stages: u32::from(pipelined && placement[writer] != placement[reader]),
+        let writer_cluster = problem.cluster_of(edge.writer);
+        let reader_cluster = problem.cluster_of(edge.reader);
+        let from_component = problem.component_of[writer_cluster];
+        let to_component = problem.component_of[reader_cluster];
+        if from_component != to_component {
+            // Another device's block is read one period later when pipelined.
+            incoming[to_component].push(StageInput {
+                component: from_component,
+                stages: u32::from(
+                    pipelined && placement[writer_cluster] != placement[reader_cluster],
+                ),
             });
-            outgoing[from].push(to);
+            outgoing[from_component].push(to_component);
         }
     }
 
@@ -181,12 +184,12 @@ impl Assembly<'_, '_> {
         let graph = self.problem.graph;
 
         for (id, channel) in graph.channels.iter_enumerated() {
-            let home = self.device(channel.from.actor);
-            let stage = self.stage(channel.from.actor);
+            let home_device = self.device(channel.from.actor);
+            let writer_stage = self.stage(channel.from.actor);
             let block_tokens = self.problem.block_tokens(id)?;
             let mut buffer = Buffer {
                 channel: id,
-                device: home,
+                device: home_device,
                 region: Region::Arena,
                 offset_bytes: 0,
                 stride_bytes: 0,
@@ -194,6 +197,7 @@ impl Assembly<'_, '_> {
                 head_tokens: 1,
                 block_tokens: 0,
             };
+            // A state has one place of one token, which each firing replaces.
             if graph.is_state(id) {
                 self.add_buffer(buffer)?;
                 continue;
@@ -201,26 +205,27 @@ impl Assembly<'_, '_> {
 
             buffer.head_tokens = 0;
             buffer.block_tokens = block_tokens;
-            if let Some(local) = self.readers.get(&(id, home)) {
+            // Readers of later stages still need the blocks before: a place more for each stage.
+            if let Some(local) = self.readers.get(&(id, home_device)) {
                 buffer.head_tokens = local.head_tokens;
-                buffer.blocks = local.max_stage - stage + 1;
+                buffer.blocks = local.max_stage - writer_stage + 1;
             }
             self.add_buffer(buffer.clone())?;
 
             let all_devices = (id, DeviceId(0))..=(id, DeviceId(u32::MAX));
-            let remote: Vec<(DeviceId, DeviceReaders)> = self
+            let remote_readers: Vec<(DeviceId, DeviceReaders)> = self
                 .readers
                 .range(all_devices)
                 .map(|(&(_, device), &readers)| (device, readers))
-                .filter(|&(device, _)| device != home)
+                .filter(|&(device, _)| device != home_device)
                 .collect();
-            for (device, readers) in remote {
+            for (device, readers) in remote_readers {
                 buffer.device = device;
                 buffer.region = Region::Exchange;
                 buffer.head_tokens = readers.head_tokens;
                 // One place more than the lag, so that the sender runs ahead of a receiver that is a little late.
-                buffer.blocks = readers.max_stage - stage + 2;
-                self.add_ring(buffer.clone(), home)?;
+                buffer.blocks = readers.max_stage - writer_stage + 2;
+                self.add_ring(buffer.clone(), home_device)?;
             }
         }
         Ok(())
@@ -233,6 +238,7 @@ impl Assembly<'_, '_> {
             return Err(ScheduleError::NoLink { channel, from, to });
         }
 
+        // The ring's data is the receiver's buffer.
         let buffer = self.add_buffer(buffer)?;
         let ring = self.rings.push_and_get_key(Ring {
             channel,
@@ -277,17 +283,17 @@ impl Assembly<'_, '_> {
         duration_ns: u64,
         action: Action,
     ) -> u64 {
-        let draft = self.draft(device);
-        let start_ns = draft.now_ns.max(earliest_ns);
-        draft.now_ns = start_ns.saturating_add(duration_ns);
-        draft.busy_ns = draft.busy_ns.saturating_add(duration_ns);
-        draft.entries.push(Entry::Slot(Slot {
+        let lane_draft = self.draft(device);
+        let start_ns = lane_draft.now_ns.max(earliest_ns);
+        lane_draft.now_ns = start_ns.saturating_add(duration_ns);
+        lane_draft.busy_ns = lane_draft.busy_ns.saturating_add(duration_ns);
+        lane_draft.entries.push(Entry::Slot(Slot {
             stage,
             start_ns,
             duration_ns,
             action,
         }));
-        draft.now_ns
+        lane_draft.now_ns
     }
 
     /// Receives a ring's block, unless its device has done so already.
@@ -302,10 +308,10 @@ impl Assembly<'_, '_> {
             return;
         }
 
-        let stage = self.readers[&(channel, to)].min_stage;
-        let writer = self.problem.graph.channels[channel].from.actor;
+        let reader_stage = self.readers[&(channel, to)].min_stage;
+        let writer_actor = self.problem.graph.channels[channel].from.actor;
         // In a later stage the block was sent in an earlier period.
-        let earliest_ns = match stage == self.stage(writer) {
+        let earliest_ns = match reader_stage == self.stage(writer_actor) {
             true => {
                 let link = self.problem.link(from, to);
                 let latency_ns = link.map_or(0, |link| link.latency_ns);
@@ -313,12 +319,13 @@ impl Assembly<'_, '_> {
             }
             false => 0,
         };
+        // One receive for the whole block, whatever its readers take at a time.
         let action = Action::Recv {
             ring,
             first: 0,
             count: self.buffers[buffer].block_tokens,
         };
-        self.push_slot(to, stage, earliest_ns, RECV_PS / PS_PER_NS, action);
+        self.push_slot(to, reader_stage, earliest_ns, RECV_PS / PS_PER_NS, action);
     }
 
     /// Receives what the cluster is the first on its device to need of this block. What only the next block needs
@@ -349,6 +356,7 @@ impl Assembly<'_, '_> {
         let entries: Vec<Entry> = calls.map(|call| lowering.lower(call)).collect();
         let end_ns = lowering.now_ns;
 
+        // The calls of a cluster follow one another without waiting.
         let draft = self.draft(device);
         draft.entries.extend(entries);
         draft.busy_ns = draft.busy_ns.saturating_add(end_ns - start_ns);
@@ -361,6 +369,7 @@ impl Assembly<'_, '_> {
 
         for &actor in &problem.clusters.all[cluster].members {
             for &channel in problem.ports.outputs[actor].iter().flatten() {
+                // One ring for each device that reads the channel.
                 for ring in self.rings_of[channel].clone() {
                     let Ring {
                         from, to, buffer, ..
@@ -385,6 +394,7 @@ impl Assembly<'_, '_> {
         }
 
         for buffer in self.buffers.keys() {
+            // After the last write of the block and before the first read of the next.
             self.carry(buffer);
         }
 
@@ -420,16 +430,17 @@ impl Assembly<'_, '_> {
     /// The plan without offsets.
     fn finish(mut self, name: &str) -> Plan {
         let problem = self.problem;
-        let drafts = std::mem::take(&mut self.drafts);
-        let ends_ns = drafts.values().map(|draft| draft.now_ns);
+        let lane_drafts = std::mem::take(&mut self.drafts);
+        let ends_ns = lane_drafts.values().map(|draft| draft.now_ns);
         let period_ns = ends_ns.max().unwrap_or(0).max(1);
-        let bound_by = self.describe_bound(&drafts, period_ns);
+        let bound_by = self.describe_bound(&lane_drafts, period_ns);
 
         let mut stages = 1;
         let mut latency_ns = 0;
         let mut calendars = Vec::new();
-        for (device, draft) in drafts {
+        for (device, draft) in lane_drafts {
             for end in draft.entries.iter().map(entry_end) {
+                // A slot of stage s works on a block that began s periods earlier.
                 let stage_ns = period_ns.saturating_mul(u64::from(end.stage));
                 stages = stages.max(end.stage + 1);
                 latency_ns = latency_ns.max(stage_ns.saturating_add(end.end_ns));
@@ -465,22 +476,23 @@ impl Assembly<'_, '_> {
 
     /// What bounds the period, for people: a device that is busy for at least 20 of 21 parts of it, or waiting.
     fn describe_bound(&self, drafts: &BTreeMap<DeviceId, LaneDraft>, period_ns: u64) -> String {
-        let busiest = drafts
+        let busiest_lane = drafts
             .iter()
             .max_by_key(|&(&device, draft)| (draft.busy_ns, Reverse(device)));
-        let Some((&device, draft)) = busiest else {
+        let Some((&device, draft)) = busiest_lane else {
             return String::new();
         };
 
-        let name = &self.problem.machine.devices[device].name;
+        let device_name = &self.problem.machine.devices[device].name;
         match draft.busy_ns + draft.busy_ns / 20 >= period_ns {
-            true => name.clone(),
-            false => format!("waits between devices ({name} busiest)"),
+            true => device_name.clone(),
+            false => format!("waits between devices ({device_name} busiest)"),
         }
     }
 
     fn scratch_bytes(&self, device: DeviceId) -> u64 {
         let costs = self.problem.costs.table.iter_enumerated();
+        // Actors run one at a time, so that they can share what the largest needs.
         costs
             .filter(|&(actor, _)| self.device(actor) == device)
             .filter_map(|(_, row)| row[device])

@@ -71,6 +71,7 @@ fn smallest_plan(
 ) -> Result<RatedPlan, ScheduleError> {
     let allowed = allowed_devices(inputs.machine, inputs.options.devices.as_deref());
     let mut device_sets: Vec<Vec<DeviceId>> = vec![allowed.clone()];
+    // On one device no channel needs a second buffer.
     if allowed.len() > 1 {
         device_sets.extend(allowed.iter().map(|&device| vec![device]));
     }
@@ -138,6 +139,7 @@ pub(crate) fn tail_plan(
     main: &Plan,
     control: &mut Control<'_>,
 ) -> Result<Plan, ScheduleError> {
+    // The tail continues where the main plan stops, on the same devices.
     let pins = main.placement.iter_enumerated();
     let pinned_options = Options {
         pins: pins.map(|(actor, &device)| (actor, device)).collect(),
@@ -189,6 +191,7 @@ fn plan_within_bounds(
     let is_late = options
         .max_latency_ns
         .is_some_and(|limit_ns| found.plan.latency_ns > limit_ns);
+    // Each stage adds a period to the latency.
     if found.plan.stages > 1 && is_late {
         kind.pipelined = false;
         found = make_plan(inputs, analysis, kind, control)?;
@@ -344,6 +347,7 @@ fn choose_block(inputs: Inputs<'_>, analysis: &Analysis) -> u64 {
     let mut iteration_bytes = 0u64;
 
     for (id, actor) in inputs.graph.actors.iter_enumerated() {
+        // On the device that is cheapest for the actor.
         let known_costs = inputs.costs.table[id].iter().flatten();
         let (cheapest_firing_ps, cheapest_call_ps) = known_costs
             .map(|cost| (cost.firing_ps, cost.call_ps))

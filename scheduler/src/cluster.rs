@@ -93,6 +93,7 @@ impl Clusters {
             }
 
             let first = members[0];
+            // An actor that reads what it writes in the same block must fire in turns with itself.
             let reads_itself = edges
                 .into_actor(first)
                 .any(|edge| edge.writer == first && keep_tight(edge));
@@ -209,6 +210,7 @@ fn compress_calls(calls: &[FiringRun]) -> Vec<ClusterCall> {
             let (body, after) = rest.split_at(len);
             let repeats = after.chunks_exact(len).take_while(|next| *next == body);
             let count = 1 + repeats.count();
+            // Of bodies that save as many calls the shortest is kept.
             if (count - 1) * len > (best_count - 1) * best_len {
                 best_len = len;
                 best_count = count;

@@ -44,6 +44,7 @@ pub fn kinds(machine: &Machine, costs: &Costs, options: &Options) -> TiVec<KindI
     let mut kinds: TiVec<KindId, Vec<DeviceId>> = TiVec::new();
 
     for device in machine.devices.keys() {
+        // Being alike is an equivalence, so that the first of each kind stands for all.
         let known_kind = kinds.iter_mut().find(|devices| {
             let first = devices.first();
             first.is_some_and(|&first| comparison.is_same_kind(first, device))
@@ -106,6 +107,7 @@ pub fn losses(
             if devices.len() > 1 {
                 losses.push(vec![Loss { kind, count: 2 }]);
             }
+            // Each pair of kinds once.
             for other in kinds.keys().filter(|&other| other > kind) {
                 losses.push([kind, other].map(|kind| Loss { kind, count: 1 }).to_vec());
             }

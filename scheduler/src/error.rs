@@ -11,21 +11,21 @@ pub enum ScheduleError {
     /// The graph itself has none.
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
-    /// No device is there or allowed.
+    /// The machine has no device, or the options allow none.
     #[error("the machine has no device that may be used")]
     NoDevices,
     /// No device has a kernel for the actor.
     #[error("no device that may be used has a kernel for {actor}")]
     NoDevice {
-        /// The actor.
+        /// The first such actor by id.
         actor: ActorId,
     },
     /// A pin names a device that cannot run the actor or may not be used.
     #[error("{actor} is pinned to {device}, which cannot run it")]
     PinImpossible {
-        /// The actor.
+        /// The pinned actor.
         actor: ActorId,
-        /// The device.
+        /// The device that the pin names.
         device: DeviceId,
     },
     /// Actors whose firings interleave within a block are pinned to different devices.
@@ -34,19 +34,19 @@ pub enum ScheduleError {
          initial tokens do not cover a block"
     )]
     PinnedApart {
-        /// One actor.
+        /// The lower actor by id.
         first: ActorId,
-        /// Its device.
+        /// The device that it is pinned to.
         first_device: DeviceId,
-        /// The other actor.
+        /// The first that is pinned elsewhere.
         second: ActorId,
-        /// Its device.
+        /// The device that that one is pinned to.
         second_device: DeviceId,
     },
     /// Writer and reader sit on devices without a link.
     #[error("{channel} needs a link from {from} to {to}, which the machine does not have")]
     NoLink {
-        /// The channel.
+        /// A channel between them.
         channel: ChannelId,
         /// Device of the writer.
         from: DeviceId,
@@ -56,7 +56,7 @@ pub enum ScheduleError {
     /// The tokens of one block of a channel do not fit any memory.
     #[error("one block of {block} iterations on {channel} is larger than any arena")]
     TooBig {
-        /// The channel.
+        /// The channel whose block is too large.
         channel: ChannelId,
         /// Iterations in the block.
         block: u64,
@@ -66,7 +66,7 @@ pub enum ScheduleError {
     TooManySlots {
         /// Iterations in the block.
         block: u64,
-        /// The limit.
+        /// Calls that the options allow.
         limit: u64,
     },
     /// A device has too little memory, or the bound asked for is too low.
@@ -74,7 +74,7 @@ pub enum ScheduleError {
         "{device} needs {needed_bytes} bytes for blocks of {block} iterations, {limit_bytes} are allowed"
     )]
     Memory {
-        /// The device.
+        /// The first device that is too small.
         device: DeviceId,
         /// Arena and exchange bytes of the plan.
         needed_bytes: u64,
@@ -85,26 +85,26 @@ pub enum ScheduleError {
         /// Channels whose buffers cannot lie there together; empty if that is not settled.
         conflict: Vec<ChannelId>,
     },
-    /// No plan has buffers as small as asked.
+    /// No plan that was found has buffers as small as asked.
     #[error(
         "the buffers need {needed} {unit} for blocks of {block} iterations, {limit} are allowed"
     )]
     Buffers {
         /// What the smallest plan found needs.
         needed: u64,
-        /// The bound.
+        /// Bound that the options set.
         limit: u64,
         /// What both are counted in.
         unit: buffers::Unit,
         /// Iterations in the block.
         block: u64,
     },
-    /// No plan is as quick as asked.
+    /// No plan that was found is as quick as asked.
     #[error("the quickest plan has a latency of {best_ns} ns, {limit_ns} ns are allowed")]
     Latency {
         /// The lowest latency found.
         best_ns: u64,
-        /// The bound.
+        /// Bound that the options set.
         limit_ns: u64,
     },
     /// The block size is zero or beyond all counts.
@@ -120,7 +120,7 @@ pub enum ScheduleError {
     TooManyContingencies {
         /// Losses asked for.
         count: usize,
-        /// The limit.
+        /// Losses that a program can have plans for.
         limit: usize,
     },
 }

@@ -128,6 +128,7 @@ fn tie_parts(
     let mut loads = BTreeMap::new();
     let mut peak_bytes = BTreeMap::new();
     for ((_, whole), mut parts) in parts_of {
+        // Those first that make the whole live for the fewest positions more.
         parts.sort_by_key(|place| blocks.added_positions(whole, place.part));
         let device = plan.buffers[whole].device;
         let load = loads
@@ -231,6 +232,7 @@ impl PairFinder<'_> {
                 return false;
             }
         }
+        // A send reads the channel too.
         let rings = self.uses.rings_of.get(&channel).into_iter().flatten();
         rings
             .into_iter()

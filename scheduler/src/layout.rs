@@ -75,6 +75,7 @@ fn lay_out_device<'t>(
         }
     }
 
+    // What lives across periods shares with nothing.
     let mut permanent_bytes = 0u64;
     for id in permanent {
         plan.buffers[id].offset_bytes = permanent_bytes;
@@ -86,6 +87,7 @@ fn lay_out_device<'t>(
         plan.buffers[buffer.id].offset_bytes = permanent_bytes.saturating_add(offset);
     }
 
+    // Scratch memory lies above all buffers.
     let calendar = &mut plan.calendars[index];
     calendar.scratch_offset_bytes = permanent_bytes.saturating_add(shared.layout.size);
     calendar.scratch_bytes = calendar.scratch_bytes.next_multiple_of(limits::ALIGN_BYTES);
@@ -141,6 +143,7 @@ fn find_conflict(
     }
     tie_items(&mut items, &ids, tied);
 
+    // Scratch memory is there whatever the buffers are.
     let capacity = limit_bytes.saturating_sub(calendar.scratch_bytes);
     match offsets::conflict(&items, capacity, STEPS) {
         Ok(ConflictVerdict::Conflict { items, .. }) => {

@@ -13,7 +13,7 @@ pub enum Block {
     /// As many as keep the cost of slots small against the work, within the bounds asked for.
     #[default]
     Auto,
-    /// Just so many.
+    /// Exactly this many.
     Fixed(u64),
 }
 
@@ -28,7 +28,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// How far the cost may be from the least possible, as a fraction of the bound.
+    /// How far the cost may be from the minimum, as a fraction of the bound.
     pub fn gap(self) -> f64 {
         search::gap(self.cost, self.bound)
     }
@@ -40,7 +40,7 @@ pub struct Options {
     /// Iterations per block.
     pub block: Block,
     /// How large all buffers together may be: `Throughput` lets blocks grow, `Min` runs single iterations where they
-    /// take least, a bound in bytes counts arenas and exchanges. A fixed block is only checked against the bound.
+    /// need the fewest bytes, a bound in bytes counts arenas and exchanges. A fixed block is only checked against the bound.
     pub buffers: buffers::Mode,
     /// How hard to look for a placement.
     pub level: Level,
@@ -54,7 +54,7 @@ pub struct Options {
     pub pins: BTreeMap<ActorId, DeviceId>,
     /// Devices that may be used; all if `None`.
     pub devices: Option<Vec<DeviceId>>,
-    /// Most calls in one block of one cluster of actors in a cycle.
+    /// Calls that one block of one cluster of actors in a cycle may have.
     pub max_executions: u64,
 }
 

@@ -219,6 +219,7 @@ impl BufferBlocks {
             if !is_new || self.lives[place.part].is_none() || self.lives[whole].is_none() {
                 continue;
             }
+            // Where the part's block must begin so that the part lies in its place of the whole.
             let shift = self.begin_of(whole) + place.offset - self.begin_of(place.part);
             let other = &self.all[index];
             if self.can_join(&joined, other, shift, intended) {
@@ -307,6 +308,7 @@ impl BufferBlocks {
         let mut loads = load.at[positions.clone()].to_vec();
         loads.iter_mut().for_each(|sum| *sum += joined.bytes());
 
+        // All of them lie within the positions of the joined block.
         for &index in taken.iter().chain([&home]) {
             let old = &self.all[index];
             for sum in &mut loads[old.first as usize - first..=old.last as usize - first] {

@@ -59,6 +59,8 @@ fn cluster_load(problem: &BlockProblem<'_>, cluster: &Cluster, device: DeviceId)
 
     for &actor in &cluster.members {
         let pin = problem.options.pins.get(&actor);
+        // One pinned member decides for all.
+        // One pinned member decides for all.
         if pin.is_some_and(|&pin| pin != device) {
             return None;
         }
@@ -109,26 +111,28 @@ fn explain_no_device(
 
 /// Predicted period in picoseconds of a placement: the largest sum of work and sends of any device.
 fn period_ps(problem: &BlockProblem<'_>, loads: &ClusterLoads, placement: &[DeviceId]) -> u64 {
-    let mut busy: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
+    let mut busy_ps: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
     for (cluster, &device) in placement.iter().enumerate() {
         let load_ps = loads[cluster][device].unwrap_or(u64::MAX / 4);
-        busy[device] = busy[device].saturating_add(load_ps);
+        busy_ps[device] = busy_ps[device].saturating_add(load_ps);
     }
 
-    let mut receivers: Vec<DeviceId> = Vec::new();
+    let mut receiver_devices: Vec<DeviceId> = Vec::new();
     for (id, channel) in problem.graph.channels.iter_enumerated() {
         let from = placement[problem.cluster_of(channel.from.actor)];
-        receivers.clear();
+        receiver_devices.clear();
         for reader in &channel.readers {
             let to = placement[problem.cluster_of(reader.to.actor)];
-            if to != from && !receivers.contains(&to) {
-                receivers.push(to);
-                busy[from] = busy[from].saturating_add(problem.send_ps(id, from, to));
-                busy[to] = busy[to].saturating_add(RECV_PS);
+            // Several readers on one device share one ring.
+            // Several readers on one device share one ring.
+            if to != from && !receiver_devices.contains(&to) {
+                receiver_devices.push(to);
+                busy_ps[from] = busy_ps[from].saturating_add(problem.send_ps(id, from, to));
+                busy_ps[to] = busy_ps[to].saturating_add(RECV_PS);
             }
         }
     }
-    busy.into_iter().max().unwrap_or(0)
+    busy_ps.into_iter().max().unwrap_or(0)
 }
 
 /// Clusters beyond which placements are not searched for: splitting a line of them takes quadratic time.
@@ -186,36 +190,38 @@ pub(crate) fn place(
     goal: PlacementGoal,
     control: &mut Control<'_>,
 ) -> PlacedClusters {
-    let level = problem.options.level;
+    let search_level = problem.options.level;
     let devices = candidate_devices(problem, loads, allowed);
 
-    let Some(best) = search_placement(problem, loads, &devices, goal, level, control) else {
+    let Some(best_assignment) =
+        search_placement(problem, loads, &devices, goal, search_level, control)
+    else {
         return PlacedClusters {
             devices: place_greedily(problem, loads, allowed),
             estimate: None,
         };
     };
-    let best_cost = best.evaluation.cost;
+    let best_cost = best_assignment.evaluation.cost;
     let good_enough = best_cost.saturating_add(best_cost / 100 * MIN_GAIN_PERCENT);
 
     // One device at a time, quickly: where all clusters share a device there is little to search.
-    let mut alone: Option<(u64, DeviceId)> = None;
+    let mut best_alone: Option<(u64, DeviceId)> = None;
     for &device in &devices {
-        let found = search_placement(problem, loads, &[device], goal, Level::Fast, control);
-        let cost = found.map(|found| found.evaluation.cost);
-        let candidate = cost.filter(|&cost| cost <= good_enough);
-        alone = candidate
-            .map(|cost| (cost, device))
+        let quick_found = search_placement(problem, loads, &[device], goal, Level::Fast, control);
+        let quick_cost = quick_found.map(|quick_found| quick_found.evaluation.cost);
+        let quick_candidate = quick_cost.filter(|&quick_cost| quick_cost <= good_enough);
+        best_alone = quick_candidate
+            .map(|quick_cost| (quick_cost, device))
             .into_iter()
-            .chain(alone)
+            .chain(best_alone)
             .min();
     }
-    if let Some((cost, device)) = alone {
+    if let Some((quick_cost, device)) = best_alone {
         return PlacedClusters {
             devices: vec![device; loads.len()],
             estimate: Some(Estimate {
-                cost,
-                bound: best.bound,
+                cost: quick_cost,
+                bound: best_assignment.bound,
             }),
         };
     }
@@ -225,12 +231,13 @@ pub(crate) fn place(
         let few = &devices[..count];
         let quick = search_placement(problem, loads, few, goal, Level::Fast, control);
         if quick.is_some_and(|quick| quick.evaluation.cost <= good_enough)
-            && let Some(found) = search_placement(problem, loads, few, goal, level, control)
+            && let Some(quick_found) =
+                search_placement(problem, loads, few, goal, search_level, control)
         {
-            return PlacedClusters::found(&found, few, best.bound);
+            return PlacedClusters::found(&quick_found, few, best_assignment.bound);
         }
     }
-    PlacedClusters::found(&best, &devices, best.bound)
+    PlacedClusters::found(&best_assignment, &devices, best_assignment.bound)
 }
 
 fn search_placement(
@@ -280,16 +287,18 @@ fn candidate_devices(
         .map(|row| devices_by_cost(row, allowed))
         .collect();
 
-    let mut candidates = BTreeSet::new();
+    let mut chosen_devices = BTreeSet::new();
+    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
+    // The cheapest of every cluster first, then the next cheapest: each gets its share of the choice.
     for rank in 0..loads.len() {
         for devices in &by_cost {
-            if candidates.len() == max_devices {
-                return candidates.into_iter().collect();
+            if chosen_devices.len() == max_devices {
+                return chosen_devices.into_iter().collect();
             }
-            candidates.extend(devices.get(rank));
+            chosen_devices.extend(devices.get(rank));
         }
     }
-    candidates.into_iter().collect()
+    chosen_devices.into_iter().collect()
 }
 
 /// The devices that can run a cluster, cheapest first, then by id.
@@ -298,6 +307,8 @@ fn devices_by_cost(row: &DeviceLoads, allowed: &[DeviceId]) -> Vec<DeviceId> {
         .iter()
         .filter_map(|&device| Some((row[device]?, device)))
         .collect();
+    // Equal costs keep the order of ids.
+    // Equal costs keep the order of ids.
     devices.sort_unstable();
     devices.into_iter().map(|(_, device)| device).collect()
 }
@@ -386,25 +397,27 @@ fn placement_channels(problem: &BlockProblem<'_>) -> Vec<PlacementChannel> {
 
     let mut channels = Vec::new();
     for (id, channel) in problem.graph.channels.iter_enumerated() {
-        let writer = problem.cluster_of(channel.from.actor) as u32;
-        let mut readers: Vec<u32> = channel
+        let writer_cluster = problem.cluster_of(channel.from.actor) as u32;
+        let mut reader_clusters: Vec<u32> = channel
             .readers
             .iter()
             .map(|reader| problem.cluster_of(reader.to.actor) as u32)
             .collect();
-        readers.sort_unstable();
-        readers.dedup();
-        if readers == [writer] {
+        reader_clusters.sort_unstable();
+        reader_clusters.dedup();
+        // A channel within one cluster costs no transfer.
+        // A channel within one cluster costs no transfer.
+        if reader_clusters == [writer_cluster] {
             continue;
         }
 
-        let delays = channel.readers.iter().map(|reader| reader.delay);
-        let head_tokens = delays.max().unwrap_or(0);
+        let reader_delays = channel.readers.iter().map(|reader| reader.delay);
+        let head_tokens = reader_delays.max().unwrap_or(0);
         let block_tokens = problem.block_tokens(id).unwrap_or(u64::MAX);
         let token_bytes = channel.token.bytes();
         channels.push(PlacementChannel {
-            from: writer,
-            to: readers,
+            from: writer_cluster,
+            to: reader_clusters,
             amount: block_tokens.saturating_mul(token_bytes),
             bytes: block_tokens
                 .saturating_add(head_tokens)
@@ -422,30 +435,33 @@ fn place_greedily(
     loads: &ClusterLoads,
     allowed: &[DeviceId],
 ) -> Vec<DeviceId> {
-    let mut best: Option<(u64, Vec<DeviceId>)> = None;
+    let mut best_placement: Option<(u64, Vec<DeviceId>)> = None;
 
     for count in device_counts(allowed.len()) {
         let devices = &allowed[..count];
-        let mut candidates: Vec<Vec<DeviceId>> = Vec::new();
+        let mut placement_candidates: Vec<Vec<DeviceId>> = Vec::new();
         if count == 1 {
             let each_alone = allowed.iter();
-            candidates.extend(each_alone.filter_map(|&device| place_on_one(loads, device)));
+            placement_candidates
+                .extend(each_alone.filter_map(|&device| place_on_one(loads, device)));
         }
-        candidates.push(place_stretches(problem, loads, devices));
-        candidates.push(place_in_order(problem, loads, devices));
+        placement_candidates.push(place_stretches(problem, loads, devices));
+        placement_candidates.push(place_in_order(problem, loads, devices));
 
-        for candidate in candidates {
-            let period = period_ps(problem, loads, &candidate);
-            let is_improvement = best.as_ref().is_none_or(|(known, _)| {
+        for candidate in placement_candidates {
+            let candidate_period = period_ps(problem, loads, &candidate);
+            let is_improvement = best_placement.as_ref().is_none_or(|(known, _)| {
                 let worth_a_device = known - known / 100 * MIN_GAIN_PERCENT;
-                period < worth_a_device || (count == 1 && period < *known)
+                candidate_period < worth_a_device || (count == 1 && candidate_period < *known)
             });
             if is_improvement {
-                best = Some((period, candidate));
+                best_placement = Some((candidate_period, candidate));
             }
         }
     }
-    best.map(|(_, placement)| placement).unwrap_or_default()
+    best_placement
+        .map(|(_, placement)| placement)
+        .unwrap_or_default()
 }
 
 fn place_on_one(loads: &ClusterLoads, device: DeviceId) -> Option<Vec<DeviceId>> {
@@ -476,14 +492,16 @@ fn place_stretches(
 
     for &cluster in &problem.order {
         let (load, best_device) = best_loads[cluster];
-        let middle = sum_before + u128::from(load) / 2;
-        let stretch = (middle * devices.len() as u128)
+        // A cluster belongs to the stretch that its middle falls into.
+        // A cluster belongs to the stretch that its middle falls into.
+        let middle_load = sum_before + u128::from(load) / 2;
+        let stretch_index = (middle_load * devices.len() as u128)
             .checked_div(total)
             .unwrap_or(0) as usize;
 
-        let wanted = devices[stretch.min(devices.len() - 1)];
-        placement[cluster] = match loads[cluster][wanted] {
-            Some(_) => wanted,
+        let wanted_device = devices[stretch_index.min(devices.len() - 1)];
+        placement[cluster] = match loads[cluster][wanted_device] {
+            Some(_) => wanted_device,
             None => best_device,
         };
         sum_before += u128::from(load);
@@ -497,42 +515,44 @@ fn place_in_order(
     loads: &ClusterLoads,
     devices: &[DeviceId],
 ) -> Vec<DeviceId> {
-    let mut busy: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
-    let mut placed: Vec<Option<DeviceId>> = vec![None; loads.len()];
+    let mut busy_ps: TiVec<DeviceId, u64> = vec![0; problem.machine.devices.len()].into();
+    let mut placed_on: Vec<Option<DeviceId>> = vec![None; loads.len()];
 
     for &cluster in &problem.order {
         let inputs = &problem.inputs_of[cluster];
-        let mut best: Option<(u64, DeviceId)> = None;
+        let mut best_choice: Option<(u64, DeviceId)> = None;
 
         for &device in devices {
             let Some(load) = loads[cluster][device] else {
                 continue;
             };
-            let mut load_here = busy[device].saturating_add(load);
+            // Its own load with the receives, and the largest of the senders' with their sends.
+            // Its own load with the receives, and the largest of the senders' with their sends.
+            let mut load_here = busy_ps[device].saturating_add(load);
             let mut max_sender_load = 0;
             for input in inputs {
-                if let Some(sender) = placed[input.writer].filter(|&sender| sender != device) {
+                if let Some(sender) = placed_on[input.writer].filter(|&sender| sender != device) {
                     let send_ps = problem.send_ps(input.channel, sender, device);
                     load_here = load_here.saturating_add(RECV_PS);
-                    max_sender_load = max_sender_load.max(busy[sender].saturating_add(send_ps));
+                    max_sender_load = max_sender_load.max(busy_ps[sender].saturating_add(send_ps));
                 }
             }
-            let candidate = (load_here.max(max_sender_load), device);
-            best = Some(best.map_or(candidate, |known| known.min(candidate)));
+            let device_choice = (load_here.max(max_sender_load), device);
+            best_choice = Some(best_choice.map_or(device_choice, |known| known.min(device_choice)));
         }
 
-        let (_, device) = best.unwrap_or_else(|| cheapest(&loads[cluster]));
-        busy[device] = busy[device].saturating_add(loads[cluster][device].unwrap_or(0));
+        let (_, device) = best_choice.unwrap_or_else(|| cheapest(&loads[cluster]));
+        busy_ps[device] = busy_ps[device].saturating_add(loads[cluster][device].unwrap_or(0));
         for input in inputs {
-            if let Some(sender) = placed[input.writer].filter(|&sender| sender != device) {
+            if let Some(sender) = placed_on[input.writer].filter(|&sender| sender != device) {
                 let send_ps = problem.send_ps(input.channel, sender, device);
-                busy[sender] = busy[sender].saturating_add(send_ps);
+                busy_ps[sender] = busy_ps[sender].saturating_add(send_ps);
             }
         }
-        placed[cluster] = Some(device);
+        placed_on[cluster] = Some(device);
     }
 
-    let placement = placed.into_iter();
+    let placement = placed_on.into_iter();
     placement
         .map(|device| device.unwrap_or(DeviceId(0)))
         .collect()

@@ -165,6 +165,7 @@ impl Neighbours {
                 writer,
             };
             neighbours.inputs_of[reader].push(input);
+            // Only these order clusters within a period.
             if is_tight(edge, repetition, block) {
                 neighbours.tight_inputs_of[reader].push(input);
                 neighbours.tight_successors_of[writer].push(reader);

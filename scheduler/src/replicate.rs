@@ -49,6 +49,7 @@ pub fn obstacles(graph: &Graph) -> TiVec<ActorId, Option<Obstacle>> {
     let mut is_cyclic: TiVec<ActorId, bool> = graph.actors.iter().map(|_| false).collect();
     for members in components(&edges, graph.actors.len(), |_| true) {
         let first = members[0];
+        // However many initial tokens the cycle has: replicas fire whole rounds at once.
         let on_cycle =
             members.len() > 1 || edges.into_actor(first).any(|edge| edge.writer == first);
         for actor in members {
@@ -144,6 +145,7 @@ pub fn candidates(
     let mut found: Vec<Factors> = Vec::new();
     for parts in numbers_of_parts(balanced, devices.len() as u64, any_unlike) {
         let (factors, max_share_ps) = balance.divide(parts);
+        // A plan that cannot be much shorter is not worth making.
         let worth_ps = period_ps.saturating_mul(100 - MIN_GAIN_PERCENT);
         let may_gain = max_share_ps.saturating_mul(100) < worth_ps;
         if may_gain && !factors.is_empty() && !found.contains(&factors) {

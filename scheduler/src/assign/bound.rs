@@ -126,6 +126,7 @@ pub(crate) fn find_weights(allowed: &[Vec<Option<u64>>], merged: &MergedProblem)
                 for (factor, divisor) in [(percent, 100), (100, percent)] {
                     let mut weights = best.of.clone();
                     for &device in kind {
+                        // Bounded, so that no product overflows.
                         let scaled = weights[device] * factor / divisor;
                         weights[device] = scaled.clamp(1, ONE * ONE);
                     }
@@ -175,6 +176,7 @@ pub(crate) fn latency_bound(problem: &super::PlacementProblem) -> u64 {
     let mut ready_at = vec![0u64; nodes];
     let mut last_end = 0;
     for node in order {
+        // As if each node were alone on the device that is best for it.
         let end = ready_at[node] + problem.min_ticks(node);
         last_end = end.max(last_end);
         for &reader in &readers_of[node] {

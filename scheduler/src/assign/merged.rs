@@ -81,6 +81,7 @@ impl MergedProblem {
             for (sum, &own) in ticks[unit].iter_mut().zip(&node.ticks) {
                 *sum = sum.zip(own).map(|(sum, own)| sum + own);
             }
+            // No device can run all of its nodes.
             if ticks[unit].iter().all(Option::is_none) {
                 return Err(AssignError::Nowhere { node: index as u32 });
             }
@@ -227,6 +228,7 @@ fn are_alike(problem: &PlacementProblem, first: usize, second: usize) -> bool {
 
     problem.devices[first] == problem.devices[second]
         && nodes.all(|node| node.ticks[first] == node.ticks[second])
+        // Exchanged, each takes the other's place in all links.
         && problem.link(first, second) == problem.link(second, first)
         && others.all(|other| {
             problem.link(first, other) == problem.link(second, other)

@@ -231,6 +231,7 @@ impl ModelBuilder<'_> {
         let send = send_prices.min().unwrap_or(0) as f64 * self.tick_unit;
         let receive = receive_prices.min().unwrap_or(0) as f64 * self.tick_unit;
 
+        // Counts a send if the writer is here and some reader is not.
         if send > 0.0 && self.is_on[net.from][device].is_some() {
             let sends = self.variables.add(variable().min(0.0).max(1.0));
             self.load[device] += send * sends;
@@ -240,6 +241,7 @@ impl ModelBuilder<'_> {
             }
         }
 
+        // Counts a receive if some reader is here and the writer is not.
         let mut readers_here = net.to.clone();
         readers_here.retain(|&reader| self.is_on[reader][device].is_some());
         if (receive > 0.0 || net.bytes > 0) && !readers_here.is_empty() {

@@ -121,7 +121,7 @@ pub fn solve(
     problem.validate()?;
     let merged = MergedProblem::of(problem)?;
     let limits = placement_limits(level);
-    let mut search = PlacementSearch {
+    let mut placement_search = PlacementSearch {
         problem,
         merged: &merged,
         limits: &limits,
@@ -129,25 +129,26 @@ pub fn solve(
         work: 0,
     };
 
-    let mut starts = split::splits(&merged);
-    let contiguous = starts
+    let mut start_placements = split::splits(&merged);
+    let contiguous = start_placements
         .iter()
         .filter_map(|start| placement_cost(problem, &merged, start))
         .min();
-    starts.push(place_largest_first(&merged));
+    start_placements.push(place_largest_first(&merged));
 
     let enumeration = exhaust(problem, &merged, limits.enumerated, control);
-    search.work += enumeration.work;
+    // An exhaustive search is a proof; otherwise its best is one more start.
+    placement_search.work += enumeration.work;
     if let Some((cost, placement)) = enumeration.cheapest {
         if enumeration.complete {
-            search.bound = cost;
+            placement_search.bound = cost;
         }
-        starts.insert(0, placement);
+        start_placements.insert(0, placement);
     }
 
-    let mut best = search.anneal_from(&starts, control);
+    let mut best = placement_search.anneal_from(&start_placements, control);
     if best.feasible {
-        search.prove_or_improve(&mut best, control);
+        placement_search.prove_or_improve(&mut best, control);
     }
 
     let placement = merged.expand(&best.placement);
@@ -155,14 +156,14 @@ pub fn solve(
     let evaluation = evaluation.map_err(|nearest| AssignError::NotFound {
         nearest: Box::new(nearest),
     })?;
-    let bound = search.bound.min(evaluation.cost);
-    control.report("placement", evaluation.cost, bound, search.work);
+    let bound = placement_search.bound.min(evaluation.cost);
+    control.report("placement", evaluation.cost, bound, placement_search.work);
     Ok(Assignment {
         placement,
         evaluation,
         bound,
         contiguous,
-        work: search.work,
+        work: placement_search.work,
     })
 }
 
@@ -238,6 +239,7 @@ impl PlacementSearch<'_> {
         let weights = self.problem.objective;
         let weighs_period_only = weights.period > 0 && weights.latency == 0 && weights.memory == 0;
         if weighs_period_only && best.cost > self.bound {
+            // In ticks of the period alone: its weight scales both bounds.
             let packed_period = pack::bound(
                 self.merged,
                 self.bound / weights.period,
@@ -335,6 +337,7 @@ fn place_largest_first(merged: &MergedProblem) -> Vec<u32> {
         for device in merged.choices(unit) {
             state.relocate(unit, device);
             let total_load = state.load.iter().sum();
+            // First that it fits, then the period, then as little load as possible.
             let figures = (state.excess_bytes(), state.period(), total_load);
             if best.is_none_or(|(known, _)| figures < known) {
                 best = Some((figures, device));
@@ -368,6 +371,7 @@ fn coarsen(
     pairs.sort_unstable();
 
     let mut groups = UnitGroups::new(merged.units());
+    // About four variables for each unit and device: its own, and those of its nets.
     let max_groups = max_variables / (4 * merged.devices).max(1);
     for (_, first, second) in pairs {
         if groups.count <= max_groups {

@@ -43,6 +43,7 @@ pub(crate) fn bound(
             break;
         }
         let search = PackingSearch::new(merged, target, limit);
+        // A search that is not possible proves nothing.
         match search.is_some_and(|mut search| search.is_impossible(control)) {
             true => proved = target,
             false => unproved = target,
@@ -151,6 +152,7 @@ impl<'a> PackingSearch<'a> {
                 continue;
             }
 
+            // Nets charge several devices: all loads are restored at once.
             let load_before = self.load.clone();
             self.home[unit] = Some(device);
             self.load[device] += ticks;
@@ -192,6 +194,7 @@ impl<'a> PackingSearch<'a> {
                 for &reader in &other_readers {
                     self.load[reader] += net.receive[from * devices + reader];
                 }
+            // A further reader on a device that has one already costs nothing.
             } else if device != from && !other_readers.contains(&device) {
                 let mut readers = other_readers.clone();
                 readers.insert(device);

@@ -120,6 +120,7 @@ pub struct PlacementProblem {
 
 /// Why a problem is not valid, or why a placement breaks its rules.
 /// Why a problem is none, or why a placement breaks its rules.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssignError {
     /// There is no device.
@@ -128,33 +129,24 @@ pub enum AssignError {
     /// A row of ticks has another length than there are devices.
     #[error("node {node} has ticks for {found} devices, there are {expected}")]
     Ticks {
-        /// The node.
         node: u32,
         /// Entries of its row.
         found: usize,
-        /// Devices.
         expected: usize,
     },
     /// No device can run the node, or all nodes of its group.
     #[error("no device can run node {node} and its group")]
-    Nowhere {
-        /// The node.
-        node: u32,
-    },
+    Nowhere { node: u32 },
     /// A channel names a node that is not there.
     #[error("channel {channel} names node {node}, there are {nodes}")]
     Channel {
-        /// The channel.
         channel: u32,
-        /// The node.
         node: u32,
-        /// Nodes.
         nodes: usize,
     },
     /// The link table is not devices x devices.
     #[error("the table of links has {found} entries, {expected} are needed")]
     Links {
-        /// Its entries.
         found: usize,
         /// Devices squared.
         expected: usize,
@@ -170,20 +162,10 @@ pub enum AssignError {
     Overflow,
     /// A placement has another length than there are nodes.
     #[error("the placement has {found} entries for {nodes} nodes")]
-    Length {
-        /// Its entries.
-        found: usize,
-        /// Nodes.
-        nodes: usize,
-    },
+    Length { found: usize, nodes: usize },
     /// A node is where it cannot run.
     #[error("node {node} is on device {device}, which cannot run it")]
-    Forbidden {
-        /// The node.
-        node: u32,
-        /// The device.
-        device: u32,
-    },
+    Forbidden { node: u32, device: u32 },
     /// Two nodes of one group are apart.
     #[error("nodes {first} and {second} are of one group, but on different devices")]
     Apart {
@@ -195,7 +177,6 @@ pub enum AssignError {
     /// A channel crosses between devices without a link.
     #[error("channel {channel} needs a link from device {from} to device {to}, which there is not")]
     NoLink {
-        /// The channel.
         channel: u32,
         /// Device of the writer.
         from: u32,
@@ -205,7 +186,6 @@ pub enum AssignError {
     /// A device has too little memory.
     #[error("device {device} needs {needed} bytes of {limit}")]
     Memory {
-        /// The device.
         device: u32,
         /// Bytes needed.
         needed: u64,
@@ -217,7 +197,6 @@ pub enum AssignError {
     Latency {
         /// Latency of the placement.
         latency: u64,
-        /// The bound.
         limit: u64,
     },
     /// No placement was found that fits the memories, links and the bound on the latency. Not a proof that there is
@@ -273,25 +252,27 @@ impl PlacementProblem {
                     expected: devices,
                 });
             }
-            let longest = node.ticks.iter().flatten().max();
-            let longest = longest.ok_or(AssignError::Nowhere { node: index })?;
-            max_ticks += u128::from(*longest);
+            let longest_ticks = node.ticks.iter().flatten().max();
+            let longest_ticks = longest_ticks.ok_or(AssignError::Nowhere { node: index })?;
+            max_ticks += u128::from(*longest_ticks);
             max_bytes += u128::from(node.bytes);
         }
 
         let nodes = self.nodes.len();
         for (index, channel) in (0u32..).zip(&self.channels) {
-            let mut ends = channel.to.iter().chain([&channel.from]);
-            if let Some(&node) = ends.find(|&&node| node as usize >= nodes) {
+            let mut channel_ends = channel.to.iter().chain([&channel.from]);
+            if let Some(&node) = channel_ends.find(|&&node| node as usize >= nodes) {
                 return Err(AssignError::Channel {
                     channel: index,
                     node,
                     nodes,
                 });
             }
-            let transfers = self.links.iter().flatten();
-            let slowest = transfers.map(|link| link.total_ticks(channel.amount)).max();
-            max_ticks += slowest.unwrap_or(0) * devices as u128;
+            let transfer_ticks = self.links.iter().flatten();
+            let slowest_ticks = transfer_ticks
+                .map(|link| link.total_ticks(channel.amount))
+                .max();
+            max_ticks += slowest_ticks.unwrap_or(0) * devices as u128;
             max_bytes += u128::from(channel.bytes) * devices as u128;
         }
 
@@ -329,15 +310,15 @@ impl PlacementProblem {
 
         let any_order = order_by_priority(&successors_of, |_| 0);
         if any_order.len() < nodes {
-            let ordered: BTreeSet<usize> = any_order.into_iter().collect();
-            let first_left = (0..nodes).find(|node| !ordered.contains(node));
+            let ordered_nodes: BTreeSet<usize> = any_order.into_iter().collect();
+            let first_left = (0..nodes).find(|node| !ordered_nodes.contains(node));
             return Err(AssignError::Cycle {
                 node: first_left.unwrap_or(0) as u32,
             });
         }
-        let work = (0..nodes).map(|node| self.min_ticks(node)).collect();
-        let rank = upward_ranks(&successors_of, &any_order, work);
-        Ok(order_by_priority(&successors_of, |node| rank[node]))
+        let node_work = (0..nodes).map(|node| self.min_ticks(node)).collect();
+        let upward_rank = upward_ranks(&successors_of, &any_order, node_work);
+        Ok(order_by_priority(&successors_of, |node| upward_rank[node]))
     }
 
     /// The figures of a placement.
@@ -347,27 +328,27 @@ impl PlacementProblem {
     pub fn evaluate(&self, placement: &[u32]) -> Result<Evaluation, AssignError> {
         self.check_nodes(placement)?;
         let devices = self.devices.len();
-        let mut load = vec![0u64; devices];
-        let mut bytes = vec![0u64; devices];
+        let mut device_load = vec![0u64; devices];
+        let mut device_bytes = vec![0u64; devices];
         for (node, &device) in self.nodes.iter().zip(placement) {
-            load[device as usize] += node.ticks[device as usize].unwrap_or(0);
-            bytes[device as usize] += node.bytes;
+            device_load[device as usize] += node.ticks[device as usize].unwrap_or(0);
+            device_bytes[device as usize] += node.bytes;
         }
 
         for index in 0..self.channels.len() {
-            self.add_transfers(index, placement, &mut load, &mut bytes)?;
+            self.add_transfers(index, placement, &mut device_load, &mut device_bytes)?;
         }
-        self.check_memory(&bytes)?;
+        self.check_memory(&device_bytes)?;
         let latency = self.latency(placement)?;
         if let Some(limit) = self.max_latency.filter(|&limit| latency > limit) {
             return Err(AssignError::Latency { latency, limit });
         }
 
-        let period = load.iter().copied().max().unwrap_or(0);
-        let max_bytes = bytes.iter().copied().max().unwrap_or(0);
+        let period = device_load.iter().copied().max().unwrap_or(0);
+        let max_bytes = device_bytes.iter().copied().max().unwrap_or(0);
         Ok(Evaluation {
-            load,
-            bytes,
+            load: device_load,
+            bytes: device_bytes,
             period,
             latency,
             cost: self.cost(period, latency, max_bytes),
@@ -477,21 +458,22 @@ impl PlacementProblem {
         for node in order {
             let device = placement[node] as usize;
             let ticks = self.nodes[node].ticks[device].unwrap_or(0);
-            let end = ready_at[node].max(free_at[device]) + ticks;
-            free_at[device] = end;
+            let node_end = ready_at[node].max(free_at[device]) + ticks;
+            free_at[device] = node_end;
 
             for channel in &written_by[node] {
                 for &reader in &channel.to {
                     let reader_device = placement[reader as usize] as usize;
-                    let link = self.link(device, reader_device);
-                    let transfer_ticks = match link.filter(|_| reader_device != device) {
-                        Some(link) => {
-                            link.send.ticks(channel.amount) + link.receive.ticks(channel.amount)
+                    let transfer_link = self.link(device, reader_device);
+                    let transfer_ticks = match transfer_link.filter(|_| reader_device != device) {
+                        Some(transfer_link) => {
+                            transfer_link.send.ticks(channel.amount)
+                                + transfer_link.receive.ticks(channel.amount)
                         }
                         None => 0,
                     };
-                    let ready = &mut ready_at[reader as usize];
-                    *ready = (*ready).max(end + transfer_ticks);
+                    let reader_ready = &mut ready_at[reader as usize];
+                    *reader_ready = (*reader_ready).max(node_end + transfer_ticks);
                 }
             }
         }

@@ -77,28 +77,28 @@ fn split(
     uses: &LaneUses,
 ) -> Option<Vec<u32>> {
     let units = order.len();
-    let loads = stretch_loads(merged, order, lanes);
+    let stretch_loads = stretch_loads(merged, order, lanes);
 
     // best[end][used]: least largest load of the units before `end` with so many devices of each lane.
-    let mut best = vec![u64::MAX; (units + 1) * uses.count];
+    let mut best_load = vec![u64::MAX; (units + 1) * uses.count];
     let mut last_stretch = vec![LastStretch::default(); (units + 1) * uses.count];
-    best[0] = 0;
-    for end in 1..=units {
-        for used in 1..uses.count {
-            let cell = end * uses.count + used;
-            for lane in 0..lanes.len() {
-                if uses.devices(used, lane) == 0 {
+    best_load[0] = 0;
+    for stretch_end in 1..=units {
+        for used_devices in 1..uses.count {
+            let table_cell = stretch_end * uses.count + used_devices;
+            for lane_index in 0..lanes.len() {
+                if uses.devices(used_devices, lane_index) == 0 {
                     continue;
                 }
-                let used_before = used - uses.step[lane];
-                for from in (0..end).rev() {
-                    let load = loads.load(from, end, lane);
-                    let max_load = best[from * uses.count + used_before].max(load);
-                    if max_load < best[cell] {
-                        best[cell] = max_load;
-                        last_stretch[cell] = LastStretch {
+                let used_before = used_devices - uses.step[lane_index];
+                for from in (0..stretch_end).rev() {
+                    let stretch_load = stretch_loads.load(from, stretch_end, lane_index);
+                    let max_load = best_load[from * uses.count + used_before].max(stretch_load);
+                    if max_load < best_load[table_cell] {
+                        best_load[table_cell] = max_load;
+                        last_stretch[table_cell] = LastStretch {
                             from: from as u32,
-                            lane: lane as u32,
+                            lane: lane_index as u32,
                         };
                     }
                 }
@@ -106,21 +106,22 @@ fn split(
         }
     }
 
-    let mut end = units;
-    let mut used = (0..uses.count).min_by_key(|&used| best[units * uses.count + used])?;
-    if best[units * uses.count + used] == u64::MAX {
+    let mut stretch_end = units;
+    let mut used_devices =
+        (0..uses.count).min_by_key(|&used_devices| best_load[units * uses.count + used_devices])?;
+    if best_load[units * uses.count + used_devices] == u64::MAX {
         return None;
     }
     let mut placement = vec![0; units];
-    while end > 0 {
-        let stretch = last_stretch[end * uses.count + used];
-        let lane = stretch.lane as usize;
-        let device = lanes[lane][uses.devices(used, lane) - 1];
-        for &unit in &order[stretch.from as usize..end] {
-            placement[unit] = device as u32;
+    while stretch_end > 0 {
+        let final_stretch = last_stretch[stretch_end * uses.count + used_devices];
+        let lane_index = final_stretch.lane as usize;
+        let lane_device = lanes[lane_index][uses.devices(used_devices, lane_index) - 1];
+        for &unit in &order[final_stretch.from as usize..stretch_end] {
+            placement[unit] = lane_device as u32;
         }
-        end = stretch.from as usize;
-        used -= uses.step[lane];
+        stretch_end = final_stretch.from as usize;
+        used_devices -= uses.step[lane_index];
     }
     Some(placement)
 }
@@ -173,34 +174,35 @@ fn stretch_loads(merged: &MergedProblem, order: &[usize], lanes: &[Vec<usize>]) 
 
     for (lane, devices) in lanes.iter().enumerate() {
         let device = devices[0];
-        let prices = net_prices(merged, device);
-        let mut ends = vec![NetEnds::default(); merged.nets.len()];
+        let net_prices = net_prices(merged, device);
+        let mut net_ends = vec![NetEnds::default(); merged.nets.len()];
         for from in 0..units {
-            ends.fill(NetEnds::default());
-            let mut work = 0u64;
-            let mut bytes = 0u64;
-            let mut transfers = 0u64;
+            net_ends.fill(NetEnds::default());
+            let mut work_ticks = 0u64;
+            let mut stretch_bytes = 0u64;
+            let mut transfer_ticks = 0u64;
             for (to, &unit) in order.iter().enumerate().skip(from) {
+                // What cannot run there ends all longer stretches too.
                 let Some(ticks) = merged.ticks[unit][device] else {
                     break;
                 };
-                work += ticks;
-                bytes += merged.bytes[unit];
+                work_ticks += ticks;
+                stretch_bytes += merged.bytes[unit];
 
-                for &index in &merged.nets_of[unit] {
-                    let net = &merged.nets[index];
-                    let before = ends[index].charge(net, prices[index]);
+                for &load_index in &merged.nets_of[unit] {
+                    let net = &merged.nets[load_index];
+                    let charge_before = net_ends[load_index].charge(net, net_prices[load_index]);
                     match net.from == unit {
-                        true => ends[index].has_writer = true,
-                        false => ends[index].readers += 1,
+                        true => net_ends[load_index].has_writer = true,
+                        false => net_ends[load_index].readers += 1,
                     }
-                    let after = ends[index].charge(net, prices[index]);
-                    transfers = transfers + after.ticks - before.ticks;
-                    bytes = bytes + after.bytes - before.bytes;
+                    let charge_after = net_ends[load_index].charge(net, net_prices[load_index]);
+                    transfer_ticks = transfer_ticks + charge_after.ticks - charge_before.ticks;
+                    stretch_bytes = stretch_bytes + charge_after.bytes - charge_before.bytes;
                 }
-                if bytes <= merged.capacity[device] {
-                    let index = loads.index(from, to + 1, lane);
-                    loads.load[index] = work + transfers;
+                if stretch_bytes <= merged.capacity[device] {
+                    let load_index = loads.index(from, to + 1, lane);
+                    loads.load[load_index] = work_ticks + transfer_ticks;
                 }
             }
         }

@@ -150,11 +150,11 @@ impl Cut {
 
     /// Tokens that the cycle lacks for the goal; not positive if the capacities suffice.
     pub(super) fn missing_tokens(&self, room: &[i64]) -> i128 {
-        let given = self
+        let given_tokens = self
             .terms
             .iter()
             .map(|term| term.tokens(room[term.channel]));
-        self.needed - self.fixed - given.sum::<i128>()
+        self.needed - self.fixed - given_tokens.sum::<i128>()
     }
 
     fn terms_of(&self, channel: usize) -> impl Iterator<Item = &CutTerm> {
@@ -165,8 +165,8 @@ impl Cut {
 
     /// The least number of places more on the channel that gives the cycle more tokens.
     pub(super) fn first_step(&self, channel: usize, room: &[i64]) -> i64 {
-        let steps = self.terms_of(channel);
-        steps
+        let first_steps = self.terms_of(channel);
+        first_steps
             .map(|term| term.first_step(room[channel]))
             .min()
             .unwrap_or(i64::MAX)
@@ -180,55 +180,62 @@ impl Cut {
 
         // Doubles the step until enough lies within it, then bisects.
         let mut too_few = places_before;
-        let mut step = 1i64;
-        room[channel] = too_few.saturating_add(step).min(max_places);
+        let mut places_step = 1i64;
+        room[channel] = too_few.saturating_add(places_step).min(max_places);
+        // The tokens grow in steps, so that a search is quicker than a formula for all terms.
         while self.missing_tokens(room) > 0 {
             too_few = room[channel];
             if too_few >= max_places {
                 return None;
             }
-            step = step.saturating_mul(2);
-            room[channel] = too_few.saturating_add(step).min(max_places);
+            places_step = places_step.saturating_mul(2);
+            room[channel] = too_few.saturating_add(places_step).min(max_places);
         }
 
-        let mut enough = room[channel];
-        while enough - too_few > 1 {
-            let middle = too_few + (enough - too_few) / 2;
-            room[channel] = middle;
+        let mut enough_places = room[channel];
+        while enough_places - too_few > 1 {
+            let middle_places = too_few + (enough_places - too_few) / 2;
+            room[channel] = middle_places;
             match self.missing_tokens(room) > 0 {
-                true => too_few = middle,
-                false => enough = middle,
+                true => too_few = middle_places,
+                false => enough_places = middle_places,
             }
         }
-        room[channel] = enough;
-        Some(enough - places_before)
+        room[channel] = enough_places;
+        Some(enough_places - places_before)
     }
 
     /// Adds the first step of the channel that gives the most tokens for its weight; whether any can.
     pub(super) fn grow(&self, room: &mut [i64], weights: &[u64]) -> bool {
-        let mut best: Option<ChannelGrowth> = None;
+        let mut best_growth: Option<ChannelGrowth> = None;
 
         for &channel in &self.channels {
-            let places = room[channel];
-            let step = self.first_step(channel, room);
-            let grown = places.saturating_add(step);
-            let before: i128 = self.terms_of(channel).map(|term| term.tokens(places)).sum();
-            let after: i128 = self.terms_of(channel).map(|term| term.tokens(grown)).sum();
-            let growth = ChannelGrowth {
+            let current_places = room[channel];
+            let first_step = self.first_step(channel, room);
+            let grown_places = current_places.saturating_add(first_step);
+            let tokens_before: i128 = self
+                .terms_of(channel)
+                .map(|term| term.tokens(current_places))
+                .sum();
+            let tokens_after: i128 = self
+                .terms_of(channel)
+                .map(|term| term.tokens(grown_places))
+                .sum();
+            let channel_growth = ChannelGrowth {
                 channel,
-                step,
-                tokens: after - before,
-                price: i128::from(step) * i128::from(weights[channel].max(1)),
+                step: first_step,
+                tokens: tokens_after - tokens_before,
+                price: i128::from(first_step) * i128::from(weights[channel].max(1)),
             };
-            if best.is_none_or(|best| growth.is_better_than(best)) {
-                best = Some(growth);
+            if best_growth.is_none_or(|best_growth| channel_growth.is_better_than(best_growth)) {
+                best_growth = Some(channel_growth);
             }
         }
 
-        let Some(best) = best else {
+        let Some(best_growth) = best_growth else {
             return false;
         };
-        room[best.channel] = room[best.channel].saturating_add(best.step);
+        room[best_growth.channel] = room[best_growth.channel].saturating_add(best_growth.step);
         true
     }
 
@@ -242,7 +249,7 @@ impl Cut {
         free: &[usize],
     ) -> u64 {
         let mut min_first_weight = u64::MAX;
-        let mut slack = 0i128;
+        let mut slack_tokens = 0i128;
         // The channel that gives the most tokens for its weight, as a fraction.
         let mut best_tokens = 0i128;
         let mut best_weight = 1i128;
@@ -252,27 +259,27 @@ impl Cut {
             .iter()
             .filter(|channel| free.contains(channel))
         {
-            let weight = weights[channel];
-            let step = self.first_step(channel, room) as u64;
-            min_first_weight = min_first_weight.min(step.saturating_mul(weight));
+            let channel_weight = weights[channel];
+            let first_step = self.first_step(channel, room) as u64;
+            min_first_weight = min_first_weight.min(first_step.saturating_mul(channel_weight));
 
-            let mut tokens = 0i128;
+            let mut channel_tokens = 0i128;
             for term in self.terms_of(channel) {
-                tokens += term.scale;
-                slack += term.scale * i128::from(term.slack(room[channel]));
+                channel_tokens += term.scale;
+                slack_tokens += term.scale * i128::from(term.slack(room[channel]));
             }
-            let weight = i128::from(weight.max(1));
-            if tokens * best_weight > best_tokens * weight {
-                best_tokens = tokens;
-                best_weight = weight;
+            let channel_weight = i128::from(channel_weight.max(1));
+            if channel_tokens * best_weight > best_tokens * channel_weight {
+                best_tokens = channel_tokens;
+                best_weight = channel_weight;
             }
         }
 
         if best_tokens == 0 {
             return min_first_weight;
         }
-        let rest = (missing - slack).max(0).saturating_mul(best_weight);
-        let even_weight = (rest + best_tokens - 1) / best_tokens;
+        let missing_rest = (missing - slack_tokens).max(0).saturating_mul(best_weight);
+        let even_weight = (missing_rest + best_tokens - 1) / best_tokens;
         u64::try_from(even_weight)
             .unwrap_or(u64::MAX)
             .max(min_first_weight)
@@ -314,10 +321,10 @@ const MAX_SHIFTED: usize = 32;
 /// goal, it says more than the one it was made of.
 pub(super) fn make_cuts(net: &DependencyNet, cycle: &CriticalCycle, goal: Goal) -> Vec<Cut> {
     let hops = &cycle.hops[..];
-    let plain = Cut::of(net, hops, cycle.time, goal);
+    let plain_cut = Cut::of(net, hops, cycle.time, goal);
     let single_waits = channels_waited_for_once(net, hops);
-    if cycle.tokens <= 0 || single_waits.is_empty() || plain.needed <= cycle.tokens {
-        return vec![plain];
+    if cycle.tokens <= 0 || single_waits.is_empty() || plain_cut.needed <= cycle.tokens {
+        return vec![plain_cut];
     }
 
     let mut shortening = CycleShortening {
@@ -326,9 +333,9 @@ pub(super) fn make_cuts(net: &DependencyNet, cycle: &CriticalCycle, goal: Goal) 
         time_scale: cycle.time_scale,
         work_left: LIFT_WORK,
     };
-    let mut cuts = Vec::new();
+    let mut all_cuts = Vec::new();
     for &first in single_waits.iter().take(3) {
-        let others: Vec<usize> = single_waits
+        let other_channels: Vec<usize> = single_waits
             .iter()
             .copied()
             .filter(|&channel| channel != first)
@@ -337,33 +344,34 @@ pub(super) fn make_cuts(net: &DependencyNet, cycle: &CriticalCycle, goal: Goal) 
         let mut lifted = hops.to_vec();
         for _ in 0..MAX_LIFTS {
             // With nothing to choose from, only the strongest one says something.
-            if !others.is_empty() {
+            if !other_channels.is_empty() {
                 let mut fully_lifted = lifted.clone();
-                for &channel in &others {
+                for &channel in &other_channels {
                     while shortening.lift(&mut fully_lifted, channel) {}
                 }
-                let time = shortening.time(&fully_lifted);
-                cuts.push(Cut::of(net, &fully_lifted, time, goal));
+                let lifted_time = shortening.time(&fully_lifted);
+                all_cuts.push(Cut::of(net, &fully_lifted, lifted_time, goal));
             }
             if !shortening.lift(&mut lifted, first) {
                 break;
             }
         }
-        cuts.push(Cut::of(net, &lifted, shortening.time(&lifted), goal));
+        all_cuts.push(Cut::of(net, &lifted, shortening.time(&lifted), goal));
     }
 
-    cuts.sort_by(|a, b| a.terms.cmp(&b.terms));
-    cuts.dedup_by(|a, b| a.terms == b.terms);
-    cuts
+    all_cuts.sort_by(|a, b| a.terms.cmp(&b.terms));
+    all_cuts.dedup_by(|a, b| a.terms == b.terms);
+    all_cuts
 }
 
 /// Channels for whose space a cycle waits exactly once, ascending.
 fn channels_waited_for_once(net: &DependencyNet, hops: &[CycleHop]) -> Vec<usize> {
-    let spaces = hops.iter().filter_map(|hop| awaited_space(net, hop));
-    let mut channels: Vec<usize> = spaces.map(|space| space.channel).collect();
-    channels.sort_unstable();
-    let runs = channels.chunk_by(|a, b| a == b);
-    runs.filter(|run| run.len() == 1)
+    let awaited_spaces = hops.iter().filter_map(|hop| awaited_space(net, hop));
+    let mut all_channels: Vec<usize> = awaited_spaces.map(|space| space.channel).collect();
+    all_channels.sort_unstable();
+    let channel_runs = all_channels.chunk_by(|a, b| a == b);
+    channel_runs
+        .filter(|run| run.len() == 1)
         .map(|run| run[0])
         .collect()
 }
@@ -397,38 +405,42 @@ impl Shortcut {
 
 impl CycleShortening<'_> {
     fn time(&self, hops: &[CycleHop]) -> i128 {
-        let waits = hops.iter().filter(|hop| hop.link.is_some());
-        let time: i128 = waits.map(|hop| i128::from(self.net.times[hop.from])).sum();
-        time * self.time_scale
+        let waiting_hops = hops.iter().filter(|hop| hop.link.is_some());
+        let unscaled_time: i128 = waiting_hops
+            .map(|hop| i128::from(self.net.times[hop.from]))
+            .sum();
+        unscaled_time * self.time_scale
     }
 
     /// Shortens the cycle at its only wait for space of the channel; `false`, and the cycle stays, if it cannot
     /// be or would then meet the goal.
     fn lift(&mut self, hops: &mut Vec<CycleHop>, channel: usize) -> bool {
-        let work = hops.len() * 4;
-        if self.work_left < work {
+        let lift_work = hops.len() * 4;
+        if self.work_left < lift_work {
             return false;
         }
-        self.work_left -= work;
-        let wait = hops.iter().position(|hop| {
+        self.work_left -= lift_work;
+        let wait_index = hops.iter().position(|hop| {
             awaited_space(self.net, hop).is_some_and(|space| space.channel == channel)
         });
-        let Some(wait) = wait else {
+        let Some(wait_index) = wait_index else {
             return false;
         };
-        hops.rotate_left(wait);
+        // The wait comes first, and what may be left out behind it.
+        hops.rotate_left(wait_index);
 
         // Of both ways the one that loses less time, if what is left still misses the goal.
         let shortcuts = [self.wait_for_earlier(hops), self.let_go_ahead(hops)];
-        let timed = shortcuts.into_iter().flatten().map(|shortcut| {
+        let timed_shortcuts = shortcuts.into_iter().flatten().map(|shortcut| {
             let lost_time = self.time(shortcut.skipped(hops));
             (lost_time, shortcut)
         });
-        let Some((lost_time, shortcut)) = timed.min_by_key(|&(lost_time, _)| lost_time) else {
+        let Some((lost_time, shortcut)) = timed_shortcuts.min_by_key(|&(lost_time, _)| lost_time)
+        else {
             return false;
         };
-        let tokens: i128 = hops.iter().map(|hop| i128::from(hop.tokens)).sum();
-        if needed_tokens(self.goal, self.time(hops) - lost_time) <= tokens {
+        let cycle_tokens: i128 = hops.iter().map(|hop| i128::from(hop.tokens)).sum();
+        if needed_tokens(self.goal, self.time(hops) - lost_time) <= cycle_tokens {
             return false;
         }
         self.apply(shortcut, hops)
@@ -443,6 +455,7 @@ impl CycleShortening<'_> {
 
         match shortcut {
             Shortcut::WaitForEarlier { end } => {
+                // The same link from an earlier phase: its tokens move with the phase.
                 hops[0].base += link.produce * (hops[0].phase - hops[end].phase);
                 hops[0].phase = hops[end].phase;
                 hops.truncate(end);
@@ -479,9 +492,9 @@ impl CycleShortening<'_> {
 
         for index in 1..hops.len().min(MAX_SHIFTED) {
             let hop = &hops[index];
-            let shift = shifts[index - 1];
-            let phase = hop.phase + shift;
-            if phase >= self.net.phases(hop.from) {
+            let own_shift = shifts[index - 1];
+            let shifted_phase = hop.phase + own_shift;
+            if shifted_phase >= self.net.phases(hop.from) {
                 return None;
             }
 
@@ -492,19 +505,19 @@ impl CycleShortening<'_> {
                 tokens_between += hop.tokens;
                 is_within
             });
-            let met =
-                within_iteration.position(|other| other.from == hop.from && other.phase >= phase);
-            if let Some(met) = met {
+            let met_index = within_iteration
+                .position(|other| other.from == hop.from && other.phase >= shifted_phase);
+            if let Some(met_index) = met_index {
                 return Some(Shortcut::GoAhead {
                     shifts,
-                    end: index + met,
+                    end: index + met_index,
                 });
             }
 
             let next_shift = match hop.link.map(|link| &self.net.links[link]) {
-                None => shift,
-                Some(link) if shift * link.produce % link.consume == 0 => {
-                    shift * link.produce / link.consume
+                None => own_shift,
+                Some(link) if own_shift * link.produce % link.consume == 0 => {
+                    own_shift * link.produce / link.consume
                 }
                 Some(_) => return None,
             };

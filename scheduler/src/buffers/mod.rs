@@ -176,18 +176,18 @@ pub fn front(
     unit: Unit,
     limits: SizingLimits,
 ) -> Result<ParetoFront, ThroughputError> {
-    let explored = Sizer::new(sdf, unit, limits)?.explore(u64::MAX)?;
-    let end_total = match explored.end {
+    let exploration = Sizer::new(sdf, unit, limits)?.explore(u64::MAX)?;
+    let end_total = match exploration.end {
         ExplorationEnd::Stopped(bound) => bound,
         ExplorationEnd::Shortest | ExplorationEnd::Heaviest => u64::MAX,
     };
 
-    let mut points = explored.points;
+    let mut pareto_points = exploration.points;
     // The last point may have a better one of the same total.
-    points.retain(|point| point.total < end_total);
+    pareto_points.retain(|point| point.total < end_total);
     Ok(ParetoFront {
-        points,
-        complete: matches!(explored.end, ExplorationEnd::Shortest),
+        points: pareto_points,
+        complete: matches!(exploration.end, ExplorationEnd::Shortest),
     })
 }
 
@@ -201,11 +201,13 @@ pub fn size(sdf: &TimedSdf, mode: Mode, limits: SizingLimits) -> Result<Sizing, 
         Mode::Min(unit) => Ok(Sizer::new(sdf, unit, limits)?.smallest()?),
         Mode::Throughput(unit) => {
             let mut sizer = Sizer::new(sdf, unit, limits)?;
+            // Then there is no period to aim at.
+            // Then there is no period to aim at.
             if sizer.is_unbounded() {
                 return Err(BufferError::Unbounded);
             }
-            let goal = Goal::AtMost(sizer.unbounded.period);
-            sizer.lightest(goal).map_err(BufferError::from)
+            let throughput_goal = Goal::AtMost(sizer.unbounded.period);
+            sizer.lightest(throughput_goal).map_err(BufferError::from)
         }
         Mode::Within(limit, unit) => Sizer::new(sdf, unit, limits)?.within(limit),
     }
@@ -304,9 +306,9 @@ impl<'a> Sizer<'a> {
 
     /// Whether the writer or a reader of a channel takes time.
     fn takes_time(&self, channel: &TimedChannel) -> bool {
-        let readers = channel.readers.iter().map(|reader| reader.to);
-        let mut ends = readers.chain([channel.from]);
-        ends.any(|actor| self.sdf.actors[actor].time > 0)
+        let reader_actors = channel.readers.iter().map(|reader| reader.to);
+        let mut end_actors = reader_actors.chain([channel.from]);
+        end_actors.any(|actor| self.sdf.actors[actor].time > 0)
     }
 
     /// Pareto points in order of their totals, up to the heaviest allowed.
@@ -364,20 +366,20 @@ impl<'a> Sizer<'a> {
     }
 
     fn smallest(&mut self) -> Result<Sizing, ThroughputError> {
-        let live = self.lightest(Goal::Live)?;
-        let total = self.total(&live);
-        if !live.exact {
-            return Ok(live);
+        let live_sizing = self.lightest(Goal::Live)?;
+        let live_total = self.total(&live_sizing);
+        if !live_sizing.exact {
+            return Ok(live_sizing);
         }
 
-        let explored = self.explore(total)?;
-        match explored.points.last() {
+        let explored_points = self.explore(live_total)?;
+        match explored_points.points.last() {
             Some(point) => {
                 // Those of the least total are all seen unless the budget ran out.
-                let exact = !matches!(explored.end, ExplorationEnd::Stopped(..));
-                self.sizing(&room_of(point), total, exact)
+                let exact = !matches!(explored_points.end, ExplorationEnd::Stopped(..));
+                self.sizing(&room_of(point), live_total, exact)
             }
-            None => Ok(live),
+            None => Ok(live_sizing),
         }
     }
 
@@ -389,14 +391,14 @@ impl<'a> Sizer<'a> {
             }
         }
 
-        let explored = self.explore(limit)?;
-        let is_stopped = matches!(explored.end, ExplorationEnd::Stopped(_));
-        if let (Some(point), false) = (explored.points.last(), is_stopped) {
+        let explored_points = self.explore(limit)?;
+        let is_stopped = matches!(explored_points.end, ExplorationEnd::Stopped(_));
+        if let (Some(point), false) = (explored_points.points.last(), is_stopped) {
             return Ok(self.sizing(&room_of(point), point.total, true)?);
         }
 
         // Out of budget: goes on from the best so far.
-        let start = match explored.points.last() {
+        let start_room = match explored_points.points.last() {
             Some(point) => room_of(point),
             None => {
                 let smallest = self.lightest(Goal::Live)?;
@@ -412,9 +414,9 @@ impl<'a> Sizer<'a> {
                 capacities.map(|&capacity| capacity as i64).collect()
             }
         };
-        let room = self.climb_within(start, limit)?;
+        let climbed_room = self.climb_within(start_room, limit)?;
         let least = search::total_weight(&self.min_room, &self.weights);
-        Ok(self.sizing(&room, least, false)?)
+        Ok(self.sizing(&climbed_room, least, false)?)
     }
 
     /// Grows buffers until the goal is met, on critical cycles or, where those take too long, all at once; then
@@ -431,17 +433,17 @@ impl<'a> Sizer<'a> {
 
         // Bisects each channel's places while the others stay.
         for channel in 0..room.len() {
-            let mut fewest = self.min_room[channel];
-            let mut enough = room[channel];
-            while fewest < enough {
-                let middle = fewest + (enough - fewest) / 2;
-                room[channel] = middle;
+            let mut fewest_places = self.min_room[channel];
+            let mut enough_places = room[channel];
+            while fewest_places < enough_places {
+                let middle_places = fewest_places + (enough_places - fewest_places) / 2;
+                room[channel] = middle_places;
                 match search::meets(&mut self.net, &room, goal, max_dependencies)? {
-                    true => enough = middle,
-                    false => fewest = middle + 1,
+                    true => enough_places = middle_places,
+                    false => fewest_places = middle_places + 1,
                 }
             }
-            room[channel] = enough;
+            room[channel] = enough_places;
         }
         Ok(room)
     }
@@ -453,6 +455,7 @@ impl<'a> Sizer<'a> {
             if cuts.is_empty() {
                 return Ok(());
             }
+            // Every component that misses the goal has a cut, and all must be satisfied.
             for cut in cuts {
                 while cut.missing_tokens(room) > 0 && cut.grow(room, &self.weights) {}
             }
@@ -495,6 +498,7 @@ impl<'a> Sizer<'a> {
             {
                 best = Some((period, room.clone()));
             }
+            // One cut at a time: the next analysis shows what it has changed.
             let Some(cut) = cuts.first() else { break };
             if !cut.grow(&mut room, &self.weights) {
                 break;
@@ -511,8 +515,10 @@ impl<'a> Sizer<'a> {
     }
 
     fn sizing(&self, room: &[i64], least: u64, exact: bool) -> Result<Sizing, ThroughputError> {
-        let places = room.iter().map(|&places| places.max(0) as u64);
-        let capacities: TiVec<ChannelId, u64> = places.collect();
+        let channel_places = room
+            .iter()
+            .map(|&channel_places| channel_places.max(0) as u64);
+        let capacities: TiVec<ChannelId, u64> = channel_places.collect();
         let mut tokens = 0u64;
         let mut bytes = 0u64;
         for (channel, &capacity) in self.sdf.channels.iter().zip(&capacities) {
@@ -520,16 +526,16 @@ impl<'a> Sizer<'a> {
             bytes = bytes.saturating_add(capacity.saturating_mul(channel.token_bytes));
         }
 
-        let found = analyse_bounded(self.sdf, &capacities)?;
-        let bound = match found.period > self.unbounded.period {
-            true => found.bound,
+        let bounded_throughput = analyse_bounded(self.sdf, &capacities)?;
+        let bound = match bounded_throughput.period > self.unbounded.period {
+            true => bounded_throughput.bound,
             false => self.unbounded.bound.clone(),
         };
         Ok(Sizing {
             capacities,
             tokens,
             bytes,
-            period: found.period,
+            period: bounded_throughput.period,
             bound,
             least,
             exact,

@@ -155,6 +155,7 @@ impl<'a> CapacitySearch<'a> {
         self.cuts.iter_mut().for_each(|cut| cut.set_goal(goal));
 
         for cycle in std::mem::take(&mut self.last_cycles) {
+            // What met the last goal may miss this one.
             if !goal.met(cycle.period()) {
                 self.cuts.extend(make_cuts(self.net, &cycle, goal));
             }
@@ -163,26 +164,29 @@ impl<'a> CapacitySearch<'a> {
 
     /// The lightest capacities that meet the goal. They stay in the search, for the next goal.
     pub(super) fn find_next(&mut self) -> Result<SearchOutcome, ThroughputError> {
-        while let Some(mut lightest) = self.heap.pop() {
-            if lightest.bound > self.max_weight {
-                self.heap.push(lightest);
+        while let Some(mut lightest_box) = self.heap.pop() {
+            if lightest_box.bound > self.max_weight {
+                self.heap.push(lightest_box);
                 return Ok(SearchOutcome::None);
             }
             if self.budget == 0 {
-                return Ok(SearchOutcome::Stopped(lightest.bound, lightest.room));
+                return Ok(SearchOutcome::Stopped(
+                    lightest_box.bound,
+                    lightest_box.room,
+                ));
             }
             self.budget -= 1;
 
-            let bound_before = lightest.bound;
-            match self.settle(&mut lightest) {
+            let bound_before = lightest_box.bound;
+            match self.settle(&mut lightest_box) {
                 BoxState::Dead => {}
                 // Another may be lighter now.
-                _ if lightest.bound > bound_before => self.heap.push(lightest),
-                BoxState::Split(cut, channels) => self.split(&lightest, cut, &channels),
+                _ if lightest_box.bound > bound_before => self.heap.push(lightest_box),
+                BoxState::Split(cut, channels) => self.split(&lightest_box, cut, &channels),
                 BoxState::Clean => {
-                    let room = lightest.room.clone();
-                    let weight = lightest.weight;
-                    self.heap.push(lightest);
+                    let room = lightest_box.room.clone();
+                    let weight = lightest_box.weight;
+                    self.heap.push(lightest_box);
                     if let Some(period) = self.analyse(&room)? {
                         return Ok(SearchOutcome::Found(FoundCapacities {
                             room,
@@ -204,8 +208,8 @@ impl<'a> CapacitySearch<'a> {
             true => self.net.critical_cycles(room)?,
             false => cycles_for_goal(self.net, room, goal)?,
         };
-        let work = self.net.work - work_before;
-        self.budget = self.budget.saturating_sub(work / DEPS_PER_STEP);
+        let spent_work = self.net.work - work_before;
+        self.budget = self.budget.saturating_sub(spent_work / DEPS_PER_STEP);
 
         let new_cuts = cuts_of_missed(self.net, &cycles, goal);
         self.last_cycles = cycles;
@@ -218,15 +222,16 @@ impl<'a> CapacitySearch<'a> {
 
     /// Grows what must grow and finds out what the box costs at least.
     fn settle(&self, opened: &mut CapacityBox) -> BoxState {
-        let mut violated: Vec<ViolatedCut> = Vec::new();
+        let mut violated_cuts: Vec<ViolatedCut> = Vec::new();
         let mut any_grown = true;
 
         while any_grown {
             any_grown = false;
-            violated.clear();
+            // Growing one channel may satisfy other cuts, or take channels from them.
+            violated_cuts.clear();
             for (index, cut) in self.cuts.iter().enumerate() {
-                let missing = cut.missing_tokens(&opened.room);
-                if missing <= 0 {
+                let missing_tokens = cut.missing_tokens(&opened.room);
+                if missing_tokens <= 0 {
                     continue;
                 }
                 let free_channels = free_channels(cut, opened);
@@ -235,17 +240,18 @@ impl<'a> CapacitySearch<'a> {
                     // With one channel left to choose it grows at once.
                     [only] => {
                         let max_places = opened.max_room[only];
-                        let Some(places) = cut.fill_up(only, &mut opened.room, max_places) else {
+                        let Some(added_places) = cut.fill_up(only, &mut opened.room, max_places)
+                        else {
                             return BoxState::Dead;
                         };
-                        let added = (places as u64).saturating_mul(self.weights[only]);
-                        opened.weight = opened.weight.saturating_add(added);
+                        let added_weight = (added_places as u64).saturating_mul(self.weights[only]);
+                        opened.weight = opened.weight.saturating_add(added_weight);
                         any_grown = true;
                     }
-                    _ => violated.push(ViolatedCut {
+                    _ => violated_cuts.push(ViolatedCut {
                         index,
                         min_weight: cut.min_weight(
-                            missing,
+                            missing_tokens,
                             &opened.room,
                             self.weights,
                             &free_channels,
@@ -258,21 +264,22 @@ impl<'a> CapacitySearch<'a> {
                 }
             }
         }
-        self.raise_bound(opened, &mut violated)
+        self.raise_bound(opened, &mut violated_cuts)
     }
 
     /// Bounds the weight of a settled box by cuts without common channels.
     fn raise_bound(&self, opened: &mut CapacityBox, violated: &mut [ViolatedCut]) -> BoxState {
         violated.sort_unstable_by_key(|cut| (Reverse(cut.min_weight), cut.index));
-        let channels = opened.room.len();
-        let mut is_taken = vec![false; channels];
-        let mut cuts_with = vec![0u32; channels];
+        let split_channels = opened.room.len();
+        let mut is_taken = vec![false; split_channels];
+        let mut cuts_with = vec![0u32; split_channels];
         let mut min_added = 0u64;
 
         for cut in violated.iter() {
             for &channel in &cut.free_channels {
                 cuts_with[channel] += 1;
             }
+            // Cuts without common channels cost what they cost together; the heaviest are taken first.
             if cut.free_channels.iter().all(|&channel| !is_taken[channel]) {
                 min_added = min_added.saturating_add(cut.min_weight);
                 for &channel in &cut.free_channels {
@@ -283,56 +290,56 @@ impl<'a> CapacitySearch<'a> {
         let min_weight = opened.weight.saturating_add(min_added);
         opened.bound = opened.bound.max(min_weight);
 
-        let narrowest = violated
+        let narrowest_cut = violated
             .iter()
             .min_by_key(|cut| (cut.free_channels.len(), Reverse(cut.min_weight), cut.index));
-        let Some(narrowest) = narrowest else {
+        let Some(narrowest_cut) = narrowest_cut else {
             return BoxState::Clean;
         };
-        let mut channels = narrowest.free_channels.clone();
+        let mut split_channels = narrowest_cut.free_channels.clone();
         // The channel that helps most cuts goes first: its box keeps all choices.
-        channels.sort_by_key(|&channel| (Reverse(cuts_with[channel]), channel));
-        BoxState::Split(narrowest.index, channels)
+        split_channels.sort_by_key(|&channel| (Reverse(cuts_with[channel]), channel));
+        BoxState::Split(narrowest_cut.index, split_channels)
     }
 
     /// Splits a box by the first of the channels that grows by its first step.
     fn split(&mut self, parent: &CapacityBox, cut: usize, channels: &[usize]) {
         let mut max_room = parent.max_room.clone();
-        let mut children = Vec::with_capacity(channels.len());
+        let mut child_boxes = Vec::with_capacity(channels.len());
 
         for &channel in channels {
-            let step = self.cuts[cut].first_step(channel, &parent.room);
-            let added = (step as u64).saturating_mul(self.weights[channel]);
-            let mut child = CapacityBox {
+            let first_step = self.cuts[cut].first_step(channel, &parent.room);
+            let added_weight = (first_step as u64).saturating_mul(self.weights[channel]);
+            let mut child_box = CapacityBox {
                 max_room: max_room.clone(),
                 room: parent.room.clone(),
                 ..*parent
             };
-            child.room[channel] += step;
-            child.weight = child.weight.saturating_add(added);
-            child.bound = child.bound.max(child.weight);
-            children.push(child);
+            child_box.room[channel] += first_step;
+            child_box.weight = child_box.weight.saturating_add(added_weight);
+            child_box.bound = child_box.bound.max(child_box.weight);
+            child_boxes.push(child_box);
             // The boxes of the other channels are those in which this one does not grow.
-            max_room[channel] = parent.room[channel] + step - 1;
+            max_room[channel] = parent.room[channel] + first_step - 1;
         }
 
-        for mut child in children.into_iter().rev() {
+        for mut child_box in child_boxes.into_iter().rev() {
             self.boxes_made += 1;
-            child.serial = self.boxes_made;
-            self.heap.push(child);
+            child_box.serial = self.boxes_made;
+            self.heap.push(child_box);
         }
     }
 }
 
 /// Channels of the cut that the box lets grow by their first step.
 fn free_channels(cut: &Cut, opened: &CapacityBox) -> Vec<usize> {
-    let mut free = cut.channels.clone();
-    free.retain(|&channel| {
-        let step = cut.first_step(channel, &opened.room);
-        let grown = opened.room[channel].checked_add(step);
-        grown.is_some_and(|places| places <= opened.max_room[channel])
+    let mut free_list = cut.channels.clone();
+    free_list.retain(|&channel| {
+        let first_step = cut.first_step(channel, &opened.room);
+        let grown_places = opened.room[channel].checked_add(first_step);
+        grown_places.is_some_and(|places| places <= opened.max_room[channel])
     });
-    free
+    free_list
 }
 
 /// Critical cycles that are exact where they miss the goal.

@@ -131,12 +131,12 @@ fn kinds_of_devices_are_lost_by_kind() {
 #[test]
 fn what_costs_differently_or_is_pinned_is_not_alike() {
     let (graph, machine) = (chain(4), machine(4));
-    let mut dear = costs(&graph, &machine, 1_000_000);
-    let Some(cost) = &mut dear.table[ActorId(2)][DeviceId(3)] else {
+    let mut unequal = costs(&graph, &machine, 1_000_000);
+    let Some(cost) = &mut unequal.table[ActorId(2)][DeviceId(3)] else {
         panic!("a cost")
     };
     cost.firing_ps += 1;
-    assert_eq!(sizes(&kinds(&machine, &dear, &options())), [3, 1]);
+    assert_eq!(sizes(&kinds(&machine, &unequal, &options())), [3, 1]);
     let even = costs(&graph, &machine, 1_000_000);
     let pins = BTreeMap::from([(ActorId(0), DeviceId(1))]);
     assert_eq!(
@@ -158,7 +158,7 @@ fn what_costs_differently_or_is_pinned_is_not_alike() {
 }
 
 #[test]
-fn losses_that_cannot_be_borne_are_listed() {
+fn losses_without_a_plan_are_listed() {
     let graph = chain(4);
     // One device: nothing is left.
     let one = machine(1);

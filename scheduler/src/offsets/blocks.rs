@@ -78,20 +78,21 @@ impl LayoutProblem {
         check_fixed(&hulls)?;
 
         let offset_steps = hulls.iter().map(BlockHull::offset_step);
-        let step = offset_steps.min().unwrap_or(1);
+        // All offsets are multiples of this step, so that sizes may be rounded up to it.
+        let size_step = offset_steps.min().unwrap_or(1);
         let paddings = hulls
             .iter()
-            .map(|hull| hull.size.next_multiple_of(step) - hull.size);
+            .map(|hull| hull.size.next_multiple_of(size_step) - hull.size);
         let padding = paddings.max().unwrap_or(0);
 
-        let (spans, meetings) = find_sections(&hulls);
+        let (section_spans, meetings) = find_sections(&hulls);
         let mut blocks = Vec::with_capacity(hulls.len());
-        for (hull, span) in hulls.iter().zip(&spans) {
+        for (hull, span) in hulls.iter().zip(&section_spans) {
             blocks.push(ItemBlock {
                 lo: span.start,
                 hi: span.end,
                 width: hull.end - hull.first,
-                size: hull.size.next_multiple_of(step),
+                size: hull.size.next_multiple_of(size_step),
                 align: hull.align,
                 residue: hull.residue,
                 fixed: hull.fixed,
@@ -164,14 +165,16 @@ impl LayoutProblem {
 
 /// Sizes and offsets must not add up to more than any address.
 fn check_total(items: &[Item]) -> Result<(), OffsetsError> {
-    let total = items.iter().try_fold(0u64, |sum, item| {
+    let total_bytes = items.iter().try_fold(0u64, |sum, item| {
         let alias_offset = item.alias.map_or(0, |alias| alias.offset);
-        let reach = alias_offset.max(item.fixed.unwrap_or(0));
+        let item_reach = alias_offset.max(item.fixed.unwrap_or(0));
         sum.checked_add(item.size)?
-            .checked_add(reach)?
+            .checked_add(item_reach)?
             .checked_add(item.align)
     });
-    if total.is_none_or(|total| total > MAX_BYTES) || items.len() > u32::MAX as usize / 4 {
+    if total_bytes.is_none_or(|total_bytes| total_bytes > MAX_BYTES)
+        || items.len() > u32::MAX as usize / 4
+    {
         return Err(OffsetsError::TooBig { limit: MAX_BYTES });
     }
     Ok(())
@@ -187,40 +190,40 @@ struct RootPlace {
 /// Root of each item.
 fn find_roots(items: &[Item]) -> Result<Vec<RootPlace>, OffsetsError> {
     let mut places: Vec<Option<RootPlace>> = vec![None; items.len()];
-    let mut path = Vec::new();
+    let mut alias_path = Vec::new();
 
     for start in 0..items.len() {
         // Up to an item whose root is known, or that is one.
-        let mut current = start;
-        let mut place = loop {
-            if let Some(known) = places[current] {
+        let mut current_item = start;
+        let mut root_place = loop {
+            if let Some(known) = places[current_item] {
                 break known;
             }
-            let Some(alias) = items[current].alias else {
+            let Some(alias) = items[current_item].alias else {
                 break RootPlace {
-                    root: current as u32,
+                    root: current_item as u32,
                     offset: 0,
                 };
             };
             if alias.item >= items.len() {
                 return Err(OffsetsError::AliasRange {
-                    item: current,
+                    item: current_item,
                     to: alias.item,
                     count: items.len(),
                 });
             }
-            path.push((current, alias.offset));
-            if path.len() > items.len() {
-                return Err(OffsetsError::AliasCycle { item: current });
+            alias_path.push((current_item, alias.offset));
+            if alias_path.len() > items.len() {
+                return Err(OffsetsError::AliasCycle { item: current_item });
             }
-            current = alias.item;
+            current_item = alias.item;
         };
 
         // And back down again, each further from the root by its own offset.
-        places[current] = Some(place);
-        while let Some((item, step)) = path.pop() {
-            place.offset += step;
-            places[item] = Some(place);
+        places[current_item] = Some(root_place);
+        while let Some((item, step)) = alias_path.pop() {
+            root_place.offset += step;
+            places[item] = Some(root_place);
         }
     }
     Ok(places.into_iter().flatten().collect())
@@ -319,21 +322,21 @@ fn make_hulls(items: &[Item], places: &[RootPlace]) -> Result<Vec<BlockHull>, Of
                 align,
             });
         }
-        let hull = hulls
+        let root_hull = hulls
             .entry(place.root)
             .or_insert_with(|| BlockHull::empty(place.root));
-        hull.add(index, item, place.offset)?;
+        root_hull.add(index, item, place.offset)?;
     }
 
-    for hull in hulls.values() {
-        let misplaced = hull
+    for root_hull in hulls.values() {
+        let misplaced = root_hull
             .fixed
-            .filter(|fixed| fixed & (hull.align - 1) != hull.residue);
+            .filter(|fixed| fixed & (root_hull.align - 1) != root_hull.residue);
         if let Some(fixed) = misplaced {
             return Err(OffsetsError::FixedAlign {
-                item: hull.root as usize,
+                item: root_hull.root as usize,
                 fixed,
-                align: hull.align,
+                align: root_hull.align,
             });
         }
     }
@@ -371,27 +374,30 @@ fn check_fixed(hulls: &[BlockHull]) -> Result<(), OffsetsError> {
     let mut fixed_hulls = hulls.to_vec();
     fixed_hulls.retain(|hull| hull.fixed.is_some());
     // Live blocks by offset.
-    let mut live: BTreeMap<u64, &BlockHull> = BTreeMap::new();
+    let mut live_hulls: BTreeMap<u64, &BlockHull> = BTreeMap::new();
 
     for event in life_events(&fixed_hulls) {
         let hull = &fixed_hulls[event.block as usize];
-        let Some(offset) = hull.fixed else { continue };
+        let Some(fixed_offset) = hull.fixed else {
+            continue;
+        };
         if !event.is_start {
-            live.remove(&offset);
+            live_hulls.remove(&fixed_offset);
             continue;
         }
-        let below_end = live.range(..offset + hull.size).next_back();
+        // The highest that begins below the end: if it does not overlap, none does.
+        let below_end = live_hulls.range(..fixed_offset + hull.size).next_back();
         if let Some((&other_offset, other)) = below_end
-            && other_offset + other.size > offset
+            && other_offset + other.size > fixed_offset
         {
             return Err(OffsetsError::FixedOverlap {
                 first: other.root as usize,
                 first_fixed: other_offset,
                 second: hull.root as usize,
-                second_fixed: offset,
+                second_fixed: fixed_offset,
             });
         }
-        live.insert(offset, hull);
+        live_hulls.insert(fixed_offset, hull);
     }
     Ok(())
 }
@@ -399,65 +405,66 @@ fn check_fixed(hulls: &[BlockHull]) -> Result<(), OffsetsError> {
 /// Sections of each block, and how often a block starts while another is live.
 fn find_sections(hulls: &[BlockHull]) -> (Vec<Range<u32>>, u64) {
     let mut spans = vec![0..0; hulls.len()];
-    let mut section = 0u32;
+    let mut current_section = 0u32;
     let mut has_ends = false;
-    let mut live = 0u64;
-    let mut meetings = 0u64;
+    let mut live_count = 0u64;
+    let mut meeting_count = 0u64;
 
     for event in life_events(hulls) {
-        let span = &mut spans[event.block as usize];
+        let hull_span = &mut spans[event.block as usize];
         if event.is_start {
             // A start after an end opens the next section.
-            section += u32::from(has_ends);
+            current_section += u32::from(has_ends);
             has_ends = false;
-            span.start = section;
-            meetings += live;
-            live += 1;
+            hull_span.start = current_section;
+            meeting_count += live_count;
+            live_count += 1;
         } else {
             has_ends = true;
-            live -= 1;
-            span.end = section + 1;
+            live_count -= 1;
+            hull_span.end = current_section + 1;
         }
     }
-    (spans, meetings)
+    (spans, meeting_count)
 }
 
 /// Sum of sizes in each section.
 fn sum_loads(blocks: &[ItemBlock]) -> Vec<u64> {
-    let sections = blocks.iter().map(|block| block.hi).max().unwrap_or(0) as usize;
-    let mut changes = vec![0u64; sections + 1];
+    let section_count = blocks.iter().map(|block| block.hi).max().unwrap_or(0) as usize;
+    let mut load_changes = vec![0u64; section_count + 1];
     for block in blocks {
-        let start = &mut changes[block.lo as usize];
-        *start = start.wrapping_add(block.size);
-        let end = &mut changes[block.hi as usize];
-        *end = end.wrapping_sub(block.size);
+        // A block adds its size where it starts and takes it away where it ends.
+        let start_change = &mut load_changes[block.lo as usize];
+        *start_change = start_change.wrapping_add(block.size);
+        let end_change = &mut load_changes[block.hi as usize];
+        *end_change = end_change.wrapping_sub(block.size);
     }
 
     // Running sums, in place. Differences wrap, their sums do not.
-    changes.truncate(sections);
-    let mut load = 0u64;
-    for change in &mut changes {
-        load = load.wrapping_add(*change);
-        *change = load;
+    load_changes.truncate(section_count);
+    let mut current_load = 0u64;
+    for change in &mut load_changes {
+        current_load = current_load.wrapping_add(*change);
+        *change = current_load;
     }
-    changes
+    load_changes
 }
 
 /// Maximal ranges of blocks that are tied together by shared sections. `blocks` are sorted by `lo`.
 fn find_groups(blocks: &[ItemBlock]) -> Vec<Range<usize>> {
     let mut groups = Vec::new();
-    let mut start = 0;
-    let mut reach = 0;
+    let mut group_start = 0;
+    let mut group_reach = 0;
 
     for (index, block) in blocks.iter().enumerate() {
-        if block.lo >= reach && index > start {
-            groups.push(start..index);
-            start = index;
+        if block.lo >= group_reach && index > group_start {
+            groups.push(group_start..index);
+            group_start = index;
         }
-        reach = reach.max(block.hi);
+        group_reach = group_reach.max(block.hi);
     }
-    if start < blocks.len() {
-        groups.push(start..blocks.len());
+    if group_start < blocks.len() {
+        groups.push(group_start..blocks.len());
     }
     groups
 }

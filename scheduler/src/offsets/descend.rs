@@ -27,6 +27,7 @@ pub(super) fn descend(
     // What the groups that are done with need, below which there is no use in lowering the others.
     let mut floor = goal;
     for index in too_large {
+        // The region is as high as its highest group.
         if draft.sizes[index] <= floor || budget.left() == 0 {
             break;
         }
@@ -118,6 +119,7 @@ fn lower_ceiling(
     let mut ceiling = low;
 
     while low < *size / unit && budget.left() > 0 {
+        // A quarter for each ceiling: the next may be easier.
         let mut share = budget.share(budget.left().div_ceil(4));
         let (outcome, needed) = target.try_ceiling(ceiling * unit, &mut share);
         budget.spend(&share);

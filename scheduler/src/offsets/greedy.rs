@@ -41,6 +41,7 @@ impl LayoutDraft {
                 .clone()
                 .map(|index| offsets[index] + problem.blocks[index].size);
             let top = tops.max().unwrap_or(0);
+            // Groups share no moment, so that each may come from another order.
             if top < *size {
                 *size = top;
                 self.offsets[group.clone()].copy_from_slice(&offsets[group.clone()]);
@@ -59,13 +60,14 @@ pub(super) fn lay_out_greedily(problem: &LayoutProblem, goal: u64) -> LayoutDraf
         }
     }
 
-    let crowds = find_crowds(&problem.blocks, &problem.loads, 0);
-    let affordable = MAX_MEETINGS / problem.meetings.max(1);
-    let mut placed = EndTree::new(problem.blocks.len());
-    for &order in ORDERS.iter().take(affordable as usize) {
-        let ranking = rank_blocks(&problem.blocks, &crowds, order);
-        let offsets = place_first_fit(&problem.blocks, &ranking, &mut placed);
-        draft.offer(problem, &offsets);
+    let block_crowds = find_crowds(&problem.blocks, &problem.loads, 0);
+    // Dense problems get fewer orders.
+    let affordable_orders = MAX_MEETINGS / problem.meetings.max(1);
+    let mut placed_ends = EndTree::new(problem.blocks.len());
+    for &order in ORDERS.iter().take(affordable_orders as usize) {
+        let block_ranking = rank_blocks(&problem.blocks, &block_crowds, order);
+        let fitted_offsets = place_first_fit(&problem.blocks, &block_ranking, &mut placed_ends);
+        draft.offer(problem, &fitted_offsets);
         if draft.size() <= goal {
             break;
         }
@@ -113,36 +115,39 @@ const ORDERS: [[RankBy; 3]; 10] = [
 /// The largest load that each block lives under, given the loads of the sections from `first` on.
 pub(super) fn find_crowds(blocks: &[ItemBlock], loads: &[u64], first: u32) -> Vec<u64> {
     // Table of maxima over 2^k sections: any range is the union of two of them.
-    let mut levels = vec![loads.to_vec()];
-    while 1 << levels.len() <= loads.len() {
-        let half = 1 << (levels.len() - 1);
-        let below = &levels[levels.len() - 1];
-        let mut level = Vec::with_capacity(below.len() - half);
-        for index in 0..below.len() - half {
-            level.push(below[index].max(below[index + half]));
+    let mut all_levels = vec![loads.to_vec()];
+    while 1 << all_levels.len() <= loads.len() {
+        let half_width = 1 << (all_levels.len() - 1);
+        let level_below = &all_levels[all_levels.len() - 1];
+        let mut level_maxima = Vec::with_capacity(level_below.len() - half_width);
+        for index in 0..level_below.len() - half_width {
+            level_maxima.push(level_below[index].max(level_below[index + half_width]));
         }
-        levels.push(level);
+        all_levels.push(level_maxima);
     }
 
-    let mut crowds = Vec::with_capacity(blocks.len());
+    let mut block_crowds = Vec::with_capacity(blocks.len());
     for block in blocks {
-        let lo = (block.lo - first) as usize;
-        let hi = (block.hi - first) as usize;
-        let level = (hi - lo).ilog2() as usize;
-        crowds.push(levels[level][lo].max(levels[level][hi - (1 << level)]));
+        let first_section = (block.lo - first) as usize;
+        let end_section = (block.hi - first) as usize;
+        let level_maxima = (end_section - first_section).ilog2() as usize;
+        block_crowds.push(
+            all_levels[level_maxima][first_section]
+                .max(all_levels[level_maxima][end_section - (1 << level_maxima)]),
+        );
     }
-    crowds
+    block_crowds
 }
 
 /// Indices of blocks by the three measures, then by index.
 pub(super) fn rank_blocks(blocks: &[ItemBlock], crowds: &[u64], order: [RankBy; 3]) -> Vec<u32> {
-    let mut keyed = Vec::with_capacity(blocks.len());
+    let mut keyed_blocks = Vec::with_capacity(blocks.len());
     for (index, (block, &crowd)) in (0u32..).zip(blocks.iter().zip(crowds)) {
-        let measures = order.map(|by| measure_block(block, crowd, by));
-        keyed.push((Reverse(measures), index));
+        let block_measures = order.map(|by| measure_block(block, crowd, by));
+        keyed_blocks.push((Reverse(block_measures), index));
     }
-    keyed.sort_unstable();
-    keyed.into_iter().map(|(_, index)| index).collect()
+    keyed_blocks.sort_unstable();
+    keyed_blocks.into_iter().map(|(_, index)| index).collect()
 }
 
 fn measure_block(block: &ItemBlock, crowd: u64, by: RankBy) -> u64 {
@@ -161,16 +166,16 @@ fn measure_block(block: &ItemBlock, crowd: u64, by: RankBy) -> u64 {
 
 /// Places blocks in order of their ranking, the fixed ones before all others, each at its lowest free offset.
 fn place_first_fit(blocks: &[ItemBlock], ranking: &[u32], placed: &mut EndTree) -> Vec<u64> {
-    let mut offsets = vec![0; blocks.len()];
+    let mut block_offsets = vec![0; blocks.len()];
     placed.clear();
     for (index, block) in blocks.iter().enumerate() {
         if let Some(fixed) = block.fixed {
-            offsets[index] = fixed;
+            block_offsets[index] = fixed;
             placed.insert(index, block.hi);
         }
     }
 
-    let mut taken: Vec<(u64, u64)> = Vec::new();
+    let mut taken_stretches: Vec<(u64, u64)> = Vec::new();
     for &ranked in ranking {
         let index = ranked as usize;
         let block = &blocks[index];
@@ -179,26 +184,29 @@ fn place_first_fit(blocks: &[ItemBlock], ranking: &[u32], placed: &mut EndTree) 
         }
 
         // Blocks are sorted by `lo`: those that start before the end of this one are a prefix.
-        let before = blocks.partition_point(|other| other.lo < block.hi);
-        taken.clear();
-        placed.later_than(block.lo, before, |other| {
-            taken.push((offsets[other], offsets[other] + blocks[other].size));
+        let starting_before = blocks.partition_point(|other| other.lo < block.hi);
+        taken_stretches.clear();
+        placed.later_than(block.lo, starting_before, |other| {
+            taken_stretches.push((
+                block_offsets[other],
+                block_offsets[other] + blocks[other].size,
+            ));
         });
-        taken.sort_unstable();
+        taken_stretches.sort_unstable();
 
-        let mut offset = block.fit(0);
-        for &(start, end) in &taken {
-            if offset + block.size <= start {
+        let mut lowest_offset = block.fit(0);
+        for &(start, end) in &taken_stretches {
+            if lowest_offset + block.size <= start {
                 break;
             }
-            if end > offset {
-                offset = block.fit(end);
+            if end > lowest_offset {
+                lowest_offset = block.fit(end);
             }
         }
-        offsets[index] = offset;
+        block_offsets[index] = lowest_offset;
         placed.insert(index, block.hi);
     }
-    offsets
+    block_offsets
 }
 
 /// Ends of placed blocks in a binary tree of maxima, by index of the block.
@@ -223,6 +231,7 @@ impl EndTree {
 
     pub(super) fn insert(&mut self, index: usize, end: u32) {
         let mut node = self.leaves + index;
+        // Up to the first ancestor that is later anyway.
         while node > 0 && self.tree[node] < end {
             self.tree[node] = end;
             node /= 2;
@@ -278,6 +287,7 @@ impl FreeGaps {
     fn free(&mut self, offset: u64, size: u64) {
         let mut gap_offset = offset;
         let mut gap_size = size;
+        // A gap just below and one just above become one with it.
         if let Some((&before, &len)) = self.by_offset.range(..offset).next_back()
             && before + len == offset
         {
@@ -301,32 +311,32 @@ impl FreeGaps {
     fn take(&mut self, block: &ItemBlock) -> u64 {
         // Only a gap shorter than size and alignment together can fail, and a few of those are tried.
         let short_gaps = self.by_size.range((block.size, 0)..).take(8);
-        let short = short_gaps
-            .copied()
-            .find(|&(len, offset)| block.fit(offset) + block.size <= offset + len);
+        let short_gap = short_gaps.copied().find(|&(len, block_offset)| {
+            block.fit(block_offset) + block.size <= block_offset + len
+        });
         let long_size = block.size + block.align;
-        let gap = short.or_else(|| self.by_size.range((long_size, 0)..).next().copied());
+        let chosen_gap = short_gap.or_else(|| self.by_size.range((long_size, 0)..).next().copied());
 
-        if let Some((len, gap_offset)) = gap {
-            let offset = block.fit(gap_offset);
-            let end = offset + block.size;
+        if let Some((len, gap_offset)) = chosen_gap {
+            let block_offset = block.fit(gap_offset);
+            let block_end = block_offset + block.size;
             self.remove(gap_offset, len);
-            self.add(gap_offset, offset - gap_offset);
-            self.add(end, gap_offset + len - end);
-            return offset;
+            self.add(gap_offset, block_offset - gap_offset);
+            self.add(block_end, gap_offset + len - block_end);
+            return block_offset;
         }
-        let offset = block.fit(self.top);
-        self.add(self.top, offset - self.top);
-        self.top = offset + block.size;
-        offset
+        let block_offset = block.fit(self.top);
+        self.add(self.top, block_offset - self.top);
+        self.top = block_offset + block.size;
+        block_offset
     }
 }
 
 /// Best fit through time, forward or backward. Fixed blocks keep the memory up to their highest end for themselves.
 fn sweep_best_fit(blocks: &[ItemBlock], backward: bool) -> Vec<u64> {
-    let last = blocks.iter().map(|block| block.hi).max().unwrap_or(0);
-    let mut starts: Vec<(u32, Reverse<u64>, u32)> = Vec::new();
-    let mut ends: Vec<(u32, u32)> = Vec::new();
+    let last_section = blocks.iter().map(|block| block.hi).max().unwrap_or(0);
+    let mut start_events: Vec<(u32, Reverse<u64>, u32)> = Vec::new();
+    let mut end_events: Vec<(u32, u32)> = Vec::new();
     let mut fixed_top = 0;
     for (index, block) in (0u32..).zip(blocks) {
         if let Some(fixed) = block.fixed {
@@ -334,27 +344,27 @@ fn sweep_best_fit(blocks: &[ItemBlock], backward: bool) -> Vec<u64> {
             continue;
         }
         let (start, end) = match backward {
-            true => (last - block.hi, last - block.lo),
+            true => (last_section - block.hi, last_section - block.lo),
             false => (block.lo, block.hi),
         };
-        starts.push((start, Reverse(block.size), index));
-        ends.push((end, index));
+        start_events.push((start, Reverse(block.size), index));
+        end_events.push((end, index));
     }
-    starts.sort_unstable();
-    ends.sort_unstable();
+    start_events.sort_unstable();
+    end_events.sort_unstable();
 
     let fixed_offsets = blocks.iter().map(|block| block.fixed.unwrap_or(0));
-    let mut offsets: Vec<u64> = fixed_offsets.collect();
-    let mut gaps = FreeGaps {
+    let mut block_offsets: Vec<u64> = fixed_offsets.collect();
+    let mut free_gaps = FreeGaps {
         top: fixed_top,
         ..FreeGaps::default()
     };
-    let mut ended = ends.into_iter().peekable();
-    for (start, _, index) in starts {
-        while let Some((_, old)) = ended.next_if(|&(end, _)| end <= start) {
-            gaps.free(offsets[old as usize], blocks[old as usize].size);
+    let mut ended_blocks = end_events.into_iter().peekable();
+    for (start, _, index) in start_events {
+        while let Some((_, old)) = ended_blocks.next_if(|&(end, _)| end <= start) {
+            free_gaps.free(block_offsets[old as usize], blocks[old as usize].size);
         }
-        offsets[index as usize] = gaps.take(&blocks[index as usize]);
+        block_offsets[index as usize] = free_gaps.take(&blocks[index as usize]);
     }
-    offsets
+    block_offsets
 }

@@ -139,6 +139,7 @@ impl BlockGroup {
                     return (FitOutcome::Budget, Vec::new());
                 }
 
+                // The search takes ids for ranks: shapes in the order's order.
                 let ranked = ranking.iter().map(|&index| self.shapes[index as usize]);
                 let shapes: Vec<BlockShape> = ranked.collect();
                 failed.separate_ranking(order);

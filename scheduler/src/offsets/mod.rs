@@ -2,7 +2,7 @@
 //!
 //! Two items may share memory when their live ranges are disjoint. Finding the smallest region is the *dynamic
 //! storage allocation* problem, which is strongly NP-hard (Garey & Johnson 1979, SR2). [`solve`] goes from cheap to
-//! dear and stops as soon as the region is as small as it can be or, where a capacity is given, small enough:
+//! expensive and stops as soon as the region is as small as it can be or, where a capacity is given, small enough:
 //!
 //! 1. aliases are taken together into blocks (`blocks`), and time falls apart into groups that share no moment;
 //! 2. greedy orders, each group keeping its best (`greedy`);
@@ -116,26 +116,15 @@ impl ItemLayout {
 }
 
 /// Why items have no layout at all.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffsetsError {
     /// An alignment is not a power of two.
     #[error("item {item} has alignment {align}, which is not a power of two")]
-    Align {
-        /// The item.
-        item: usize,
-        /// Its alignment.
-        align: u64,
-    },
+    Align { item: usize, align: u64 },
     /// A fixed offset is not aligned.
     #[error("item {item} is fixed at {fixed}, which is not a multiple of its alignment {align}")]
-    FixedAlign {
-        /// The item.
-        item: usize,
-        /// Its offset.
-        fixed: u64,
-        /// Its alignment.
-        align: u64,
-    },
+    FixedAlign { item: usize, fixed: u64, align: u64 },
     /// Two items fixed at overlapping places are live at the same time.
     #[error(
         "item {first}, fixed at {first_fixed}, overlaps item {second}, fixed at {second_fixed}"
@@ -143,17 +132,14 @@ pub enum OffsetsError {
     FixedOverlap {
         /// One item.
         first: usize,
-        /// Its offset.
         first_fixed: u64,
         /// The other item.
         second: usize,
-        /// Its offset.
         second_fixed: u64,
     },
     /// An alias names an item that does not exist.
     #[error("item {item} is tied to item {to}, but there are only {count}")]
     AliasRange {
-        /// The item.
         item: usize,
         /// What it is tied to.
         to: usize,
@@ -169,7 +155,6 @@ pub enum OffsetsError {
     /// Items tied together have alignments that no offset satisfies.
     #[error("item {item} lies {offset} bytes into a block, which its alignment {align} forbids")]
     AliasAlign {
-        /// The item.
         item: usize,
         /// Bytes from the block's start.
         offset: u64,
@@ -179,7 +164,6 @@ pub enum OffsetsError {
     /// Items tied together are fixed at offsets that contradict each other.
     #[error("item {item} is fixed at {fixed}, but what it is tied to wants it at {wanted}")]
     AliasFixed {
-        /// The item.
         item: usize,
         /// Its fixed offset.
         fixed: u64,
@@ -188,10 +172,7 @@ pub enum OffsetsError {
     },
     /// Sizes and offsets add up to more than any address.
     #[error("the items reach beyond {limit} bytes")]
-    TooBig {
-        /// The limit.
-        limit: u64,
-    },
+    TooBig { limit: u64 },
 }
 
 /// Bytes that all items together may need at most.

@@ -64,6 +64,7 @@ impl<'a> WindowRepair<'a> {
     ) -> bool {
         for index in 0..self.offsets.len() {
             let mut wanted = FIRST_WINDOW;
+            // A larger window if the smaller one does not do.
             while self.offsets[index] + self.blocks()[index].size > ceiling {
                 if wanted > LAST_WINDOW || budget.left() == 0 {
                     return false;
@@ -141,6 +142,7 @@ impl<'a> WindowRepair<'a> {
         {
             window.start = window.start.saturating_sub(step).max(first);
             window.end = window.end.saturating_add(step).min(last.max(window.end));
+            // By steps that grow, so that long windows take few.
             step += step.div_ceil(4);
         }
         window

@@ -127,7 +127,7 @@ pub(super) struct BlockSearch<'a> {
     pub(super) nodes: u64,
     /// Looks at a block or at [`LANES`] sections of one.
     looks: u64,
-    /// Most looks.
+    /// Looks that may be taken.
     limit: u64,
 }
 
@@ -142,7 +142,7 @@ struct ListPart {
 /// Looks in a step.
 const LOOKS: u64 = 64;
 
-/// Sections that are about as dear as a block.
+/// Sections that take about as long to look at as a block.
 const LANES: usize = 8;
 
 impl<'a> BlockSearch<'a> {
@@ -152,10 +152,10 @@ impl<'a> BlockSearch<'a> {
         steps: u64,
         failed: &'a mut FailedStates,
     ) -> BlockSearch<'a> {
-        let sections = shapes.iter().map(|s| s.hi).max().unwrap_or(0) as usize;
-        let mut cuts = vec![0; sections];
+        let section_count = shapes.iter().map(|s| s.hi).max().unwrap_or(0) as usize;
+        let mut section_cuts = vec![0; section_count];
         for shape in shapes {
-            for cut in &mut cuts[shape.lo as usize..shape.hi as usize - 1] {
+            for cut in &mut section_cuts[shape.lo as usize..shape.hi as usize - 1] {
                 *cut += 1;
             }
         }
@@ -165,8 +165,8 @@ impl<'a> BlockSearch<'a> {
             ceiling,
             keys: Vec::new(),
             raised: Vec::new(),
-            cuts,
-            heights: vec![0; sections],
+            cuts: section_cuts,
+            heights: vec![0; section_count],
             failed,
             offsets: vec![0; shapes.len()],
             nodes: 0,
@@ -205,16 +205,16 @@ impl<'a> BlockSearch<'a> {
         if from == to {
             return FitOutcome::Found;
         }
-        let state = self.state_of(from, last);
-        if self.failed.has(state) {
+        let list_state = self.state_of(from, last);
+        if self.failed.has(list_state) {
             return FitOutcome::Impossible;
         }
 
         // Above the lowest possible top nothing is placed: the block with that top could be dropped beneath it.
-        let tops = self.keys[from..to]
+        let possible_tops = self.keys[from..to]
             .iter()
             .map(|&key| offset_of(key).saturating_add(self.shape(key).size));
-        let lowest_top = tops.min().unwrap_or(0);
+        let lowest_top = possible_tops.min().unwrap_or(0);
         let mut passed_over: Option<BlockKey> = None;
         for index in from..to {
             let next = self.keys[index];
@@ -239,7 +239,7 @@ impl<'a> BlockSearch<'a> {
                 return outcome;
             }
         }
-        self.failed.add(state);
+        self.failed.add(list_state);
         FitOutcome::Impossible
     }
 
@@ -253,46 +253,51 @@ impl<'a> BlockSearch<'a> {
         let placed_key = self.keys[index];
         let placed = self.shape(placed_key);
         let offset = offset_of(placed_key);
-        let top = offset + placed.size;
-        if top > self.ceiling {
+        let placed_top = offset + placed.size;
+        if placed_top > self.ceiling {
             return FitOutcome::Impossible;
         }
         self.offsets[rank_of(placed_key)] = offset;
 
         // The list of the others: those in its way are raised onto it.
-        let end = list.end;
-        let mut hull = placed.lo..placed.hi;
+        let list_end = list.end;
+        let mut raised_hull = placed.lo..placed.hi;
         self.raised.clear();
         for other in list.filter(|&other| other != index) {
             let key = self.keys[other];
             let shape = self.shape(key);
-            if !shape.meets(placed) || offset_of(key) >= top {
+            if !shape.meets(placed) || offset_of(key) >= placed_top {
                 self.keys.push(key);
                 continue;
             }
             if shape.fixed.is_some() {
                 return FitOutcome::Impossible;
             }
-            self.raised.push(make_key(shape.fit(top), key as u32));
-            hull = hull.start.min(shape.lo)..hull.end.max(shape.hi);
+            self.raised
+                .push(make_key(shape.fit(placed_top), key as u32));
+            raised_hull = raised_hull.start.min(shape.lo)..raised_hull.end.max(shape.hi);
         }
-        self.merge_raised(end);
-        if !self.fits_bound(end, placed_key, hull.start as usize..hull.end as usize) {
+        self.merge_raised(list_end);
+        if !self.fits_bound(
+            list_end,
+            placed_key,
+            raised_hull.start as usize..raised_hull.end as usize,
+        ) {
             return FitOutcome::Impossible;
         }
 
         // Without it, the others may fall apart in time.
-        let inner = placed.lo as usize..placed.hi as usize - 1;
+        let inner_cuts = placed.lo as usize..placed.hi as usize - 1;
         let mut falls_apart = false;
-        for cut in &mut self.cuts[inner.clone()] {
+        for cut in &mut self.cuts[inner_cuts.clone()] {
             *cut -= 1;
             falls_apart |= *cut == 0;
         }
         let outcome = match falls_apart {
-            true => self.solve_parts(end, placed_key, inner.clone()),
-            false => self.branch(end, placed_key),
+            true => self.solve_parts(list_end, placed_key, inner_cuts.clone()),
+            false => self.branch(list_end, placed_key),
         };
-        for cut in &mut self.cuts[inner] {
+        for cut in &mut self.cuts[inner_cuts] {
             *cut += 1;
         }
         outcome
@@ -321,45 +326,46 @@ impl<'a> BlockSearch<'a> {
     /// at `from` are placed at keys above `last`.
     fn fits_bound(&mut self, from: usize, last: BlockKey, hull: Range<usize>) -> bool {
         let list = &self.keys[from..];
-        let passed = list.partition_point(|&key| key < last);
+        let passed_count = list.partition_point(|&key| key < last);
         let mut hull = hull;
 
         // A block that was passed over can only be placed once a neighbour has raised it.
         self.raised.clear();
-        for (index, &key) in list[..passed].iter().enumerate() {
+        for (index, &key) in list[..passed_count].iter().enumerate() {
             let shape = &self.shapes[rank_of(key)];
-            let mut release = u32::MAX;
+            let mut release_offset = u32::MAX;
             for (other, &other_key) in list.iter().enumerate() {
-                let below = &self.shapes[rank_of(other_key)];
-                if index != other && shape.meets(below) {
+                let lower_shape = &self.shapes[rank_of(other_key)];
+                if index != other && shape.meets(lower_shape) {
                     let offset = offset_of(other_key).max(offset_of(last));
-                    release = release.min(offset + below.size);
+                    release_offset = release_offset.min(offset + lower_shape.size);
                 }
             }
-            if release == u32::MAX || shape.fixed.is_some() {
+            if release_offset == u32::MAX || shape.fixed.is_some() {
                 return false;
             }
             hull = hull.start.min(shape.lo as usize)..hull.end.max(shape.hi as usize);
-            self.raised.push(make_key(shape.fit(release), key as u32));
+            self.raised
+                .push(make_key(shape.fit(release_offset), key as u32));
         }
         self.raised.sort_unstable();
 
         // Both lists in order of their release offsets, each block on what is in its sections.
         self.heights[hull.clone()].fill(0);
-        let mut placeable = list[passed..].iter().copied().peekable();
-        let mut raised = self.raised.iter().copied().peekable();
+        let mut placeable_keys = list[passed_count..].iter().copied().peekable();
+        let mut raised_keys = self.raised.iter().copied().peekable();
         loop {
-            let is_raised_first = match (placeable.peek(), raised.peek()) {
+            let is_raised_first = match (placeable_keys.peek(), raised_keys.peek()) {
                 (Some(placeable_key), Some(raised_key)) => raised_key < placeable_key,
                 (Some(_), None) => false,
                 (None, Some(_)) => true,
                 (None, None) => return true,
             };
-            let next = match is_raised_first {
-                true => raised.next(),
-                false => placeable.next(),
+            let next_key = match is_raised_first {
+                true => raised_keys.next(),
+                false => placeable_keys.next(),
             };
-            let Some(key) = next else { return true };
+            let Some(key) = next_key else { return true };
             let shape = &self.shapes[rank_of(key)];
             let span = hull.start.max(shape.lo as usize)..hull.end.min(shape.hi as usize);
             if span.is_empty() {
@@ -382,20 +388,20 @@ impl<'a> BlockSearch<'a> {
     /// Solves the parts into which the list at `from` falls at the cuts in `inner` that are zero, tightest first.
     fn solve_parts(&mut self, from: usize, last: BlockKey, inner: Range<usize>) -> FitOutcome {
         let to = self.keys.len();
-        let mut starts = vec![0u32];
-        starts.extend(
+        let mut part_starts = vec![0u32];
+        part_starts.extend(
             inner
                 .filter(|&section| self.cuts[section] == 0)
                 .map(|section| section as u32 + 1),
         );
-        let mut parts = Vec::with_capacity(starts.len());
-        for (index, &start) in starts.iter().enumerate() {
-            let end = starts.get(index + 1).copied().unwrap_or(u32::MAX);
-            parts.extend(self.measure_part(from..to, start..end));
+        let mut list_parts = Vec::with_capacity(part_starts.len());
+        for (index, &start) in part_starts.iter().enumerate() {
+            let end = part_starts.get(index + 1).copied().unwrap_or(u32::MAX);
+            list_parts.extend(self.measure_part(from..to, start..end));
         }
-        parts.sort_unstable_by_key(|part| (part.slack, part.count, part.sections.start));
+        list_parts.sort_unstable_by_key(|part| (part.slack, part.count, part.sections.start));
 
-        for part in parts {
+        for part in list_parts {
             for index in from..to {
                 let key = self.keys[index];
                 if part.sections.contains(&self.shape(key).lo) {
@@ -403,8 +409,8 @@ impl<'a> BlockSearch<'a> {
                 }
             }
             let outcome = if part.count == 1 {
-                let only = self.keys[to];
-                self.offsets[rank_of(only)] = offset_of(only);
+                let only_key = self.keys[to];
+                self.offsets[rank_of(only_key)] = offset_of(only_key);
                 FitOutcome::Found
             } else {
                 self.branch(to, last)
@@ -419,35 +425,35 @@ impl<'a> BlockSearch<'a> {
 
     /// Blocks of a list that start in some sections; `None` if there are none.
     fn measure_part(&self, list: Range<usize>, sections: Range<u32>) -> Option<ListPart> {
-        let mut count = 0;
-        let mut slack = u32::MAX;
+        let mut block_count = 0;
+        let mut min_slack = u32::MAX;
         for &key in &self.keys[list] {
             let shape = self.shape(key);
             if !sections.contains(&shape.lo) {
                 continue;
             }
-            let heights = &self.heights[shape.lo as usize..shape.hi as usize];
-            let highest = heights.iter().max().copied().unwrap_or(0);
-            count += 1;
-            slack = slack.min(self.ceiling.saturating_sub(highest));
+            let shape_heights = &self.heights[shape.lo as usize..shape.hi as usize];
+            let highest = shape_heights.iter().max().copied().unwrap_or(0);
+            block_count += 1;
+            min_slack = min_slack.min(self.ceiling.saturating_sub(highest));
         }
-        (count > 0).then_some(ListPart {
-            slack,
-            count,
+        (block_count > 0).then_some(ListPart {
+            slack: min_slack,
+            count: block_count,
             sections,
         })
     }
 
     /// What decides whether the list at `from` can be placed at keys from `last` on.
     fn state_of(&self, from: usize, last: BlockKey) -> u128 {
-        let mut high = self.failed.salt;
-        let mut low = self.failed.salt;
+        let mut high_hash = self.failed.salt;
+        let mut low_hash = self.failed.salt;
         for &key in &self.keys[from..] {
             // Blocks that were passed over count otherwise than those that may still come.
-            let word = if key < last { !key } else { key };
-            high = high.wrapping_add(mix_bits(word));
-            low = low.wrapping_add(mix_bits(word ^ 0x9e37_79b9_7f4a_7c15));
+            let key_word = if key < last { !key } else { key };
+            high_hash = high_hash.wrapping_add(mix_bits(key_word));
+            low_hash = low_hash.wrapping_add(mix_bits(key_word ^ 0x9e37_79b9_7f4a_7c15));
         }
-        u128::from(high) << 64 | u128::from(low)
+        u128::from(high_hash) << 64 | u128::from(low_hash)
     }
 }

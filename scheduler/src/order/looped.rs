@@ -94,15 +94,15 @@ pub fn looped(sdf: &TimedSdf, depth: usize) -> Result<Loops, OrderError> {
         problem: &problem,
         known: BTreeMap::new(),
     };
-    let all = OrderRange {
+    let whole_range = OrderRange {
         first: 0,
         end: actors,
         shared: 1,
         depth,
     };
-    planner.min_tokens(all);
+    planner.min_tokens(whole_range);
     let mut shared = vec![1; sdf.channels.len()];
-    let steps = planner.steps_of(all, &mut shared);
+    let steps = planner.steps_of(whole_range, &mut shared);
     Ok(problem.sum_up(steps, &shared))
 }
 
@@ -200,11 +200,11 @@ impl<'a> LoopProblem<'a> {
         if !self.sdf.is_buffered(id) {
             return 0;
         }
-        let written = self.repetition[channel.from.index()] * channel.produce;
-        let in_one_run = runs.map_or(0, |runs| written / runs);
+        let written_tokens = self.repetition[channel.from.index()] * channel.produce;
+        let in_one_run = runs.map_or(0, |runs| written_tokens / runs);
         let readers = channel.readers.iter();
-        let held = readers.map(|reader| reader.free.saturating_add(reader.overlap));
-        held.max().unwrap_or(0).saturating_add(in_one_run)
+        let held_tokens = readers.map(|reader| reader.free.saturating_add(reader.overlap));
+        held_tokens.max().unwrap_or(0).saturating_add(in_one_run)
     }
 }
 
@@ -217,9 +217,9 @@ fn find_precedence(
 
     for channel in &sdf.channels {
         for reader in &channel.readers {
-            let firings = repetition[reader.to.index()];
-            let read = u128::from(firings) * u128::from(reader.consume);
-            if read <= u128::from(reader.free) {
+            let reader_firings = repetition[reader.to.index()];
+            let read_tokens = u128::from(reader_firings) * u128::from(reader.consume);
+            if read_tokens <= u128::from(reader.free) {
                 continue;
             }
             if reader.to != channel.from {
@@ -235,20 +235,23 @@ fn find_precedence(
     Ok(arcs)
 }
 
-fn check_acyclic(actors: usize, arcs: &BTreeSet<(usize, usize)>) -> Result<(), OrderError> {
-    let mut graph = DiGraph::<(), ()>::new();
-    let nodes: Vec<_> = (0..actors).map(|_| graph.add_node(())).collect();
+fn check_acyclic(cycle_actors: usize, arcs: &BTreeSet<(usize, usize)>) -> Result<(), OrderError> {
+    let mut arc_graph = DiGraph::<(), ()>::new();
+    let nodes: Vec<_> = (0..cycle_actors).map(|_| arc_graph.add_node(())).collect();
     for &(from, to) in arcs {
-        graph.add_edge(nodes[from], nodes[to], ());
+        arc_graph.add_edge(nodes[from], nodes[to], ());
     }
 
-    let components = kosaraju_scc(&graph).into_iter();
-    let Some(cycle) = components.filter(|members| members.len() > 1).min() else {
+    let strong_components = kosaraju_scc(&arc_graph).into_iter();
+    let Some(actor_cycle) = strong_components.filter(|members| members.len() > 1).min() else {
         return Ok(());
     };
-    let mut actors: Vec<ActorId> = cycle.iter().map(|node| node.index().into()).collect();
-    actors.sort_unstable();
-    Err(OrderError::InTurns { actors })
+    let mut cycle_actors: Vec<ActorId> =
+        actor_cycle.iter().map(|node| node.index().into()).collect();
+    cycle_actors.sort_unstable();
+    Err(OrderError::InTurns {
+        actors: cycle_actors,
+    })
 }
 
 /// A topological order that goes on with what just became ready, and whether it is the only one.
@@ -261,20 +264,20 @@ fn depth_first_order(actors: usize, arcs: &BTreeSet<(usize, usize)>) -> (Vec<usi
     }
 
     let all = (0..actors).rev();
-    let mut ready: Vec<usize> = all.filter(|&actor| waiting_for[actor] == 0).collect();
-    let mut order = Vec::with_capacity(actors);
+    let mut ready_actors: Vec<usize> = all.filter(|&actor| waiting_for[actor] == 0).collect();
+    let mut actor_order = Vec::with_capacity(actors);
     let mut is_only_order = true;
-    while let Some(actor) = ready.pop() {
-        is_only_order &= ready.is_empty();
-        order.push(actor);
+    while let Some(actor) = ready_actors.pop() {
+        is_only_order &= ready_actors.is_empty();
+        actor_order.push(actor);
         for &successor in successors_of[actor].iter().rev() {
             waiting_for[successor] -= 1;
             if waiting_for[successor] == 0 {
-                ready.push(successor);
+                ready_actors.push(successor);
             }
         }
     }
-    (order, is_only_order)
+    (actor_order, is_only_order)
 }
 
 /// Actors `first..end` of the order, inside loops that run `shared` times in all, with `depth` loops left.
@@ -324,8 +327,8 @@ impl LoopPlanner<'_> {
     /// How often a loop around the range can run at most.
     fn common_firings(&self, range: OrderRange) -> u64 {
         let actors = self.problem.order[range.first..range.end].iter();
-        let firings = actors.map(|&actor| self.problem.repetition[actor]);
-        firings.fold(0, gcd_u64)
+        let actor_firings = actors.map(|&actor| self.problem.repetition[actor]);
+        actor_firings.fold(0, gcd_u64)
     }
 
     /// The range under which the best is known: with loops enough for every split, those around do not matter.
@@ -353,16 +356,16 @@ impl LoopPlanner<'_> {
 
         let mut best: Option<BestSplit> = None;
         for inner in self.loop_choices(range, key) {
-            let crossing = self.crossing_tokens(range, inner.shared);
+            let crossing_tokens = self.crossing_tokens(range, inner.shared);
             for split in range.first + 1..range.end {
-                let before = self.min_tokens(OrderRange::part(range.first, split, inner));
-                let after = self.min_tokens(OrderRange::part(split, range.end, inner));
-                let tokens = before
-                    .saturating_add(after)
-                    .saturating_add(crossing[split - range.first]);
-                if best.is_none_or(|best| tokens < best.tokens) {
+                let tokens_before = self.min_tokens(OrderRange::part(range.first, split, inner));
+                let tokens_after = self.min_tokens(OrderRange::part(split, range.end, inner));
+                let split_tokens = tokens_before
+                    .saturating_add(tokens_after)
+                    .saturating_add(crossing_tokens[split - range.first]);
+                if best.is_none_or(|best| split_tokens < best.tokens) {
                     best = Some(BestSplit {
-                        tokens,
+                        tokens: split_tokens,
                         split,
                         inner,
                     });
@@ -387,6 +390,7 @@ impl LoopPlanner<'_> {
         let common = self.common_firings(range);
         let mut choices = Vec::with_capacity(2);
 
+        // A loop that runs as often as those around it is none.
         if range.depth > 0 {
             let depth = range.depth - usize::from(common > range.shared);
             choices.push(InnerLoops {
@@ -409,20 +413,21 @@ impl LoopPlanner<'_> {
         let mut hull_of_channel: BTreeMap<usize, OrderEdge> = BTreeMap::new();
         for edge in &self.problem.edges {
             if edge.from >= range.first && edge.to < range.end {
+                // From the writer to the last reader.
                 let hull = hull_of_channel.entry(edge.channel).or_insert(*edge);
                 hull.from = hull.from.min(edge.from);
                 hull.to = hull.to.max(edge.to);
             }
         }
 
-        let mut crossing = vec![0u64; range.end - range.first + 1];
+        let mut crossing_sums = vec![0u64; range.end - range.first + 1];
         for hull in hull_of_channel.into_values() {
-            let splits = hull.from + 1 - range.first..=hull.to - range.first;
-            for sum in &mut crossing[splits] {
+            let crossed_splits = hull.from + 1 - range.first..=hull.to - range.first;
+            for sum in &mut crossing_sums[crossed_splits] {
                 *sum = sum.saturating_add(hull.tokens / shared);
             }
         }
-        crossing
+        crossing_sums
     }
 
     /// The steps of a range, and for each channel inside how often the loops around both its ends run.
@@ -437,20 +442,21 @@ impl LoopPlanner<'_> {
                 .collect();
         };
 
-        let before = OrderRange::part(range.first, best.split, best.inner);
-        let after = OrderRange::part(best.split, range.end, best.inner);
-        let mut body = self.steps_of(before, shared);
-        body.extend(self.steps_of(after, shared));
+        let range_before = OrderRange::part(range.first, best.split, best.inner);
+        let range_after = OrderRange::part(best.split, range.end, best.inner);
+        let mut loop_body = self.steps_of(range_before, shared);
+        loop_body.extend(self.steps_of(range_after, shared));
         for edge in &self.problem.edges {
-            if (before.first..before.end).contains(&edge.from)
-                && (after.first..after.end).contains(&edge.to)
+            if (range_before.first..range_before.end).contains(&edge.from)
+                && (range_after.first..range_after.end).contains(&edge.to)
             {
                 shared[edge.channel] = best.inner.shared;
             }
         }
+        // The loop of its own, if the split has one.
         match best.inner.shared / range.shared {
-            1 => body,
-            times => vec![LoopStep::Loop(times, body)],
+            1 => loop_body,
+            times => vec![LoopStep::Loop(times, loop_body)],
         }
     }
 }

@@ -78,11 +78,13 @@ fn order_within(net: &DependencyNet, room: &[i64]) -> Result<Vec<(ActorId, u64)>
         if count == 0 {
             continue;
         }
+        // Space for its writers, tokens for its readers.
         for neighbour in run.fire(actor, count) {
             ready.insert((rank_of[neighbour], neighbour));
         }
         ready.insert((rank, actor));
 
+        // Calls of one actor in a row are one.
         match calls.last_mut().filter(|last| last.0 == actor.into()) {
             Some(last) => last.1 += count,
             None => calls.push((actor.into(), count)),

@@ -43,6 +43,7 @@ impl LinkTime {
 }
 
 /// Why a [`Dag`] cannot be built.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DagError {
     /// There is no processor.
@@ -51,29 +52,17 @@ pub enum DagError {
     /// A row of times has another length than there are processors.
     #[error("task {task} has {found} times, there are {expected} processors")]
     Times {
-        /// The task.
         task: u32,
         /// Entries of its row.
         found: usize,
-        /// Processors.
         expected: usize,
     },
     /// No processor can run the task.
     #[error("no processor can run task {task}")]
-    Nowhere {
-        /// The task.
-        task: u32,
-    },
+    Nowhere { task: u32 },
     /// An edge names a task that is not there.
     #[error("edge {from} -> {to}, but there are {tasks} tasks")]
-    Edge {
-        /// Its source.
-        from: u32,
-        /// Its destination.
-        to: u32,
-        /// Tasks.
-        tasks: usize,
-    },
+    Edge { from: u32, to: u32, tasks: usize },
     /// The edges form a cycle.
     #[error("the edges form a cycle through task {task}")]
     Cycle {
@@ -83,7 +72,6 @@ pub enum DagError {
     /// The link table is not processors x processors.
     #[error("the table of links has {found} entries, {expected} are needed")]
     Links {
-        /// Its entries.
         found: usize,
         /// Processors squared.
         expected: usize,
@@ -343,6 +331,7 @@ pub struct Schedule {
 }
 
 /// What [`check`] found wrong.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
     /// The vectors are not one entry a task.
@@ -350,13 +339,11 @@ pub enum CheckError {
     Length {
         /// Entries.
         found: usize,
-        /// Tasks.
         tasks: usize,
     },
     /// The processor does not exist or cannot run the task.
     #[error("task {task} is on processor {processor}, which cannot run it")]
     Processor {
-        /// The task.
         task: u32,
         /// The processor.
         processor: u32,
@@ -364,7 +351,6 @@ pub enum CheckError {
     /// A task starts before its input is there.
     #[error("task {to} starts at {start}, but what it needs of task {from} is there at {ready}")]
     Early {
-        /// Writer.
         from: u32,
         /// Reader.
         to: u32,

@@ -80,12 +80,12 @@ enum SearchStep {
 
 /// The members of a set, ascending.
 fn members(set: u64) -> impl Iterator<Item = usize> {
-    let mut left = set;
+    let mut members_left = set;
     std::iter::from_fn(move || {
-        (left != 0).then(|| {
-            let lowest = left.trailing_zeros() as usize;
-            left &= left - 1;
-            lowest
+        (members_left != 0).then(|| {
+            let lowest_member = members_left.trailing_zeros() as usize;
+            members_left &= members_left - 1;
+            lowest_member
         })
     })
 }
@@ -156,6 +156,7 @@ impl<'a> ExactSearch<'a> {
 
         for &first in &self.topological {
             for &second in &self.topological {
+                // Fewer or equal predecessors and more or equal successors, in equal time.
                 let covers = self.problem.time[first] == self.problem.time[second]
                     && ancestors[first] & !ancestors[second] == 0
                     && descendants[second] & !descendants[first] == 0;
@@ -170,26 +171,32 @@ impl<'a> ExactSearch<'a> {
 
     /// Searches for a schedule that ends by `end`, visiting at most `limit` nodes.
     pub(crate) fn ends_by(&mut self, end: u64, limit: u64) -> EndAnswer {
-        let problem = self.problem;
+        let identical = self.problem;
         let is_too_late =
-            members(self.all).any(|task| problem.time[task] + problem.tail[task] > end);
-        if is_too_late || problem.is_overloaded(end) {
+            members(self.all).any(|task| identical.time[task] + identical.tail[task] > end);
+        if is_too_late || identical.is_overloaded(end) {
             return EndAnswer::No;
         }
 
+        // What failed under another end may succeed under this one.
         self.table.fill(FailedState::default());
         self.limit = self.nodes + limit;
-        self.latest = (0..problem.tasks())
-            .map(|task| end.saturating_sub(problem.time[task] + problem.tail[task]))
+        self.latest = (0..identical.tasks())
+            .map(|task| end.saturating_sub(identical.time[task] + identical.tail[task]))
             .collect();
         self.by_latest = self.topological.clone();
         // A task comes after those that it yields to, whose latest starts are no later than its own.
         self.by_latest.sort_by_key(|&task| {
             let yields = self.yields_to[task].count_ones();
-            (self.latest[task], yields, Reverse(problem.time[task]), task)
+            (
+                self.latest[task],
+                yields,
+                Reverse(identical.time[task]),
+                task,
+            )
         });
         self.due = members(self.all)
-            .map(|task| self.latest[task] + problem.time[task])
+            .map(|task| self.latest[task] + identical.time[task])
             .collect();
         self.due.sort_unstable();
         self.due.dedup();
@@ -210,15 +217,16 @@ impl<'a> ExactSearch<'a> {
     /// Starts of all tasks, also of those of no ticks.
     fn starts_of_all(&self) -> Vec<u64> {
         let problem = self.problem;
-        let mut start = self.start.clone();
+        let mut all_starts = self.start.clone();
         for &task in &problem.topological {
             if problem.time[task] == 0 {
-                let inputs = problem.before[task].iter();
-                let ends = inputs.map(|&before| start[before] + problem.time[before]);
-                start[task] = ends.max().unwrap_or(0);
+                let zero_inputs = problem.before[task].iter();
+                let input_ends =
+                    zero_inputs.map(|&before| all_starts[before] + problem.time[before]);
+                all_starts[task] = input_ends.max().unwrap_or(0);
             }
         }
-        start
+        all_starts
     }
 
     /// A time at which tasks have ended, none chosen yet.
@@ -237,95 +245,100 @@ impl<'a> ExactSearch<'a> {
         }
 
         // What failed with fewer tasks barred fails with more.
-        let rest = self.hash_rest(state);
-        let slot = self.table_slot(state.scheduled, rest);
-        let known = self.table[slot];
-        let is_known = known.scheduled == state.scheduled && known.rest == rest;
-        if is_known && known.barred & !state.barred == 0 {
+        let rest_hash = self.hash_rest(state);
+        let known_slot = self.table_slot(state.scheduled, rest_hash);
+        let known_failure = self.table[known_slot];
+        let is_known =
+            known_failure.scheduled == state.scheduled && known_failure.rest == rest_hash;
+        if is_known && known_failure.barred & !state.barred == 0 {
             return SearchStep::Fails;
         }
         if !self.may_fit(state) {
             return SearchStep::Fails;
         }
 
-        let done = state.scheduled & !state.running;
-        let mut ready = 0u64;
+        let done_tasks = state.scheduled & !state.running;
+        let mut ready_tasks = 0u64;
         for task in members(self.all & !state.scheduled & !state.barred) {
-            if self.needs[task] & !done == 0 {
-                ready |= 1 << task;
+            if self.needs[task] & !done_tasks == 0 {
+                ready_tasks |= 1 << task;
             }
         }
-        let step = self.choose(state, ready, 0, 0);
-        if matches!(step, SearchStep::Fails) {
-            self.table[slot] = FailedState {
+        let search_step = self.choose(state, ready_tasks, 0, 0);
+        if matches!(search_step, SearchStep::Fails) {
+            self.table[known_slot] = FailedState {
                 scheduled: state.scheduled,
-                rest,
+                rest: rest_hash,
                 barred: state.barred,
             };
         }
-        step
+        search_step
     }
 
     /// Goes through `ready` from the `next` most urgent task on; `left_out` are those left out so far.
     fn choose(&mut self, state: SearchState, ready: u64, next: usize, left_out: u64) -> SearchStep {
         let is_full = state.running.count_ones() as usize >= self.problem.machines;
-        let mut urgent = next..self.by_latest.len();
-        let place = urgent.find(|&place| contains(ready, self.by_latest[place]));
-        let Some(place) = place.filter(|_| !is_full) else {
+        let mut urgent_places = next..self.by_latest.len();
+        let urgent_place =
+            urgent_places.find(|&urgent_place| contains(ready, self.by_latest[urgent_place]));
+        let Some(urgent_place) = urgent_place.filter(|_| !is_full) else {
             return self.advance(state, is_full, left_out);
         };
-        let task = self.by_latest[place];
-        if self.yields_to[task] & !state.scheduled != 0 {
+        let urgent_task = self.by_latest[urgent_place];
+        if self.yields_to[urgent_task] & !state.scheduled != 0 {
             // Not ready in the problem with the second rule, so not barred either.
-            return self.choose(state, ready, place + 1, left_out);
+            return self.choose(state, ready, urgent_place + 1, left_out);
         }
 
-        self.start[task] = state.now;
-        self.end[task] = state.now + self.problem.time[task];
+        self.start[urgent_task] = state.now;
+        self.end[urgent_task] = state.now + self.problem.time[urgent_task];
         let with_task = SearchState {
-            scheduled: state.scheduled | 1 << task,
-            running: state.running | 1 << task,
+            scheduled: state.scheduled | 1 << urgent_task,
+            running: state.running | 1 << urgent_task,
             ..state
         };
-        match self.choose(with_task, ready, place + 1, left_out) {
+        // First with the task started now, then with it left out.
+        match self.choose(with_task, ready, urgent_place + 1, left_out) {
             SearchStep::Fails => {}
             other => return other,
         }
 
-        if self.must_start_now(state, ready, task) {
+        if self.must_start_now(state, ready, urgent_task) {
             return SearchStep::Fails;
         }
-        self.choose(state, ready, place + 1, left_out | 1 << task)
+        self.choose(state, ready, urgent_place + 1, left_out | 1 << urgent_task)
     }
 
     /// Whether a task that is left out now can only start too late: when something has ended at the earliest.
     fn must_start_now(&self, state: SearchState, ready: u64, task: usize) -> bool {
-        let latest = self.latest[task];
+        let latest_start = self.latest[task];
         let running_ends = members(state.running).map(|running| self.end[running]);
-        if running_ends.min().unwrap_or(u64::MAX) <= latest {
+        if running_ends.min().unwrap_or(u64::MAX) <= latest_start {
             return false;
         }
         // A task started after this one in the list may end sooner.
-        let later = members(ready).filter(|&other| self.latest[other] >= latest && other != task);
-        let later_ends = later.map(|other| state.now + self.problem.time[other]);
-        later_ends.min().unwrap_or(u64::MAX) > latest
+        let later_tasks =
+            members(ready).filter(|&other| self.latest[other] >= latest_start && other != task);
+        let later_ends = later_tasks.map(|other| state.now + self.problem.time[other]);
+        later_ends.min().unwrap_or(u64::MAX) > latest_start
     }
 
     fn advance(&mut self, state: SearchState, is_full: bool, left_out: u64) -> SearchStep {
-        let ends = members(state.running).map(|task| self.end[task]);
-        let Some(now) = ends.min() else {
+        let running_ends = members(state.running).map(|task| self.end[task]);
+        let Some(next_time) = running_ends.min() else {
             return SearchStep::Fails;
         };
-        let mut running = state.running;
+        // Whatever ends at this very time is done.
+        let mut still_running = state.running;
         for task in members(state.running) {
-            if self.end[task] <= now {
-                running &= !(1 << task);
+            if self.end[task] <= next_time {
+                still_running &= !(1 << task);
             }
         }
         self.arrive(SearchState {
-            now,
+            now: next_time,
             scheduled: state.scheduled,
-            running,
+            running: still_running,
             // With all machines busy nothing was left out by choice.
             barred: if is_full { 0 } else { state.barred | left_out },
         })
@@ -335,47 +348,48 @@ impl<'a> ExactSearch<'a> {
     /// more work than the machines can do.
     fn may_fit(&mut self, state: SearchState) -> bool {
         let problem = self.problem;
-        let mut open = [(0u64, 0usize); MAX_TASKS];
-        let mut count = 0;
+        let mut open_tasks = [(0u64, 0usize); MAX_TASKS];
+        let mut open_count = 0;
         for &task in &self.topological {
             if contains(state.scheduled, task) {
                 continue;
             }
-            let mut earliest = state.now.max(problem.head[task]);
+            // As early as its predecessors can end, placed or not.
+            let mut earliest_start = state.now.max(problem.head[task]);
             for before in members(self.needs[task]) {
-                let end = match contains(state.scheduled, before) {
+                let input_end = match contains(state.scheduled, before) {
                     true => self.end[before],
                     false => self.earliest[before] + problem.time[before],
                 };
-                earliest = earliest.max(end);
+                earliest_start = earliest_start.max(input_end);
             }
-            if earliest > self.latest[task] {
+            if earliest_start > self.latest[task] {
                 return false;
             }
-            self.earliest[task] = earliest;
-            open[count] = (earliest, task);
-            count += 1;
+            self.earliest[task] = earliest_start;
+            open_tasks[open_count] = (earliest_start, task);
+            open_count += 1;
         }
 
         // For each due time the intervals that begin with each release, the latest first.
-        let open = &mut open[..count];
-        open.sort_unstable_by(|a, b| b.cmp(a));
+        let open_tasks = &mut open_tasks[..open_count];
+        open_tasks.sort_unstable_by(|a, b| b.cmp(a));
         let machines = problem.machines as u64;
         let first_due = self.due.partition_point(|&due| due <= state.now);
         for &due in &self.due[first_due..] {
-            let mut work = 0;
-            for &(earliest, task) in open.iter() {
-                let mandatory = due.saturating_sub(self.latest[task]);
-                work += mandatory.min(problem.time[task]);
-                if work > machines * due.saturating_sub(earliest) {
+            let mut mandatory_work = 0;
+            for &(earliest_start, task) in open_tasks.iter() {
+                let mandatory_part = due.saturating_sub(self.latest[task]);
+                mandatory_work += mandatory_part.min(problem.time[task]);
+                if mandatory_work > machines * due.saturating_sub(earliest_start) {
                     return false;
                 }
             }
-            let running = members(state.running);
-            let busy: u64 = running
+            let running_tasks = members(state.running);
+            let busy_work: u64 = running_tasks
                 .map(|task| self.end[task].min(due) - state.now)
                 .sum();
-            if work + busy > machines * (due - state.now) {
+            if mandatory_work + busy_work > machines * (due - state.now) {
                 return false;
             }
         }

@@ -82,9 +82,11 @@ impl IdenticalProblem {
 
     /// Starts in the problem with time running backwards, so that all end as late as possible.
     pub(crate) fn mirror_starts(&self, start: &[u64]) -> Vec<u64> {
-        let end = self.makespan(start);
+        let makespan_end = self.makespan(start);
         let tasks = start.iter().zip(&self.time);
-        tasks.map(|(start, time)| end - start - time).collect()
+        tasks
+            .map(|(start, time)| makespan_end - start - time)
+            .collect()
     }
 
     pub(crate) fn tasks(&self) -> usize {
@@ -105,21 +107,22 @@ impl IdenticalProblem {
     ///
     /// Source: Fernandez & Bussell 1973 (IEEE Trans. Comput. C-22); mandatory parts after Lopez & Esquirol 1996.
     pub(crate) fn bound(&self) -> u64 {
-        let paths =
+        let task_paths =
             (0..self.tasks()).map(|task| self.head[task] + self.time[task] + self.tail[task]);
-        let longest_path = paths.max().unwrap_or(0);
-        let work: u64 = self.time.iter().sum();
+        let longest_path = task_paths.max().unwrap_or(0);
+        let total_work: u64 = self.time.iter().sum();
 
-        let mut low = longest_path.max(work.div_ceil(self.machines as u64));
-        let mut high = low.saturating_add(work);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.is_overloaded(middle) {
-                true => low = middle + 1,
-                false => high = middle,
+        // The least end for which no interval is overloaded: more time only relieves intervals.
+        let mut lowest_end = longest_path.max(total_work.div_ceil(self.machines as u64));
+        let mut highest_end = lowest_end.saturating_add(total_work);
+        while lowest_end < highest_end {
+            let middle_end = lowest_end + (highest_end - lowest_end) / 2;
+            match self.is_overloaded(middle_end) {
+                true => lowest_end = middle_end + 1,
+                false => highest_end = middle_end,
             }
         }
-        low
+        lowest_end
     }
 
     /// Whether some interval must hold more work than it can if all is to end by `end`.
@@ -146,14 +149,14 @@ impl IdenticalProblem {
     /// Whether an interval holds more mandatory work than the machines can do.
     fn is_interval_overloaded(&self, start: u64, end: u64, latest_end: &[u64]) -> bool {
         let length = end - start;
-        let mut mandatory = 0;
+        let mut mandatory_work = 0;
         for (task, &time) in self.time.iter().enumerate() {
             // As early as possible it still has so much after the start, as late as possible so much before the end.
             let after_start = (self.head[task] + time).saturating_sub(start);
             let before_end = (end + time).saturating_sub(latest_end[task]);
-            mandatory += time.min(length).min(after_start).min(before_end);
+            mandatory_work += time.min(length).min(after_start).min(before_end);
         }
-        mandatory > self.machines as u64 * length
+        mandatory_work > self.machines as u64 * length
     }
 
     /// Places tasks in list order, each as early as its predecessors in the list and the machines allow, gaps
@@ -181,36 +184,37 @@ impl IdenticalProblem {
             place_of[task] = place;
         }
         let mut waiting_for: Vec<usize> = self.before.iter().map(Vec::len).collect();
-        let mut ready: BinaryHeap<Reverse<usize>> = (0..tasks)
+        let mut ready_places: BinaryHeap<Reverse<usize>> = (0..tasks)
             .filter(|&task| waiting_for[task] == 0)
             .map(|task| Reverse(place_of[task]))
             .collect();
-        let mut running: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        let mut running_tasks: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
         let mut start = vec![0; tasks];
         let mut now = 0;
 
         loop {
-            while running.len() < self.machines {
-                let Some(Reverse(place)) = ready.pop() else {
+            // Starts as many as there are machines free, the first of the list first.
+            while running_tasks.len() < self.machines {
+                let Some(Reverse(place)) = ready_places.pop() else {
                     break;
                 };
                 let task = list[place];
                 start[task] = now;
-                running.push(Reverse((now + self.time[task], task)));
+                running_tasks.push(Reverse((now + self.time[task], task)));
             }
 
-            let Some(&Reverse((next_end, _))) = running.peek() else {
+            let Some(&Reverse((next_end, _))) = running_tasks.peek() else {
                 return start;
             };
             now = next_end;
-            while let Some(&Reverse((end, task))) = running.peek()
+            while let Some(&Reverse((end, task))) = running_tasks.peek()
                 && end == now
             {
-                running.pop();
+                running_tasks.pop();
                 for &next in &self.after[task] {
                     waiting_for[next] -= 1;
                     if waiting_for[next] == 0 {
-                        ready.push(Reverse(place_of[next]));
+                        ready_places.push(Reverse(place_of[next]));
                     }
                 }
             }
@@ -232,6 +236,7 @@ impl IdenticalProblem {
         order.sort_unstable_by_key(|&task| (start[task], start[task] + self.time[task], task));
         let mut free_at = vec![0u64; self.machines];
         let mut processor = vec![0; self.tasks()];
+        // Tasks of no ticks need no machine.
         for task in order.into_iter().filter(|&task| self.time[task] > 0) {
             let machine = (0..self.machines).find(|&machine| free_at[machine] <= start[task])?;
             processor[task] = machine as u32;
@@ -274,10 +279,10 @@ fn heads(
         }
 
         by_head.sort_unstable_by_key(|&ancestor| Reverse(head[ancestor]));
-        let mut work = 0;
+        let mut ancestor_work = 0;
         for &ancestor in &by_head {
-            work += time[ancestor];
-            let by_load = head[ancestor] + work.div_ceil(machines as u64);
+            ancestor_work += time[ancestor];
+            let by_load = head[ancestor] + ancestor_work.div_ceil(machines as u64);
             let by_path = head[ancestor] + time[ancestor];
             head[task] = head[task].max(by_load).max(by_path);
         }
@@ -302,19 +307,20 @@ impl AncestorSets {
 
     /// Sets the ancestors of a task, given its predecessors, whose ancestors are known; appends them to `found`.
     fn add(&mut self, task: usize, predecessors: &[usize], found: &mut Vec<usize>) {
-        let row = task * self.words;
+        let first_word = task * self.words;
+        // All ancestors of a predecessor, and the predecessor itself.
         for &predecessor in predecessors {
             for word in 0..self.words {
-                self.bits[row + word] |= self.bits[predecessor * self.words + word];
+                self.bits[first_word + word] |= self.bits[predecessor * self.words + word];
             }
-            self.bits[row + predecessor / 64] |= 1 << (predecessor % 64);
+            self.bits[first_word + predecessor / 64] |= 1 << (predecessor % 64);
         }
 
         for word in 0..self.words {
-            let mut left = self.bits[row + word];
-            while left != 0 {
-                found.push(word * 64 + left.trailing_zeros() as usize);
-                left &= left - 1;
+            let mut bits_left = self.bits[first_word + word];
+            while bits_left != 0 {
+                found.push(word * 64 + bits_left.trailing_zeros() as usize);
+                bits_left &= bits_left - 1;
             }
         }
     }
@@ -324,9 +330,10 @@ impl AncestorSets {
 fn thin_out(points: &mut Vec<u64>, max_points: usize) {
     points.sort_unstable();
     points.dedup();
-    let step = points.len().div_ceil(max_points).max(1);
-    if step > 1 {
-        *points = points.iter().copied().step_by(step).collect();
+    // Fewer intervals still give a bound, only a weaker one.
+    let point_step = points.len().div_ceil(max_points).max(1);
+    if point_step > 1 {
+        *points = points.iter().copied().step_by(point_step).collect();
     }
 }
 
@@ -344,37 +351,38 @@ impl MachineUsage {
             return ready;
         }
         let steps = &mut self.steps;
-        let mut first = steps.partition_point(|&(step, _)| step <= ready) - 1;
+        // The step that holds at `ready`; there is always one at 0.
+        let mut first_step = steps.partition_point(|&(step, _)| step <= ready) - 1;
         let mut start = ready;
-        let mut scan = first;
+        let mut scan = first_step;
         while scan < steps.len() && steps[scan].0 < start + time {
             let is_full = steps[scan].1 >= machines;
             scan += 1;
             if is_full {
                 // Beyond the last step nothing runs, so there is a next one.
                 start = steps[scan].0;
-                first = scan;
+                first_step = scan;
             }
         }
 
         // Steps at the start and at the end of the stretch, unless they are there.
-        let end = start + time;
-        if steps[first].0 < start {
-            let used = steps[first].1;
-            first += 1;
-            steps.insert(first, (start, used));
+        let stretch_end = start + time;
+        if steps[first_step].0 < start {
+            let used_machines = steps[first_step].1;
+            first_step += 1;
+            steps.insert(first_step, (start, used_machines));
         }
-        let mut last = first;
-        while last < steps.len() && steps[last].0 < end {
-            last += 1;
+        let mut end_step = first_step;
+        while end_step < steps.len() && steps[end_step].0 < stretch_end {
+            end_step += 1;
         }
-        if last == steps.len() || steps[last].0 > end {
-            let used = steps[last - 1].1;
-            steps.insert(last, (end, used));
+        if end_step == steps.len() || steps[end_step].0 > stretch_end {
+            let used_machines = steps[end_step - 1].1;
+            steps.insert(end_step, (stretch_end, used_machines));
         }
 
-        for (_, used) in &mut steps[first..last] {
-            *used += 1;
+        for (_, used_machines) in &mut steps[first_step..end_step] {
+            *used_machines += 1;
         }
         start
     }

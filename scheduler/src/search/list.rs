@@ -3,7 +3,7 @@
 use super::dag::{Dag, Schedule};
 use crate::topological::order_by_priority;
 
-/// Steps beyond which lookahead, the dearest heuristic, is left out.
+/// Steps beyond which lookahead, the most expensive heuristic, is left out.
 const MAX_LOOKAHEAD_STEPS: usize = 4_000_000;
 
 /// A schedule under construction.
@@ -43,9 +43,9 @@ impl<'a> ScheduleBuilder<'a> {
     /// When all input of a task whose predecessors are placed is there.
     fn ready_time(&self, task: usize, processor: usize) -> u64 {
         let arrivals = self.dag.edges_into(task).map(|(index, edge)| {
-            let from = edge.from as usize;
-            let from_processor = self.processor[from] as usize;
-            self.end[from] + self.dag.transfer(index, from_processor, processor)
+            let writer_task = edge.from as usize;
+            let from_processor = self.processor[writer_task] as usize;
+            self.end[writer_task] + self.dag.transfer(index, from_processor, processor)
         });
         arrivals.max().unwrap_or(0)
     }
@@ -134,8 +134,8 @@ fn upward_rank(dag: &Dag, which: TypicalTime) -> Vec<f64> {
         let task = task as usize;
         let mut longest_after = 0f64;
         for (index, edge) in dag.out_of(task) {
-            let after = dag.mean_transfer(index) as f64 + rank[edge.to as usize];
-            longest_after = longest_after.max(after);
+            let path_after = dag.mean_transfer(index) as f64 + rank[edge.to as usize];
+            longest_after = longest_after.max(path_after);
         }
         rank[task] = typical_time(dag, task, which) + longest_after;
     }
@@ -149,9 +149,9 @@ fn downward_rank(dag: &Dag) -> Vec<f64> {
         let task = task as usize;
         for (index, edge) in dag.edges_into(task) {
             let from = edge.from as usize;
-            let time = typical_time(dag, from, TypicalTime::Mean);
-            let before = rank[from] + time + dag.mean_transfer(index) as f64;
-            rank[task] = rank[task].max(before);
+            let mean_time = typical_time(dag, from, TypicalTime::Mean);
+            let path_before = rank[from] + mean_time + dag.mean_transfer(index) as f64;
+            rank[task] = rank[task].max(path_before);
         }
     }
     rank
@@ -163,8 +163,8 @@ pub(crate) fn order_by_rank(dag: &Dag, rank: &[f64]) -> Vec<u32> {
         .map(|task| dag.out_of(task).map(|(_, edge)| edge.to as usize).collect())
         .collect();
     // Non-negative floats order as their bits do.
-    let order = order_by_priority(&successors_of, |task| rank[task].max(0.0).to_bits());
-    order.into_iter().map(|task| task as u32).collect()
+    let task_order = order_by_priority(&successors_of, |task| rank[task].max(0.0).to_bits());
+    task_order.into_iter().map(|task| task as u32).collect()
 }
 
 /// Places tasks in order, each where `key(task, processor, end)` is least.
@@ -172,45 +172,48 @@ fn place_in_order(dag: &Dag, order: &[u32], key: impl Fn(usize, usize, u64) -> f
     let mut builder = ScheduleBuilder::new(dag);
     for &task in order {
         let task = task as usize;
-        let keyed = builder.choices(task).map(|choice| {
+        let keyed_choices = builder.choices(task).map(|choice| {
             let key = key(task, choice.processor, choice.end);
             (key, choice.end, choice.processor)
         });
-        let best = keyed.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        builder.put(task, best.map_or(0, |(_, _, processor)| processor));
+        let best_choice =
+            keyed_choices.min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        builder.put(task, best_choice.map_or(0, |(_, _, processor)| processor));
     }
     builder.schedule()
 }
 
 /// Heterogeneous earliest finish time. Source: Topcuoglu, Hariri & Wu 2002, IEEE TPDS 13(3).
 pub(crate) fn heft(dag: &Dag) -> Schedule {
-    let order = order_by_rank(dag, &upward_rank(dag, TypicalTime::Mean));
-    place_in_order(dag, &order, |_, _, end| end as f64)
+    let rank_order = order_by_rank(dag, &upward_rank(dag, TypicalTime::Mean));
+    place_in_order(dag, &rank_order, |_, _, end| end as f64)
 }
 
 /// Critical path on a processor: the tasks of the longest path all go to the processor that is quickest for them.
 /// Source: the same.
 pub(crate) fn cpop(dag: &Dag) -> Schedule {
-    let upward = upward_rank(dag, TypicalTime::Mean);
-    let downward = downward_rank(dag);
-    let through = upward.iter().zip(&downward);
-    let priority: Vec<f64> = through.map(|(up, down)| up + down).collect();
-    let longest = priority.iter().copied().fold(0.0, f64::max);
-    let is_critical: Vec<bool> = priority
+    let upward_ranks = upward_rank(dag, TypicalTime::Mean);
+    let downward_ranks = downward_rank(dag);
+    let through = upward_ranks.iter().zip(&downward_ranks);
+    let path_priority: Vec<f64> = through.map(|(up, down)| up + down).collect();
+    let longest_path = path_priority.iter().copied().fold(0.0, f64::max);
+    let is_critical: Vec<bool> = path_priority
         .iter()
-        .map(|&path| path >= longest * (1.0 - 1e-9))
+        .map(|&path| path >= longest_path * (1.0 - 1e-9))
         .collect();
 
-    let totals = (0..dag.processors()).filter_map(|processor| {
+    let critical_totals = (0..dag.processors()).filter_map(|processor| {
         let mut critical = (0..dag.tasks()).filter(|&task| is_critical[task]);
-        let total = critical.try_fold(0u64, |sum, task| Some(sum + dag.time(task, processor)?))?;
-        Some((total, processor))
+        let critical_total =
+            critical.try_fold(0u64, |sum, task| Some(sum + dag.time(task, processor)?))?;
+        Some((critical_total, processor))
     });
-    let home = totals.min().map(|(_, processor)| processor);
+    let critical_processor = critical_totals.min().map(|(_, processor)| processor);
 
-    let order = order_by_rank(dag, &priority);
-    place_in_order(dag, &order, |task, processor, end| {
-        let is_elsewhere = home.is_some_and(|home| home != processor);
+    let priority_order = order_by_rank(dag, &path_priority);
+    place_in_order(dag, &priority_order, |task, processor, end| {
+        let is_elsewhere =
+            critical_processor.is_some_and(|critical_processor| critical_processor != processor);
         match is_critical[task] && is_elsewhere {
             true => f64::INFINITY,
             false => end as f64,
@@ -223,63 +226,63 @@ pub(crate) fn cpop(dag: &Dag) -> Schedule {
 /// processor; infinite (`u64::MAX`) nowhere, as tasks run somewhere.
 pub(crate) fn optimistic_costs(dag: &Dag) -> Vec<u64> {
     let processors = dag.processors();
-    let mut table = vec![0u64; dag.tasks() * processors];
+    let mut cost_table = vec![0u64; dag.tasks() * processors];
     for &task in dag.topological().iter().rev() {
         for from in 0..processors {
             let mut longest_after = 0;
             for (index, edge) in dag.out_of(task as usize) {
                 let successor = edge.to as usize;
-                let choices = (0..processors).filter_map(|to| {
-                    let time = dag.time(successor, to)?;
-                    let transfer = dag.transfer(index, from, to);
-                    Some(table[successor * processors + to] + time + transfer)
+                let path_choices = (0..processors).filter_map(|to| {
+                    let successor_time = dag.time(successor, to)?;
+                    let transfer_time = dag.transfer(index, from, to);
+                    Some(cost_table[successor * processors + to] + successor_time + transfer_time)
                 });
-                longest_after = choices.min().unwrap_or(0).max(longest_after);
+                longest_after = path_choices.min().unwrap_or(0).max(longest_after);
             }
-            table[task as usize * processors + from] = longest_after;
+            cost_table[task as usize * processors + from] = longest_after;
         }
     }
-    table
+    cost_table
 }
 
 /// Predict earliest finish time. Source: Arabnejad & Barbosa 2014, IEEE TPDS 25(3).
 pub(crate) fn peft(dag: &Dag) -> Schedule {
     // The published table uses mean transfers; the bound above, exact ones. With uniform links they are equal.
-    let table = optimistic_costs(dag);
+    let cost_table = optimistic_costs(dag);
     let processors = dag.processors();
-    let rank: Vec<f64> = table
+    let mean_rank: Vec<f64> = cost_table
         .chunks(processors.max(1))
         .map(|row| row.iter().map(|&cost| cost as f64).sum::<f64>() / processors as f64)
         .collect();
 
-    let order = order_by_rank(dag, &rank);
-    place_in_order(dag, &order, |task, processor, end| {
-        end as f64 + table[task * processors + processor] as f64
+    let rank_order = order_by_rank(dag, &mean_rank);
+    place_in_order(dag, &rank_order, |task, processor, end| {
+        end as f64 + cost_table[task * processors + processor] as f64
     })
 }
 
 /// HEFT that places each task where the latest of its successors could end soonest.
 /// Source: Bittencourt, Sakellariou & Madeira 2010 (PDP).
 fn lookahead(dag: &Dag) -> Schedule {
-    let order = order_by_rank(dag, &upward_rank(dag, TypicalTime::Mean));
+    let rank_order = order_by_rank(dag, &upward_rank(dag, TypicalTime::Mean));
     let mut builder = ScheduleBuilder::new(dag);
     let mut is_placed = vec![false; dag.tasks()];
 
-    for &task in &order {
+    for &task in &rank_order {
         let task = task as usize;
         is_placed[task] = true;
         let choices: Vec<ProcessorChoice> = builder.choices(task).collect();
-        let mut best = None;
+        let mut best_key = None;
         for choice in choices {
             builder.put(task, choice.processor);
             let last_end = last_successor_end(&builder, task, &is_placed);
             builder.undo(task);
-            let key = (last_end.unwrap_or(choice.end), choice.end, choice.processor);
-            if best.is_none_or(|known| key < known) {
-                best = Some(key);
+            let choice_key = (last_end.unwrap_or(choice.end), choice.end, choice.processor);
+            if best_key.is_none_or(|known| choice_key < known) {
+                best_key = Some(choice_key);
             }
         }
-        builder.put(task, best.map_or(0, |(_, _, processor)| processor));
+        builder.put(task, best_key.map_or(0, |(_, _, processor)| processor));
     }
     builder.schedule()
 }
@@ -291,52 +294,55 @@ fn last_successor_end(
     is_placed: &[bool],
 ) -> Option<u64> {
     let dag = builder.dag;
-    let successors = dag.out_of(task).map(|(_, edge)| edge.to as usize);
-    let ready = successors.filter(|&successor| {
-        let mut inputs = dag.edges_into(successor);
-        inputs.all(|(_, edge)| is_placed[edge.from as usize])
+    let all_successors = dag.out_of(task).map(|(_, edge)| edge.to as usize);
+    let ready_successors = all_successors.filter(|&successor| {
+        let mut input_edges = dag.edges_into(successor);
+        input_edges.all(|(_, edge)| is_placed[edge.from as usize])
     });
-    ready
+    ready_successors
         .map(|successor| {
-            let ends = builder.choices(successor).map(|choice| choice.end);
-            ends.min().unwrap_or(0)
+            let possible_ends = builder.choices(successor).map(|choice| choice.end);
+            possible_ends.min().unwrap_or(0)
         })
         .max()
 }
 
 /// All constructive heuristics, by name.
 pub(crate) fn portfolio(dag: &Dag) -> Vec<(&'static str, Schedule)> {
-    let mut found = vec![
+    let mut all_schedules = vec![
         ("HEFT", heft(dag)),
         ("CPOP", cpop(dag)),
         ("PEFT", peft(dag)),
     ];
     for which in [TypicalTime::Min, TypicalTime::Max] {
-        let order = order_by_rank(dag, &upward_rank(dag, which));
-        found.push(("HEFT", place_in_order(dag, &order, |_, _, end| end as f64)));
+        let rank_order = order_by_rank(dag, &upward_rank(dag, which));
+        all_schedules.push((
+            "HEFT",
+            place_in_order(dag, &rank_order, |_, _, end| end as f64),
+        ));
     }
 
     // The order of HEFT with the choices of PEFT.
-    let table = optimistic_costs(dag);
+    let cost_table = optimistic_costs(dag);
     let processors = dag.processors();
-    let order = order_by_rank(dag, &upward_rank(dag, TypicalTime::Mean));
-    let mixed = place_in_order(dag, &order, |task, processor, end| {
-        (end + table[task * processors + processor]) as f64
+    let rank_order = order_by_rank(dag, &upward_rank(dag, TypicalTime::Mean));
+    let mixed_schedule = place_in_order(dag, &rank_order, |task, processor, end| {
+        (end + cost_table[task * processors + processor]) as f64
     });
-    found.push(("PEFT", mixed));
+    all_schedules.push(("PEFT", mixed_schedule));
 
     let lookahead_steps = dag.edges().len() * processors * processors * 8;
     if lookahead_steps <= MAX_LOOKAHEAD_STEPS {
-        found.push(("lookahead", lookahead(dag)));
+        all_schedules.push(("lookahead", lookahead(dag)));
     }
 
     for home in 0..processors {
         if (0..dag.tasks()).all(|task| dag.time(task, home).is_some()) {
-            let alone = place_in_order(dag, dag.topological(), |_, processor, _| {
+            let alone_schedule = place_in_order(dag, dag.topological(), |_, processor, _| {
                 if processor == home { 0.0 } else { 1.0 }
             });
-            found.push(("one processor", alone));
+            all_schedules.push(("one processor", alone_schedule));
         }
     }
-    found
+    all_schedules
 }

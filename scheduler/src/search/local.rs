@@ -21,37 +21,40 @@ pub(crate) struct LocalResult {
 /// list.
 pub(crate) fn priority_lists(problem: &IdenticalProblem) -> Vec<Vec<usize>> {
     // Longest path from the start of each task to the end of all.
-    let mut level = vec![0u64; problem.tasks()];
+    let mut path_level = vec![0u64; problem.tasks()];
     for &task in problem.topological.iter().rev() {
-        let after = problem.after[task].iter().map(|&after| level[after]);
-        level[task] = after.max().unwrap_or(0) + problem.time[task];
+        let after_levels = problem.after[task]
+            .iter()
+            .map(|&successor| path_level[successor]);
+        path_level[task] = after_levels.max().unwrap_or(0) + problem.time[task];
     }
 
-    let load = |task: usize| problem.time[task] + problem.tail[task];
-    let freed = |task: usize| {
+    let path_load = |task: usize| problem.time[task] + problem.tail[task];
+    let freed_level = |task: usize| {
         problem.after[task]
             .iter()
-            .map(|&after| level[after])
+            .map(|&successor| path_level[successor])
             .sum::<u64>()
     };
-    let successors = |task: usize| problem.after[task].len() as u64;
-    let keys: [&dyn Fn(usize) -> (u64, u64, u64); 7] = [
+    let successor_count = |task: usize| problem.after[task].len() as u64;
+    let priority_keys: [&dyn Fn(usize) -> (u64, u64, u64); 7] = [
         // Critical path; CP/MISF; by load; and three that look at what a task sets free.
-        &|task| (level[task], 0, 0),
-        &|task| (level[task], successors(task), problem.time[task]),
-        &|task| (load(task), level[task], problem.time[task]),
-        &|task| (load(task), successors(task), problem.time[task]),
-        &|task| (freed(task) + problem.time[task], level[task], 0),
-        &|task| (successors(task), level[task], 0),
+        &|task| (path_level[task], 0, 0),
+        &|task| (path_level[task], successor_count(task), problem.time[task]),
+        &|task| (path_load(task), path_level[task], problem.time[task]),
+        &|task| (path_load(task), successor_count(task), problem.time[task]),
+        &|task| (freed_level(task) + problem.time[task], path_level[task], 0),
+        &|task| (successor_count(task), path_level[task], 0),
         &|task| {
             (
-                level[task] + u64::MAX / 4 - problem.head[task],
-                level[task],
+                path_level[task] + u64::MAX / 4 - problem.head[task],
+                path_level[task],
                 0,
             )
         },
     ];
-    keys.iter()
+    priority_keys
+        .iter()
         .map(|key| order_by_priority(&problem.after, key))
         .collect()
 }
@@ -94,12 +97,14 @@ impl LocalSearch<'_> {
             return forward_start;
         }
 
+        // Backwards, from the latest starts that the end allows.
         let from_end = problem.mirror_starts(&forward_start);
         let back_list = self.mirror.list_of(&from_end, &self.mirror_place_of);
         let back_start = self.mirror.serial(&back_list, &mut self.usage);
 
-        let again = self.mirror.mirror_starts(&back_start);
-        let forward_list = problem.list_of(&again, &self.place_of);
+        // And forwards again, from the starts that the backward list gives.
+        let again_starts = self.mirror.mirror_starts(&back_start);
+        let forward_list = problem.list_of(&again_starts, &self.place_of);
         problem.serial(&forward_list, &mut self.usage)
     }
 
@@ -142,48 +147,56 @@ pub(crate) fn improve(
     let lists = priority_lists(problem);
     let mut best_cost = search.cost(&start);
     let mut best = start;
-    let mut list = problem.list_of(&best, &search.place_of);
-    let mut cost = best_cost;
+    let mut current_list = problem.list_of(&best, &search.place_of);
+    let mut current_cost = best_cost;
     let mut without_gain = 0;
-    let mut round = 0u64;
-    let mut restarts = 0usize;
+    let mut round_count = 0u64;
+    let mut restart_count = 0usize;
 
     while best_cost.0 > bound && search.work < limit {
-        if round % ASK_EVERY == 0 && control.stopped() {
+        if round_count % ASK_EVERY == 0 && control.stopped() {
             break;
         }
-        round += 1;
+        round_count += 1;
         if without_gain > PATIENCE {
             without_gain = 0;
-            restarts += 1;
-            list = restart_list(problem, &lists, restarts, &best, &search.place_of, &mut rng);
-            let start = search.decode(&list, false);
-            cost = search.cost(&start);
-            list = problem.list_of(&start, &search.place_of);
+            restart_count += 1;
+            current_list = restart_list(
+                problem,
+                &lists,
+                restart_count,
+                &best,
+                &search.place_of,
+                &mut rng,
+            );
+            let start = search.decode(&current_list, false);
+            current_cost = search.cost(&start);
+            current_list = problem.list_of(&start, &search.place_of);
         }
 
-        let mut candidate = list.clone();
+        // Up to three tasks move at once: some plateaus are too wide for one.
+        let mut candidate_list = current_list.clone();
         for _ in 0..=rng.below(3) {
-            shift_task(problem, &mut candidate, &mut rng);
+            shift_task(problem, &mut candidate_list, &mut rng);
         }
         let parallel = rng.below(4) == 0;
-        let start = search.decode(&candidate, parallel);
-        let found = search.cost(&start);
+        let start = search.decode(&candidate_list, parallel);
+        let found_cost = search.cost(&start);
         without_gain += 1;
 
         // What is not worse is kept, to cross plateaus.
-        if found <= cost {
-            if found < cost {
+        if found_cost <= current_cost {
+            if found_cost < current_cost {
                 without_gain = 0;
             }
-            cost = found;
-            list = problem.list_of(&start, &search.place_of);
+            current_cost = found_cost;
+            current_list = problem.list_of(&start, &search.place_of);
         }
-        if found < best_cost {
-            if found.0 < best_cost.0 {
-                control.report("local search", found.0, bound, search.work);
+        if found_cost < best_cost {
+            if found_cost.0 < best_cost.0 {
+                control.report("local search", found_cost.0, bound, search.work);
             }
-            best_cost = found;
+            best_cost = found_cost;
             best = start;
         }
     }
@@ -203,6 +216,7 @@ fn restart_list(
     rng: &mut Rng,
 ) -> Vec<usize> {
     let mut list = match restarts % 3 {
+        // => Three kinds of restart in turn: from the best schedule, and from two priority lists.
         0 => problem.list_of(best, place_of),
         offset => lists[(restarts / 3 * 2 + offset) % lists.len()].clone(),
     };
@@ -215,19 +229,20 @@ fn restart_list(
 /// Moves a random task to a random place between its last predecessor and its first successor.
 fn shift_task(problem: &IdenticalProblem, list: &mut [usize], rng: &mut Rng) {
     let from = rng.below(list.len());
-    let task = list[from];
+    let moved_task = list[from];
     let last_before = (0..from)
         .rev()
-        .find(|&place| problem.before[task].contains(&list[place]));
+        .find(|&place| problem.before[moved_task].contains(&list[place]));
     let first_after =
-        (from + 1..list.len()).find(|&place| problem.after[task].contains(&list[place]));
+        (from + 1..list.len()).find(|&place| problem.after[moved_task].contains(&list[place]));
 
-    let low = last_before.map_or(0, |place| place + 1);
-    let high = first_after.unwrap_or(list.len());
-    let to = low + rng.below(high - low);
-    if to < from {
-        list[to..=from].rotate_right(1);
+    // Between the two the list stays topological.
+    let lowest_place = last_before.map_or(0, |place| place + 1);
+    let highest_place = first_after.unwrap_or(list.len());
+    let new_place = lowest_place + rng.below(highest_place - lowest_place);
+    if new_place < from {
+        list[new_place..=from].rotate_right(1);
     } else {
-        list[from..=to].rotate_left(1);
+        list[from..=new_place].rotate_left(1);
     }
 }

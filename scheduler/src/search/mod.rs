@@ -87,23 +87,23 @@ const SEED: u64 = 0x7a62_6d64;
 pub fn solve(dag: &Dag, level: Level, control: &mut Control<'_>) -> Solution {
     let limits = effort_limits(level);
     let tasks = dag.tasks() as u64;
-    let lists = (limits.placements / tasks.max(1)).max(20);
-    let found = match dag.is_identical() {
-        true => solve_identical(dag, lists, limits.nodes, control),
-        false => solve_unrelated(dag, lists, limits.nodes, control),
+    let list_count = (limits.placements / tasks.max(1)).max(20);
+    let found_solution = match dag.is_identical() {
+        true => solve_identical(dag, list_count, limits.nodes, control),
+        false => solve_unrelated(dag, list_count, limits.nodes, control),
     };
 
-    let makespan = check(dag, &found.schedule);
+    let makespan = check(dag, &found_solution.schedule);
     assert_eq!(
         makespan,
-        Ok(found.makespan),
+        Ok(found_solution.makespan),
         "a solver returned a wrong schedule"
     );
     assert!(
-        found.bound <= found.makespan,
+        found_solution.bound <= found_solution.makespan,
         "a bound lies above a schedule"
     );
-    found
+    found_solution
 }
 
 fn solve_identical(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>) -> Solution {
@@ -113,9 +113,9 @@ fn solve_identical(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>)
     let listed = problem.makespan(&listed_start);
     control.report("list scheduling", listed, bound, 0);
 
-    let found = local::improve(&problem, listed_start, bound, lists, SEED, control);
-    let mut start = found.start;
-    let mut work = found.work;
+    let local_result = local::improve(&problem, listed_start, bound, lists, SEED, control);
+    let mut start = local_result.start;
+    let mut work = local_result.work;
     if problem.makespan(&start) > bound {
         work += search_exactly(&problem, &mut start, &mut bound, nodes, control);
     }
@@ -148,45 +148,45 @@ fn search_exactly(
         return 0;
     };
     let mut sides = [forwards, backwards];
-    let mut best = problem.makespan(start);
-    let mut share = nodes.div_ceil(64);
-    let mut used = 0;
+    let mut best_makespan = problem.makespan(start);
+    let mut node_share = nodes.div_ceil(64);
+    let mut used_nodes = 0;
     let mut turn = 0usize;
 
-    while best > *bound && used < nodes {
+    while best_makespan > *bound && used_nodes < nodes {
         // Low targets are refuted and high ones met most easily: look at the middle, then at both ends.
-        let target = match turn / 2 % 3 {
-            0 => *bound + (best - *bound) / 2,
-            1 => best - 1,
+        let target_end = match turn / 2 % 3 {
+            0 => *bound + (best_makespan - *bound) / 2,
+            1 => best_makespan - 1,
             _ => *bound,
         };
-        let side = &mut sides[turn % 2];
-        let nodes_before = side.nodes;
-        let answer = side.ends_by(target, share.min(nodes - used));
-        used += side.nodes - nodes_before;
+        let search_side = &mut sides[turn % 2];
+        let nodes_before = search_side.nodes;
+        let end_answer = search_side.ends_by(target_end, node_share.min(nodes - used_nodes));
+        used_nodes += search_side.nodes - nodes_before;
 
-        match answer {
+        match end_answer {
             EndAnswer::Yes(found) => {
-                best = problem.makespan(&found);
+                best_makespan = problem.makespan(&found);
                 *start = match turn % 2 {
                     0 => found,
                     _ => problem.mirror_starts(&found),
                 };
             }
-            EndAnswer::No => *bound = target + 1,
+            EndAnswer::No => *bound = target_end + 1,
             EndAnswer::Unknown => {
                 turn += 1;
                 if turn % 6 == 0 {
-                    share *= 4;
+                    node_share *= 4;
                 }
             }
         }
-        control.report("branch and bound", best, *bound, used);
-        if side.was_stopped() {
+        control.report("branch and bound", best_makespan, *bound, used_nodes);
+        if search_side.was_stopped() {
             break;
         }
     }
-    used
+    used_nodes
 }
 
 fn solve_unrelated(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>) -> Solution {
@@ -207,22 +207,25 @@ fn solve_unrelated(dag: &Dag, lists: u64, nodes: u64, control: &mut Control<'_>)
     let mut makespan = listed;
     let mut work = 0;
     if makespan > bound {
-        let (found, steps) = unrelated::anneal(dag, &schedule, bound, lists, SEED, control);
+        let (annealed_schedule, steps) =
+            unrelated::anneal(dag, &schedule, bound, lists, SEED, control);
         work += steps;
-        makespan = check(dag, &found).unwrap_or(u64::MAX).min(makespan);
+        makespan = check(dag, &annealed_schedule)
+            .unwrap_or(u64::MAX)
+            .min(makespan);
         if makespan < listed {
-            schedule = found;
+            schedule = annealed_schedule;
         }
     }
 
     if makespan > bound {
-        let result = unrelated::branch_and_bound(dag, makespan, nodes, control.stop);
-        work += result.nodes;
-        if let Some(better) = result.better {
+        let branch_result = unrelated::branch_and_bound(dag, makespan, nodes, control.stop);
+        work += branch_result.nodes;
+        if let Some(better) = branch_result.better {
             makespan = check(dag, &better).unwrap_or(makespan);
             schedule = better;
         }
-        if result.complete {
+        if branch_result.complete {
             bound = makespan;
         }
         control.report("branch and bound", makespan, bound, work);

@@ -7,7 +7,7 @@ use super::dag::{Dag, Schedule};
 use super::list::{ScheduleBuilder, optimistic_costs};
 use super::rng::Rng;
 
-/// Most tasks of the branch and bound: sets of tasks are words.
+/// Tasks up to which branch and bound is possible: sets of tasks are words.
 pub(crate) const MAX_TASKS: usize = 64;
 
 /// States remembered by the branch and bound.
@@ -19,9 +19,9 @@ const ASK_EVERY: u64 = 256;
 /// Lower bound on the makespan: the longest path when every task takes the processor that is best for its path, and
 /// the least work over all processors.
 pub(crate) fn bound(dag: &Dag) -> u64 {
-    let tail = optimistic_costs(dag);
+    let path_after = optimistic_costs(dag);
     let processors = dag.processors();
-    let mut head = vec![0u64; tail.len()];
+    let mut path_before = vec![0u64; path_after.len()];
     let mut longest_path = 0;
 
     for &task in dag.topological() {
@@ -31,24 +31,29 @@ pub(crate) fn bound(dag: &Dag) -> u64 {
             let mut longest_before = 0;
             for (index, edge) in dag.edges_into(task) {
                 let before = edge.from as usize;
-                let choices = (0..processors).filter_map(|from| {
-                    let time = dag.time(before, from)?;
-                    Some(head[before * processors + from] + time + dag.transfer(index, from, to))
+                let path_choices = (0..processors).filter_map(|from| {
+                    let task_time = dag.time(before, from)?;
+                    Some(
+                        path_before[before * processors + from]
+                            + task_time
+                            + dag.transfer(index, from, to),
+                    )
                 });
-                longest_before = choices.min().unwrap_or(0).max(longest_before);
+                longest_before = path_choices.min().unwrap_or(0).max(longest_before);
             }
-            let cell = task * processors + to;
-            head[cell] = longest_before;
-            if let Some(time) = dag.time(task, to) {
-                let through = longest_before + time + tail[cell];
-                min_through = Some(min_through.map_or(through, |known| known.min(through)));
+            let table_cell = task * processors + to;
+            path_before[table_cell] = longest_before;
+            if let Some(task_time) = dag.time(task, to) {
+                let path_through = longest_before + task_time + path_after[table_cell];
+                min_through =
+                    Some(min_through.map_or(path_through, |known| known.min(path_through)));
             }
         }
         longest_path = min_through.unwrap_or(0).max(longest_path);
     }
 
-    let work: u64 = (0..dag.tasks()).map(|task| dag.min_time(task)).sum();
-    longest_path.max(work.div_ceil(processors.max(1) as u64))
+    let total_work: u64 = (0..dag.tasks()).map(|task| dag.min_time(task)).sum();
+    longest_path.max(total_work.div_ceil(processors.max(1) as u64))
 }
 
 /// Simulated annealing over (order, processor of each task), decoded with insertion. Returns the best schedule and
@@ -81,48 +86,51 @@ pub(crate) fn anneal(
     for (place, &task) in dag.topological().iter().enumerate() {
         place_of[task as usize] = place;
     }
-    let mut order: Vec<u32> = (0..dag.tasks() as u32).collect();
-    order.sort_by_key(|&task| (first.start[task as usize], place_of[task as usize]));
+    let mut task_order: Vec<u32> = (0..dag.tasks() as u32).collect();
+    task_order.sort_by_key(|&task| (first.start[task as usize], place_of[task as usize]));
     let mut processor = first.processor.clone();
-    let mut cost = decode(&mut builder, &order, &processor);
-    let mut best_cost = cost;
-    let mut best = builder.schedule();
+    let mut current_cost = decode(&mut builder, &task_order, &processor);
+    let mut best_cost = current_cost;
+    let mut best_schedule = builder.schedule();
 
     let round_steps = (limit / ROUNDS).max(1);
-    let mut order_before = order.clone();
+    let mut order_before = task_order.clone();
     for step in 0..limit {
         if best_cost <= lower_bound || (step % ASK_EVERY == 0 && control.stopped()) {
-            return (best, step);
+            return (best_schedule, step);
         }
-        let left = 1.0 - (step % round_steps) as f64 / round_steps as f64;
-        let temperature = best_cost as f64 * 0.05 * left * left;
+        // The temperature falls to nothing in each round, with the square of what is left of it.
+        let fraction_left = 1.0 - (step % round_steps) as f64 / round_steps as f64;
+        let temperature = best_cost as f64 * 0.05 * fraction_left * fraction_left;
 
-        order_before.copy_from_slice(&order);
-        let task = order[rng.below(order.len())] as usize;
+        order_before.copy_from_slice(&task_order);
+        let task = task_order[rng.below(task_order.len())] as usize;
         let processor_before = processor[task];
-        let kind = rng.below(3);
-        if kind != 0 {
+        let move_kind = rng.below(3);
+        if move_kind != 0 {
             processor[task] = choices[task][rng.below(choices[task].len())];
         }
-        if kind != 1 {
-            shift_task(dag, &mut order, task, &mut rng);
+        if move_kind != 1 {
+            shift_task(dag, &mut task_order, task, &mut rng);
         }
 
-        let found = decode(&mut builder, &order, &processor);
-        let increase = found.saturating_sub(cost) as f64;
-        if found <= cost || rng.unit() < exp_approx(increase / temperature.max(1e-9)) {
-            cost = found;
-            if found < best_cost {
-                best_cost = found;
-                best = builder.schedule();
-                control.report("annealing", found, lower_bound, step);
+        let found_cost = decode(&mut builder, &task_order, &processor);
+        let cost_increase = found_cost.saturating_sub(current_cost) as f64;
+        if found_cost <= current_cost
+            || rng.unit() < exp_approx(cost_increase / temperature.max(1e-9))
+        {
+            current_cost = found_cost;
+            if found_cost < best_cost {
+                best_cost = found_cost;
+                best_schedule = builder.schedule();
+                control.report("annealing", found_cost, lower_bound, step);
             }
         } else {
             processor[task] = processor_before;
-            order.copy_from_slice(&order_before);
+            task_order.copy_from_slice(&order_before);
         }
     }
-    (best, limit)
+    (best_schedule, limit)
 }
 
 /// 1 / (1 + x + x²/2 + x³/6): close to exp(-x) where it matters, and the same bits on every platform.
@@ -144,21 +152,22 @@ fn shift_task(dag: &Dag, order: &mut [u32], task: usize, rng: &mut Rng) {
         return;
     };
     let last_before = (0..from).rev().find(|&place| {
-        let mut inputs = dag.edges_into(task);
-        inputs.any(|(_, edge)| edge.from == order[place])
+        let mut input_edges = dag.edges_into(task);
+        input_edges.any(|(_, edge)| edge.from == order[place])
     });
     let first_after = (from + 1..order.len()).find(|&place| {
-        let mut outputs = dag.out_of(task);
-        outputs.any(|(_, edge)| edge.to == order[place])
+        let mut output_edges = dag.out_of(task);
+        output_edges.any(|(_, edge)| edge.to == order[place])
     });
 
-    let low = last_before.map_or(0, |place| place + 1);
-    let high = first_after.unwrap_or(order.len());
-    let to = low + rng.below(high - low);
-    if to < from {
-        order[to..=from].rotate_right(1);
+    // Between the two the order stays topological.
+    let lowest_place = last_before.map_or(0, |place| place + 1);
+    let highest_place = first_after.unwrap_or(order.len());
+    let new_place = lowest_place + rng.below(highest_place - lowest_place);
+    if new_place < from {
+        order[new_place..=from].rotate_right(1);
     } else {
-        order[from..=to].rotate_left(1);
+        order[from..=new_place].rotate_left(1);
     }
 }
 
@@ -215,8 +224,9 @@ pub(crate) fn branch_and_bound(
     limit: u64,
     stop: &dyn Fn() -> bool,
 ) -> BranchResult {
-    let tasks = dag.tasks();
-    if tasks > MAX_TASKS {
+    let task_count = dag.tasks();
+    // Sets of tasks are words of 64 bits.
+    if task_count > MAX_TASKS {
         return BranchResult {
             better: None,
             complete: false,
@@ -226,7 +236,7 @@ pub(crate) fn branch_and_bound(
     let mut search = BranchSearch {
         dag,
         tail: optimistic_costs(dag),
-        min_time: (0..tasks).map(|task| dag.min_time(task)).collect(),
+        min_time: (0..task_count).map(|task| dag.min_time(task)).collect(),
         best,
         better: None,
         nodes: 0,
@@ -235,9 +245,9 @@ pub(crate) fn branch_and_bound(
         seen: BTreeMap::new(),
         states: 0,
         placed: 0,
-        processor: vec![0; tasks],
-        start: vec![0; tasks],
-        end: vec![0; tasks],
+        processor: vec![0; task_count],
+        start: vec![0; task_count],
+        end: vec![0; task_count],
         free: vec![0; dag.processors()],
         twin: (0..dag.processors())
             .map(|processor| twin_of(dag, processor))
@@ -286,6 +296,8 @@ impl BranchSearch<'_> {
         if self.nodes > self.limit || (self.nodes.is_multiple_of(ASK_EVERY) && (self.stop)()) {
             return false;
         }
+
+        // Cut where no schedule from here can be better, or one that was seen is no worse.
         if self.bound() >= self.best || self.is_dominated() {
             return true;
         }
@@ -296,11 +308,11 @@ impl BranchSearch<'_> {
                 continue;
             }
             let task = child.task;
-            let time = self.dag.time(task, child.processor).unwrap_or(0);
+            let task_time = self.dag.time(task, child.processor).unwrap_or(0);
             let free_before = self.free[child.processor];
             self.placed |= 1 << task;
             self.processor[task] = child.processor as u32;
-            self.start[task] = child.end - time;
+            self.start[task] = child.end - task_time;
             self.end[task] = child.end;
             self.free[child.processor] = free_before.max(child.end);
 
@@ -315,9 +327,9 @@ impl BranchSearch<'_> {
     }
 
     fn keep_if_better(&mut self) {
-        let makespan = self.end.iter().copied().max().unwrap_or(0);
-        if makespan < self.best {
-            self.best = makespan;
+        let found_makespan = self.end.iter().copied().max().unwrap_or(0);
+        if found_makespan < self.best {
+            self.best = found_makespan;
             self.better = Some(Schedule {
                 processor: self.processor.clone(),
                 start: self.start.clone(),
@@ -330,12 +342,15 @@ impl BranchSearch<'_> {
     }
 
     fn is_empty(&self, processor: usize) -> bool {
-        let mut placed = (0..self.dag.tasks()).filter(|&task| self.is_placed(task));
-        self.free[processor] == 0 && !placed.any(|task| self.processor[task] as usize == processor)
+        // A processor can have tasks of no ticks and be free at 0.
+        let mut placed_tasks = (0..self.dag.tasks()).filter(|&task| self.is_placed(task));
+        self.free[processor] == 0
+            && !placed_tasks.any(|task| self.processor[task] as usize == processor)
     }
 
     /// When a task can start on a processor, given its placed predecessors and what the processor does.
     fn earliest_start(&self, task: usize, processor: usize, time: u64) -> u64 {
+        // Inputs from the same processor are there at once.
         let arrivals = self.dag.edges_into(task).map(|(index, edge)| {
             let from = edge.from as usize;
             let from_processor = self.processor[from] as usize;
@@ -349,12 +364,12 @@ impl BranchSearch<'_> {
     /// Ready tasks and processors, the most promising first.
     fn children(&self) -> Vec<Child> {
         let processors = self.free.len();
-        let mut children = Vec::new();
+        let mut ready_children = Vec::new();
 
         for task in 0..self.dag.tasks() {
-            let mut inputs = self.dag.edges_into(task);
-            let is_ready =
-                !self.is_placed(task) && inputs.all(|(_, edge)| self.is_placed(edge.from as usize));
+            let mut input_edges = self.dag.edges_into(task);
+            let is_ready = !self.is_placed(task)
+                && input_edges.all(|(_, edge)| self.is_placed(edge.from as usize));
             if !is_ready {
                 continue;
             }
@@ -363,12 +378,14 @@ impl BranchSearch<'_> {
                     continue;
                 };
                 // Of two alike and empty processors the first is used.
-                let twin = self.twin[processor];
-                if self.is_empty(processor) && twin.is_some_and(|twin| self.is_empty(twin)) {
+                let alike_processor = self.twin[processor];
+                if self.is_empty(processor)
+                    && alike_processor.is_some_and(|alike_processor| self.is_empty(alike_processor))
+                {
                     continue;
                 }
                 let end = self.earliest_start(task, processor, time) + time;
-                children.push(Child {
+                ready_children.push(Child {
                     bound: end + self.tail[task * processors + processor],
                     end,
                     task,
@@ -376,8 +393,8 @@ impl BranchSearch<'_> {
                 });
             }
         }
-        children.sort_unstable();
-        children
+        ready_children.sort_unstable();
+        ready_children
     }
 
     /// Lower bound on every schedule that goes on from here.
@@ -403,51 +420,55 @@ impl BranchSearch<'_> {
                 let mut start = if time == 0 { 0 } else { self.free[processor] };
                 for (index, edge) in self.dag.edges_into(task) {
                     let from = edge.from as usize;
-                    let arrival = match self.is_placed(from) {
+                    let input_arrival = match self.is_placed(from) {
                         true => {
                             let from_processor = self.processor[from] as usize;
                             self.end[from] + self.dag.transfer(index, from_processor, processor)
                         }
                         false => earliest_end[from],
                     };
-                    start = start.max(arrival);
+                    start = start.max(input_arrival);
                 }
-                let tail = self.tail[task * processors + processor];
-                min_through = min_through.min(start + time + tail);
+                let path_tail = self.tail[task * processors + processor];
+                min_through = min_through.min(start + time + path_tail);
                 min_end = min_end.min(start + time);
             }
             earliest_end[task] = min_end;
             longest_path = longest_path.max(min_through);
         }
 
-        let work = self.free.iter().sum::<u64>() + work_left;
-        longest_path.max(work.div_ceil(processors as u64))
+        let total_work = self.free.iter().sum::<u64>() + work_left;
+        longest_path.max(total_work.div_ceil(processors as u64))
     }
 
     fn is_dominated(&mut self) -> bool {
         let mut read_from = Vec::new();
-        let mut figures: StateFigures = self.free.clone();
+        let mut own_figures: StateFigures = self.free.clone();
         let mut last_end = 0;
         for task in (0..self.dag.tasks()).filter(|&task| self.is_placed(task)) {
-            let mut outputs = self.dag.out_of(task);
-            if outputs.any(|(_, edge)| !self.is_placed(edge.to as usize)) {
+            let mut output_edges = self.dag.out_of(task);
+            if output_edges.any(|(_, edge)| !self.is_placed(edge.to as usize)) {
                 read_from.push(self.processor[task]);
-                figures.push(self.end[task]);
+                own_figures.push(self.end[task]);
             }
             last_end = self.end[task].max(last_end);
         }
         // Tasks that nobody reads any more count by their end only.
-        figures.push(last_end);
+        own_figures.push(last_end);
 
-        let known = self.seen.entry((self.placed, read_from)).or_default();
-        if known.iter().any(|other| is_no_worse(other, &figures)) {
+        let known_figures = self.seen.entry((self.placed, read_from)).or_default();
+        if known_figures
+            .iter()
+            .any(|other| is_no_worse(other, &own_figures))
+        {
             return true;
         }
-        let known_before = known.len();
-        known.retain(|other| !is_no_worse(&figures, other));
-        self.states -= known_before - known.len();
+        let known_before = known_figures.len();
+        // What is worse than this state need not be remembered any more.
+        known_figures.retain(|other| !is_no_worse(&own_figures, other));
+        self.states -= known_before - known_figures.len();
         if self.states < MAX_STATES {
-            known.push(figures);
+            known_figures.push(own_figures);
             self.states += 1;
         }
         false

@@ -101,19 +101,19 @@ pub(crate) fn critical_cycle(
     graph: &DependencyGraph,
     policy: &mut Policy,
 ) -> Result<PolicyCycle, ArithmeticOverflow> {
-    let fits = policy.len() == graph.nodes()
+    let policy_fits = policy.len() == graph.nodes()
         && policy
             .iter()
             .enumerate()
             .all(|(node, &choice)| (choice as usize) < graph.of(node).len());
-    if !fits {
+    if !policy_fits {
         policy.clear();
         policy.extend((0..graph.nodes()).map(|node| first_choice(graph.of(node))));
     }
 
     // Tokens of whole iterations share a large factor: without it, most sums fit into 64 bits.
-    let tokens = graph.deps.iter().map(|dep| dep.tokens.unsigned_abs());
-    let unit = tokens.fold(0, gcd_u64).max(1) as i64;
+    let dep_tokens = graph.deps.iter().map(|dep| dep.tokens.unsigned_abs());
+    let unit = dep_tokens.fold(0, gcd_u64).max(1) as i64;
     let mut iteration = PolicyIteration {
         graph,
         unit,
@@ -125,25 +125,33 @@ pub(crate) fn critical_cycle(
     };
 
     loop {
-        let best = iteration.best_cycle();
-        if best.tokens <= 0 {
-            return Ok(best);
+        let best_cycle = iteration.best_cycle();
+        // A cycle without tokens is a deadlock: no ratio is greater.
+        if best_cycle.tokens <= 0 {
+            return Ok(best_cycle);
         }
-        let ratio = iteration.cycle_ratio(&best)?;
-        let changed = if ratio.fits_narrow {
+        let cycle_ratio = iteration.cycle_ratio(&best_cycle)?;
+        // In 64 bits where all sums fit, which is several times as fast.
+        let policy_changed = if cycle_ratio.fits_narrow {
             let mut values = std::mem::take(&mut iteration.narrow);
-            let time = ratio.time as i64;
-            let changed = iteration.pass(&best, &mut values, time, ratio.tokens as i64);
+            let time = cycle_ratio.time as i64;
+            let policy_changed =
+                iteration.pass(&best_cycle, &mut values, time, cycle_ratio.tokens as i64);
             iteration.narrow = values;
-            changed
+            policy_changed
         } else {
             let mut values = std::mem::take(&mut iteration.wide);
-            let changed = iteration.pass(&best, &mut values, ratio.time, ratio.tokens);
+            let policy_changed = iteration.pass(
+                &best_cycle,
+                &mut values,
+                cycle_ratio.time,
+                cycle_ratio.tokens,
+            );
             iteration.wide = values;
-            changed
+            policy_changed
         };
-        if !changed {
-            return Ok(best);
+        if !policy_changed {
+            return Ok(best_cycle);
         }
     }
 }
@@ -151,6 +159,7 @@ pub(crate) fn critical_cycle(
 /// The dependency with the fewest tokens, of those the one with most time.
 fn first_choice(deps: &[Dependency]) -> u32 {
     (0..deps.len() as u32)
+        // Fewest tokens make the greatest ratio, as far as one dependency can tell.
         .min_by_key(|&choice| {
             let dep = &deps[choice as usize];
             (dep.tokens, Reverse(dep.time))
@@ -287,15 +296,15 @@ impl PolicyIteration<'_> {
             tokens: 0,
         };
 
-        let mut current = node;
+        let mut current_node = node;
         loop {
-            let dep = *self.choice(current);
-            cycle.time += i128::from(dep.time);
-            cycle.tokens += i128::from(dep.tokens);
-            cycle.deps.push((current as u32, dep));
+            let chosen_dep = *self.choice(current_node);
+            cycle.time += i128::from(chosen_dep.time);
+            cycle.tokens += i128::from(chosen_dep.tokens);
+            cycle.deps.push((current_node as u32, chosen_dep));
 
-            current = dep.from as usize;
-            if current == node {
+            current_node = chosen_dep.from as usize;
+            if current_node == node {
                 cycle.deps.reverse();
                 return cycle;
             }
@@ -309,25 +318,29 @@ impl PolicyIteration<'_> {
             time: cycle.time,
             tokens: cycle.tokens / i128::from(self.unit),
         });
-        let time = i128::try_from(unit_ratio.num()).map_err(|_| ArithmeticOverflow)?;
-        let tokens = i128::try_from(unit_ratio.den()).map_err(|_| ArithmeticOverflow)?;
+        let ratio_time = i128::try_from(unit_ratio.num()).map_err(|_| ArithmeticOverflow)?;
+        let ratio_tokens = i128::try_from(unit_ratio.den()).map_err(|_| ArithmeticOverflow)?;
         let max_sum = self
-            .max_weight_sum(time, tokens)
+            .max_weight_sum(ratio_time, ratio_tokens)
             .ok_or(ArithmeticOverflow)?;
         Ok(CycleRatio {
-            time,
-            tokens,
+            time: ratio_time,
+            tokens: ratio_tokens,
             fits_narrow: max_sum < i128::from(i64::MAX),
         })
     }
 
     /// The largest sum of weights along any path; `None` if it does not fit 128 bits.
     fn max_weight_sum(&self, ratio_time: i128, ratio_tokens: i128) -> Option<i128> {
-        let deps = self.graph.deps.iter();
-        let max_time = deps.clone().map(|dep| dep.time).max().unwrap_or(0);
-        let max_tokens = deps.map(|dep| dep.tokens.unsigned_abs()).max().unwrap_or(0);
+        let all_deps = self.graph.deps.iter();
+        let max_time = all_deps.clone().map(|dep| dep.time).max().unwrap_or(0);
+        let max_tokens = all_deps
+            .map(|dep| dep.tokens.unsigned_abs())
+            .max()
+            .unwrap_or(0);
         let max_units = max_tokens / self.unit.unsigned_abs();
 
+        // A weight is the time times the ratio's tokens less the tokens times its time.
         let by_time = i128::from(max_time).checked_mul(ratio_tokens)?;
         let by_tokens = i128::from(max_units).checked_mul(ratio_time)?;
         let max_weight = by_time.checked_add(by_tokens)?;
@@ -379,8 +392,8 @@ impl PolicyIteration<'_> {
             // Back along the walk, each value follows from the one before.
             while let Some(node) = self.path.pop() {
                 let dep = self.choice(node as usize);
-                let weight = V::weight(dep, self.unit, ratio_time, ratio_tokens);
-                values[node as usize] = values[dep.from as usize] + weight;
+                let dep_weight = V::weight(dep, self.unit, ratio_time, ratio_tokens);
+                values[node as usize] = values[dep.from as usize] + dep_weight;
                 self.mark[node as usize] = HAS_VALUE;
             }
         }
@@ -391,33 +404,36 @@ impl PolicyIteration<'_> {
 
     /// Hangs every firing without a value on one that has one, by a search along all dependencies.
     fn adopt_others<V: StartTime>(&mut self, values: &mut [V], ratio_time: V, ratio_tokens: V) {
-        let nodes = self.policy.len();
+        let node_count = self.policy.len();
         let dependents = DependentLists::of(self.graph);
-        let mut reached: Vec<u32> = (0..nodes as u32)
+        let mut reached: Vec<u32> = (0..node_count as u32)
             .filter(|&node| self.mark[node as usize] == HAS_VALUE)
             .collect();
-        let mut next = 0;
+        let mut next_reached = 0;
 
-        while next < reached.len() {
-            let from = reached[next];
-            next += 1;
+        while next_reached < reached.len() {
+            let from = reached[next_reached];
+            next_reached += 1;
             for &dependent in dependents.of_node(from as usize) {
                 let node = dependent as usize;
                 if self.mark[node] == HAS_VALUE {
                     continue;
                 }
-                let weighted =
+                let weighted_deps =
                     self.graph
                         .of(node)
                         .iter()
                         .enumerate()
                         .filter_map(|(choice, dep)| {
-                            let weight = V::weight(dep, self.unit, ratio_time, ratio_tokens);
-                            (dep.from == from).then_some((choice, weight))
+                            let dep_weight = V::weight(dep, self.unit, ratio_time, ratio_tokens);
+                            (dep.from == from).then_some((choice, dep_weight))
                         });
-                if let Some((choice, weight)) = weighted.max_by_key(|&(_, weight)| weight) {
+                // Of several dependencies on the same firing the latest counts.
+                if let Some((choice, dep_weight)) =
+                    weighted_deps.max_by_key(|&(_, dep_weight)| dep_weight)
+                {
                     self.policy[node] = choice as u32;
-                    values[node] = values[from as usize] + weight;
+                    values[node] = values[from as usize] + dep_weight;
                     self.mark[node] = HAS_VALUE;
                     reached.push(dependent);
                 }
@@ -432,20 +448,20 @@ impl PolicyIteration<'_> {
         ratio_time: V,
         ratio_tokens: V,
     ) -> bool {
-        let mut changed = false;
+        let mut any_changed = false;
 
         for node in 0..self.policy.len() {
-            let mut latest = values[node];
+            let mut latest_start = values[node];
             for (choice, dep) in self.graph.of(node).iter().enumerate() {
-                let weight = V::weight(dep, self.unit, ratio_time, ratio_tokens);
-                let value = values[dep.from as usize] + weight;
-                if value > latest {
-                    latest = value;
+                let dep_weight = V::weight(dep, self.unit, ratio_time, ratio_tokens);
+                let start_time = values[dep.from as usize] + dep_weight;
+                if start_time > latest_start {
+                    latest_start = start_time;
                     self.policy[node] = choice as u32;
-                    changed = true;
+                    any_changed = true;
                 }
             }
         }
-        changed
+        any_changed
     }
 }

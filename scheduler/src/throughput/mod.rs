@@ -26,6 +26,7 @@ pub use period::Period;
 pub use sdf::{TimedActor, TimedChannel, TimedReader, TimedSdf};
 
 /// Why a throughput or a buffer size cannot be told.
+#[expect(missing_docs, reason = "fields that say what their names say")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThroughputError {
     /// The graph has no schedule at all.
@@ -34,7 +35,6 @@ pub enum ThroughputError {
     /// A channel names an actor that is not there.
     #[error("{channel} names {actor} of {actors} actors")]
     Id {
-        /// The channel.
         channel: ChannelId,
         /// The actor it names.
         actor: ActorId,
@@ -44,19 +44,14 @@ pub enum ThroughputError {
     /// A rate is zero or beyond the limit.
     #[error("{channel} has a rate of {rate}, allowed are 1 to {limit}")]
     Rate {
-        /// The channel.
         channel: ChannelId,
-        /// The rate.
         rate: u64,
         /// The largest allowed.
         limit: u64,
     },
     /// An actor may not fire even once at a time.
     #[error("{actor} may fire 0 times at once")]
-    NeverAtOnce {
-        /// The actor.
-        actor: ActorId,
-    },
+    NeverAtOnce { actor: ActorId },
     /// A cycle can never run, with the tokens or buffers that it has.
     #[error("deadlock: {bound} has too few tokens or too little space")]
     Deadlock {
@@ -76,7 +71,6 @@ pub enum ThroughputError {
         actor: ActorId,
         /// Dependencies between firings.
         needed: u64,
-        /// The limit.
         limit: u64,
     },
 }
@@ -168,6 +162,7 @@ pub fn analyse_bounded(
         .iter()
         .map(|&capacity| i64::try_from(capacity).unwrap_or(i64::MAX / 4))
         .collect();
+    // Channels without a capacity have no places.
     room.resize(sdf.channels.len(), 0);
     find_throughput(sdf, &mut net, &room)
 }

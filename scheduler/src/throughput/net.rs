@@ -154,28 +154,31 @@ impl DependencyNet {
 
     /// The strongly connected components that have cycles, by their first actor.
     fn find_components(&self) -> Result<Vec<CyclicComponent>, ThroughputError> {
-        let actors = self.repetition.len();
-        let mut graph = DiGraph::<(), ()>::with_capacity(actors, self.links.len());
-        let nodes: Vec<_> = (0..actors).map(|_| graph.add_node(())).collect();
+        let actor_count = self.repetition.len();
+        let mut actor_graph = DiGraph::<(), ()>::with_capacity(actor_count, self.links.len());
+        let nodes: Vec<_> = (0..actor_count).map(|_| actor_graph.add_node(())).collect();
         for link in &self.links {
-            graph.add_edge(nodes[link.from], nodes[link.to], ());
+            actor_graph.add_edge(nodes[link.from], nodes[link.to], ());
         }
 
-        let mut component_of = vec![0usize; actors];
-        let mut position_of = vec![0usize; actors];
+        let mut component_of = vec![0usize; actor_count];
+        let mut position_of = vec![0usize; actor_count];
         let mut components: Vec<CyclicComponent> = Vec::new();
-        for nodes in kosaraju_scc(&graph) {
-            let mut members: Vec<usize> = nodes.iter().map(|node| node.index()).collect();
-            members.sort_unstable();
-            for (position, &actor) in members.iter().enumerate() {
+        for nodes in kosaraju_scc(&actor_graph) {
+            let mut member_actors: Vec<usize> = nodes.iter().map(|node| node.index()).collect();
+            member_actors.sort_unstable();
+            for (position, &actor) in member_actors.iter().enumerate() {
+                // Positions within the component index its lists of links.
                 component_of[actor] = components.len();
                 position_of[actor] = position;
             }
-            let firings = members.iter().map(|&actor| self.repetition[actor].into());
+            let firings = member_actors
+                .iter()
+                .map(|&actor| self.repetition[actor].into());
             components.push(CyclicComponent {
                 divisor: firings.fold(0, gcd) as i64,
-                into: vec![Vec::new(); members.len()],
-                actors: members,
+                into: vec![Vec::new(); member_actors.len()],
+                actors: member_actors,
                 unit: 1,
             });
         }
@@ -188,13 +191,13 @@ impl DependencyNet {
             component.into[position_of[link.to]].push(index);
 
             // The least common multiple of the tokens of all links in one part of an iteration.
-            let produced = i128::from(link.produce) * i128::from(self.repetition[link.from]);
-            let part = produced / i128::from(component.divisor);
-            let unit = i128::from(component.unit);
-            let common = gcd(unit as u128, part as u128) as i128;
-            component.unit = (unit / common)
-                .checked_mul(part)
-                .and_then(|unit| i64::try_from(unit).ok())
+            let produced_tokens = i128::from(link.produce) * i128::from(self.repetition[link.from]);
+            let part_tokens = produced_tokens / i128::from(component.divisor);
+            let unit_before = i128::from(component.unit);
+            let common_divisor = gcd(unit_before as u128, part_tokens as u128) as i128;
+            component.unit = (unit_before / common_divisor)
+                .checked_mul(part_tokens)
+                .and_then(|unit_before| i64::try_from(unit_before).ok())
                 .ok_or(ThroughputError::Overflow {
                     actor: link.to.into(),
                 })?;
@@ -265,12 +268,12 @@ impl DependencyNet {
         let components = std::mem::take(&mut self.components);
         let mut policies = std::mem::take(&mut self.policies);
         let with_policies = components.iter().zip(&mut policies);
-        let cycles = with_policies
+        let found_cycles = with_policies
             .map(|(component, policy)| self.find_cycle(component, policy, query))
             .collect();
         self.components = components;
         self.policies = policies;
-        cycles
+        found_cycles
     }
 
     /// The critical cycle of one component; `None` if that takes too large an unfolding.
@@ -309,44 +312,50 @@ impl DependencyNet {
 
         loop {
             self.unfold(component, query.room, query.count_firings)?;
-            let dependencies = self.unfolding.len() as u64;
-            if dependencies > query.max_dependencies {
+            let dependency_count = self.unfolding.len() as u64;
+            if dependency_count > query.max_dependencies {
                 return Ok(None);
             }
-            self.work += dependencies;
+            self.work += dependency_count;
 
-            let found = critical_cycle(&self.unfolding, policy).map_err(|_| overflow.clone())?;
-            let steps = found.deps.iter();
-            let hops: Vec<CycleHop> = steps
+            let found_cycle =
+                critical_cycle(&self.unfolding, policy).map_err(|_| overflow.clone())?;
+            let found_steps = found_cycle.deps.iter();
+            let hops: Vec<CycleHop> = found_steps
                 .map(|(to, dependency)| self.make_hop(component, *to, dependency))
                 .collect();
             // Waiting for the firing before of the same actor takes none of its time.
-            let waits = hops.iter().filter(|hop| hop.link.is_some());
-            let time: i128 = waits.map(|hop| i128::from(self.times[hop.from])).sum();
-            let scaled_time = time.checked_mul(time_scale);
-            let cycle = CriticalCycle {
+            let waiting_hops = hops.iter().filter(|hop| hop.link.is_some());
+            let total_time: i128 = waiting_hops
+                .map(|hop| i128::from(self.times[hop.from]))
+                .sum();
+            let scaled_time = total_time.checked_mul(time_scale);
+            let exact_cycle = CriticalCycle {
                 hops,
                 time: scaled_time.ok_or_else(|| overflow.clone())?,
                 time_scale,
-                tokens: found.tokens,
+                tokens: found_cycle.tokens,
             };
-            if (query.enough)(cycle.period()) || !self.refine_phases(&cycle.hops) {
-                return Ok(Some(cycle));
+            // A period that any unfolding has is reached: only one that is too long must be exact.
+            if (query.enough)(exact_cycle.period()) || !self.refine_phases(&exact_cycle.hops) {
+                return Ok(Some(exact_cycle));
             }
         }
     }
 
     /// Gives the actors of a cycle the phases that make it exact; whether any lacked some.
     fn refine_phases(&mut self, hops: &[CycleHop]) -> bool {
-        let firings = hops.iter().map(|hop| self.repetition[hop.from].into());
-        let common = firings.fold(0, gcd);
+        let hop_firings = hops.iter().map(|hop| self.repetition[hop.from].into());
+        let common_divisor = hop_firings.fold(0, gcd);
         let mut any_lacked = false;
 
         for hop in hops {
-            let needed = u128::from(self.repetition[hop.from]) / common;
-            let current = self.phases[hop.from] as u128;
-            if !current.is_multiple_of(needed) {
-                self.phases[hop.from] = (current / gcd(current, needed) * needed) as i64;
+            let needed_phases = u128::from(self.repetition[hop.from]) / common_divisor;
+            let current_phases = self.phases[hop.from] as u128;
+            // The least common multiple keeps what other cycles needed.
+            if !current_phases.is_multiple_of(needed_phases) {
+                self.phases[hop.from] =
+                    (current_phases / gcd(current_phases, needed_phases) * needed_phases) as i64;
                 any_lacked = true;
             }
         }
@@ -360,12 +369,12 @@ impl DependencyNet {
         room: &[i64],
         count_firings: bool,
     ) -> Result<(), ThroughputError> {
-        let mut nodes = 0u64;
+        let mut node_count = 0u64;
         for &actor in &component.actors {
-            self.first_node[actor] = nodes as u32;
-            nodes += self.phases[actor] as u64;
-            if nodes > MAX_DEPS {
-                return Err(too_large(actor, nodes));
+            self.first_node[actor] = node_count as u32;
+            node_count += self.phases[actor] as u64;
+            if node_count > MAX_DEPS {
+                return Err(too_large(actor, node_count));
             }
         }
 
@@ -373,12 +382,12 @@ impl DependencyNet {
         for (&actor, links) in component.actors.iter().zip(&component.into) {
             for phase in 0..self.phases[actor] {
                 if self.phases[actor] > 1 {
-                    let dependency = self.order_dependency(component, actor, phase);
-                    self.unfolding.push(dependency);
+                    let order_dependency = self.order_dependency(component, actor, phase);
+                    self.unfolding.push(order_dependency);
                 }
                 for &link in links {
-                    let initial = self.initial(link, room);
-                    self.unfold_link(component, link, phase, initial, count_firings)?;
+                    let initial_tokens = self.initial(link, room);
+                    self.unfold_link(component, link, phase, initial_tokens, count_firings)?;
                 }
                 self.unfolding.close();
             }
@@ -396,18 +405,18 @@ impl DependencyNet {
         actor: usize,
         phase: i64,
     ) -> Dependency {
-        let phases = self.phases[actor];
-        let node = self.first_node[actor] + phase as u32;
-        let firings = self.repetition[actor] as i64 / component.divisor;
+        let actor_phases = self.phases[actor];
+        let own_node = self.first_node[actor] + phase as u32;
+        let part_firings = self.repetition[actor] as i64 / component.divisor;
         Dependency {
             from: if phase == 0 {
-                node + phases as u32 - 1
+                own_node + actor_phases as u32 - 1
             } else {
-                node - 1
+                own_node - 1
             },
             link: Dependency::ORDER,
             tokens: if phase == 0 {
-                component.unit / firings * phases
+                component.unit / part_firings * actor_phases
             } else {
                 0
             },
@@ -433,36 +442,37 @@ impl DependencyNet {
         let link = &self.links[index];
         let produce = link.produce;
         let writer_phases = self.phases[link.from];
-        let step = self.token_step(link);
+        let token_step = self.token_step(link);
         let last_needed = link.consume - initial - 1 + link.consume * reader_phase;
-        let scale = self.token_scale(component, link);
-        let time = match count_firings {
+        let token_scale = self.token_scale(component, link);
+        let firing_time = match count_firings {
             true => 1,
             false => self.times[link.from],
         };
 
         // With a step of a firing's tokens or more, only one phase in each step matters.
-        let is_sparse = step >= produce;
-        let count = match is_sparse {
-            true => produce * writer_phases / step,
+        let is_sparse = token_step >= produce;
+        let phase_count = match is_sparse {
+            true => produce * writer_phases / token_step,
             false => writer_phases,
         };
-        for i in 0..count {
+        for i in 0..phase_count {
             let writer_phase = match is_sparse {
-                true => (last_needed - i * step)
+                true => (last_needed - i * token_step)
                     .div_euclid(produce)
                     .rem_euclid(writer_phases),
                 false => i,
             };
-            let tokens = -(last_needed - produce * writer_phase).div_euclid(step) * step;
-            let scaled_tokens = tokens.checked_mul(scale);
+            let link_tokens =
+                -(last_needed - produce * writer_phase).div_euclid(token_step) * token_step;
+            let scaled_tokens = link_tokens.checked_mul(token_scale);
             self.unfolding.push(Dependency {
                 from: self.first_node[link.from] + writer_phase as u32,
                 link: index as u32,
                 tokens: scaled_tokens.ok_or(ThroughputError::Overflow {
                     actor: link.to.into(),
                 })?,
-                time,
+                time: firing_time,
             });
         }
         Ok(())
@@ -470,15 +480,15 @@ impl DependencyNet {
 
     /// Tokens that dependencies along a link differ by, as its ends are unfolded.
     fn token_step(&self, link: &DependencyLink) -> i64 {
-        let produced = link.produce * self.phases[link.from];
-        let consumed = link.consume * self.phases[link.to];
-        gcd(produced as u128, consumed as u128) as i64
+        let produced_tokens = link.produce * self.phases[link.from];
+        let consumed_tokens = link.consume * self.phases[link.to];
+        gcd(produced_tokens as u128, consumed_tokens as u128) as i64
     }
 
     /// Scaled tokens per token of a link.
     fn token_scale(&self, component: &CyclicComponent, link: &DependencyLink) -> i64 {
-        let firings = self.repetition[link.from] as i64 / component.divisor;
-        component.unit / (link.produce * firings)
+        let part_firings = self.repetition[link.from] as i64 / component.divisor;
+        component.unit / (link.produce * part_firings)
     }
 
     /// The actor that a node of the unfolding stands for.
@@ -550,7 +560,7 @@ fn make_links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<DependencyLink>, Thro
 
     for (id, channel) in sdf.channels.iter_enumerated() {
         for reader in &channel.readers {
-            let link = DependencyLink {
+            let token_link = DependencyLink {
                 from: channel.from.index(),
                 to: reader.to.index(),
                 produce: channel.produce as i64,
@@ -558,12 +568,12 @@ fn make_links(sdf: &TimedSdf, bounded: bool) -> Result<Vec<DependencyLink>, Thro
                 supply: TokenSupply::Fixed(checked_tokens(reader.free, reader.to)?),
                 wait: Wait::Tokens(id),
             };
-            let has_buffer = link.from != link.to;
-            let taken = reader.free.saturating_add(reader.overlap);
-            let back = space_link(id, &link, taken, reader.to);
-            links.push(link);
+            let has_buffer = token_link.from != token_link.to;
+            let taken_places = reader.free.saturating_add(reader.overlap);
+            let back_link = space_link(id, &token_link, taken_places, reader.to);
+            links.push(token_link);
             if bounded && has_buffer {
-                links.push(back?);
+                links.push(back_link?);
             }
         }
     }

@@ -51,6 +51,7 @@ impl TimedChannel {
             return initial.saturating_add(self.produce);
         }
         let common = gcd_u64(self.produce, reader.consume);
+        // Tokens come and go in steps of the common divisor.
         let live = (self.produce - common)
             .saturating_add(reader.consume)
             .saturating_add(reader.free % common);
