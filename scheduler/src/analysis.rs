@@ -114,7 +114,7 @@ impl EdgeList {
     }
 
     /// The edges whose reader is the actor.
-    pub(crate) fn into_actor(&self, actor: ActorId) -> impl Iterator<Item = &ReaderEdge> {
+    pub(crate) fn edges_into(&self, actor: ActorId) -> impl Iterator<Item = &ReaderEdge> {
         self.into[actor]
             .iter()
             .map(|&index| &self.all[index as usize])

@@ -397,6 +397,6 @@ fn cyclic_firings(edges: &EdgeList, repetition: &RepetitionVector) -> u64 {
 /// Whether an actor reads what it writes itself, other than as a state.
 fn has_own_loop(edges: &EdgeList, actor: ActorId) -> bool {
     edges
-        .into_actor(actor)
+        .edges_into(actor)
         .any(|edge| edge.writer == actor && !edge.state)
 }

@@ -95,7 +95,7 @@ impl Clusters {
             let first = members[0];
             // An actor that reads what it writes in the same block must fire in turns with itself.
             let reads_itself = edges
-                .into_actor(first)
+                .edges_into(first)
                 .any(|edge| edge.writer == first && keep_tight(edge));
             all.push(if members.len() > 1 || reads_itself {
                 interleaving.order(members)?

@@ -171,8 +171,6 @@ pub fn schedule_loss(
 }
 
 /// A program's plans and contingencies, and the losses that it does not survive.
-
-/// A program's plans and contingencies, and the losses that it cannot bear.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contingent {
     /// All plans, the given ones first.

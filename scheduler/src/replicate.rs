@@ -51,7 +51,7 @@ pub fn obstacles(graph: &Graph) -> TiVec<ActorId, Option<Obstacle>> {
         let first = members[0];
         // However many initial tokens the cycle has: replicas fire whole rounds at once.
         let on_cycle =
-            members.len() > 1 || edges.into_actor(first).any(|edge| edge.writer == first);
+            members.len() > 1 || edges.edges_into(first).any(|edge| edge.writer == first);
         for actor in members {
             is_cyclic[actor] = on_cycle;
         }

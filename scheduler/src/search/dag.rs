@@ -153,55 +153,37 @@ impl Dag {
         if processors == 0 && !times.is_empty() {
             return Err(DagError::NoProcessor);
         }
-        let mut sum = 0u128;
-        for (task, row) in (0u32..).zip(&times) {
-            if row.len() != processors {
-                return Err(DagError::Times {
-                    task,
-                    found: row.len(),
-                    expected: processors,
-                });
-            }
-            let longest = row
-                .iter()
-                .flatten()
-                .max()
-                .ok_or(DagError::Nowhere { task })?;
-            sum += u128::from(*longest);
-        }
-        let mut into = vec![Vec::new(); times.len()];
-        let mut out = into.clone();
+        let longest_times = sum_longest_times(&times, processors)?;
+
+        let tasks = times.len();
+        let mut into = vec![Vec::new(); tasks];
+        let mut out = vec![Vec::new(); tasks];
         for (index, edge) in (0u32..).zip(&edges) {
-            if edge.from as usize >= times.len() || edge.to as usize >= times.len() {
-                let (from, to) = (edge.from, edge.to);
+            if edge.from as usize >= tasks || edge.to as usize >= tasks {
                 return Err(DagError::Edge {
-                    from,
-                    to,
-                    tasks: times.len(),
+                    from: edge.from,
+                    to: edge.to,
+                    tasks,
                 });
             }
             into[edge.to as usize].push(index);
             out[edge.from as usize].push(index);
         }
+
+        // With times by pair, those from a processor to itself are 0 and not counted in the mean.
         let stride = if pairs { processors * processors } else { 1 };
-        let chunks = || transfers.chunks(stride);
-        let largest_transfer: Vec<u64> = chunks()
-            .map(|c| c.iter().copied().max().unwrap_or(0))
-            .collect();
-        let between = if pairs {
-            (stride - processors).max(1) as u128
-        } else {
-            1
-        };
-        let mean_transfer = chunks()
-            .map(|c| c.iter().map(|&t| u128::from(t)).sum::<u128>() / between)
-            .map(|mean| if processors < 2 { 0 } else { mean as u64 })
-            .collect();
-        sum += largest_transfer
-            .iter()
-            .map(|&t| u128::from(t))
-            .sum::<u128>();
-        if sum >= 1 << 62 {
+        let counted = if pairs { stride - processors } else { 1 };
+        let mut largest_transfer = Vec::with_capacity(edges.len());
+        let mut mean_transfer = Vec::with_capacity(edges.len());
+        for edge_transfers in transfers.chunks(stride.max(1)) {
+            let sum: u128 = edge_transfers.iter().map(|&ticks| u128::from(ticks)).sum();
+            let mean = sum / counted.max(1) as u128;
+            largest_transfer.push(edge_transfers.iter().copied().max().unwrap_or(0));
+            mean_transfer.push(if processors < 2 { 0 } else { mean as u64 });
+        }
+
+        let largest_transfers = largest_transfer.iter().map(|&ticks| u128::from(ticks));
+        if longest_times + largest_transfers.sum::<u128>() >= 1 << 62 {
             return Err(DagError::Overflow);
         }
         let topological = topological(&edges, &into, &out)?;
@@ -291,6 +273,24 @@ impl Dag {
                 .iter()
                 .all(|row| row[0].is_some() && row.iter().all(|t| *t == row[0]))
     }
+}
+
+/// Ticks of all tasks, each on the processor that takes the longest.
+fn sum_longest_times(times: &[Vec<Option<u64>>], processors: usize) -> Result<u128, DagError> {
+    let mut sum = 0u128;
+
+    for (task, row) in (0u32..).zip(times) {
+        if row.len() != processors {
+            return Err(DagError::Times {
+                task,
+                found: row.len(),
+                expected: processors,
+            });
+        }
+        let longest = row.iter().flatten().max();
+        sum += u128::from(*longest.ok_or(DagError::Nowhere { task })?);
+    }
+    Ok(sum)
 }
 
 fn topological(

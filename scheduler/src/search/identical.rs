@@ -130,9 +130,8 @@ impl IdenticalProblem {
         let latest_end: Vec<u64> = self.tail.iter().map(|tail| end - tail.min(&end)).collect();
         let mut from = self.head.clone();
         let mut to = latest_end.clone();
-        for task in 0..self.tasks() {
-            let time = self.time[task];
-            from.push(latest_end[task] - time.min(latest_end[task]));
+        for (task, &time) in self.time.iter().enumerate() {
+            from.push(latest_end[task].saturating_sub(time));
             to.push(self.head[task] + time);
         }
 

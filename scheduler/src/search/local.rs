@@ -154,7 +154,7 @@ pub(crate) fn improve(
     let mut restart_count = 0usize;
 
     while best_cost.0 > bound && search.work < limit {
-        if round_count % ASK_EVERY == 0 && control.stopped() {
+        if round_count.is_multiple_of(ASK_EVERY) && control.stopped() {
             break;
         }
         round_count += 1;

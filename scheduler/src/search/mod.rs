@@ -176,7 +176,7 @@ fn search_exactly(
             EndAnswer::No => *bound = target_end + 1,
             EndAnswer::Unknown => {
                 turn += 1;
-                if turn % 6 == 0 {
+                if turn.is_multiple_of(6) {
                     node_share *= 4;
                 }
             }

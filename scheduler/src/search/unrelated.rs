@@ -73,12 +73,7 @@ pub(crate) fn anneal(
     let mut rng = Rng::new(seed);
     let mut builder = ScheduleBuilder::new(dag);
     let choices: Vec<Vec<u32>> = (0..dag.tasks())
-        .map(|task| {
-            let processors = 0..dag.processors() as u32;
-            processors
-                .filter(|&processor| dag.time(task, processor as usize).is_some())
-                .collect()
-        })
+        .map(|task| possible_processors(dag, task))
         .collect();
 
     // Tasks by start, ties by topological place.
@@ -131,6 +126,12 @@ pub(crate) fn anneal(
         }
     }
     (best_schedule, limit)
+}
+
+fn possible_processors(dag: &Dag, task: usize) -> Vec<u32> {
+    (0..dag.processors() as u32)
+        .filter(|&processor| dag.time(task, processor as usize).is_some())
+        .collect()
 }
 
 /// 1 / (1 + x + x²/2 + x³/6): close to exp(-x) where it matters, and the same bits on every platform.
