@@ -4,7 +4,7 @@ use std::fmt;
 
 use zbmd_ir::text::count;
 use zbmd_ir::{Costs, Graph, TiVec};
-use zbmd_scheduler::buffers::{self, BufferError, Front, Limits, Mode, Sizing, Unit};
+use zbmd_scheduler::buffers::{self, BufferError, Mode, ParetoFront, Sizing, SizingLimits, Unit};
 use zbmd_scheduler::order::{self, OrderError};
 use zbmd_scheduler::replicate::{Obstacle, obstacles};
 use zbmd_scheduler::throughput::{self, Throughput, ThroughputError, TimedSdf};
@@ -30,7 +30,7 @@ pub struct Analysis {
     /// The buffers asked for.
     pub buffers: Sizing,
     /// All trade-offs of tokens against the period.
-    pub front: Front,
+    pub front: ParetoFront,
     /// Fewest tokens in one order of calls.
     pub interleaved: Result<Order, OrderError>,
     /// Every actor once, in nested loops.
@@ -67,7 +67,7 @@ impl Analysis {
         };
         let times = costs.table.iter().map(quickest).collect();
         let sdf = TimedSdf::of(graph, &times, Some(1));
-        let limits = Limits::default();
+        let limits = SizingLimits::default();
         let loops = |found: order::Loops| Order {
             tokens: found.tokens,
             calls: written(&found.steps),
@@ -108,10 +108,10 @@ fn unit(mode: Mode) -> Unit {
 }
 
 /// Calls as they are written, loops not counted out.
-fn written(steps: &[order::Step]) -> u64 {
-    let of = |step: &order::Step| match step {
-        order::Step::Fire(..) => 1,
-        order::Step::Loop(_, body) => written(body),
+fn written(steps: &[order::LoopStep]) -> u64 {
+    let of = |step: &order::LoopStep| match step {
+        order::LoopStep::Fire(..) => 1,
+        order::LoopStep::Loop(_, body) => written(body),
     };
     steps.iter().map(of).sum()
 }

@@ -14,7 +14,7 @@ use zbmd_ir::{BlobId, Costs, Graph, Machine, Program, TiVec, limits};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::{Mode, Unit};
 use zbmd_scheduler::search::Progress;
-use zbmd_scheduler::{Block, Contingent, Control, Estimate, Level, Losses};
+use zbmd_scheduler::{Block, Contingent, Control, Estimate, Inputs, Level, Losses};
 
 use crate::analysis::Analysis;
 use crate::assemble::Cubins;
@@ -815,8 +815,13 @@ impl<'a> Run<'a> {
                     scheduled,
                     ..
                 } = best;
-                let given = (&graph, machine, &costs, &options);
-                let made = contingency::plan(given, scheduled.plans, self.options.contingencies)?;
+                let inputs = Inputs {
+                    graph: &graph,
+                    machine,
+                    costs: &costs,
+                    options: &options,
+                };
+                let made = contingency::plan(inputs, scheduled.plans, self.options.contingencies)?;
                 Ok(Planned {
                     graph,
                     made,

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use zbmd_ir::text::loss;
-use zbmd_ir::{ActorId, Costs, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
-use zbmd_scheduler::{Contingent, Losses, Options, ScheduleError, kinds, losses, schedule_loss};
+use zbmd_ir::{ActorId, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
+use zbmd_scheduler::{Contingent, Inputs, Losses, ScheduleError, kinds, losses, schedule_loss};
 
 /// A loss of devices for which there are no plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,14 +19,13 @@ type Made = Result<Vec<Plan>, ScheduleError>;
 
 /// All plans: those given, made for the whole machine, and those for every loss asked for.
 pub(crate) fn plan(
-    given: (&Graph, &Machine, &Costs, &Options),
+    inputs: Inputs<'_>,
     plans: Vec<Plan>,
     which: Losses,
 ) -> Result<Contingent, ScheduleError> {
-    let (_, machine, costs, options) = given;
-    let kinds = kinds(machine, costs, options);
+    let kinds = kinds(inputs.machine, inputs.costs, inputs.options);
     let losses = losses(&kinds, which)?;
-    let made = side_by_side(&losses, |lost| schedule_loss(given, &plans, &kinds, lost));
+    let made = side_by_side(&losses, |lost| schedule_loss(inputs, &plans, &kinds, lost));
     Ok(Contingent::collect(
         plans,
         kinds,

@@ -15,7 +15,9 @@ use zbmd_ir::{BlobId, Costs, Graph, Machine, Plan, TiSlice};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::replicate::{Bounds, Factors, candidates, is_worth};
-use zbmd_scheduler::{Block, Control, Level, Options, ScheduleError, Scheduled, schedule_with};
+use zbmd_scheduler::{
+    Block, Control, Inputs, Level, Options, ScheduleError, Scheduled, schedule_with,
+};
 
 pub use self::rewrite::{ReplicateError, Replicated, replicate};
 
@@ -161,16 +163,16 @@ pub(crate) fn schedule(
         _ if !wanted => &[],
         Replicate::Off => &[],
         Replicate::Auto => &[Bounds {
-            most: MOST,
+            max_replicas: MOST,
             same_iteration: true,
         }],
         Replicate::UpTo(n) => &[
             Bounds {
-                most: n.min(MOST),
+                max_replicas: n.min(MOST),
                 same_iteration: true,
             },
             Bounds {
-                most: n.min(MOST),
+                max_replicas: n.min(MOST),
                 same_iteration: false,
             },
         ],
@@ -230,8 +232,13 @@ impl Search<'_> {
             options,
             ..
         } = self.plain;
-        let given = (graph, self.given.machine, costs, options);
-        candidates(given, self.plain.main(), bounds).unwrap_or_default()
+        let inputs = Inputs {
+            graph,
+            machine: self.given.machine,
+            costs,
+            options,
+        };
+        candidates(inputs, self.plain.main(), bounds).unwrap_or_default()
     }
 
     /// The quickest of the candidates; of about equal ones that with the fewest replicas.
@@ -319,7 +326,7 @@ impl Search<'_> {
     /// What longer iterations would make possible, by one attempt.
     fn possible(&self, control: &mut Control<'_>) -> Option<Replication> {
         let candidates = self.candidates(Bounds {
-            most: MOST,
+            max_replicas: MOST,
             same_iteration: false,
         });
         let factors = candidates.first()?;

@@ -65,6 +65,7 @@ mod ids;
 pub mod limits;
 mod machine;
 pub mod memory;
+pub mod math;
 mod nesting;
 mod plan;
 mod program;
