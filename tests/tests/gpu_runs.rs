@@ -663,7 +663,9 @@ mod linux {
                 ("submit", false) => "the device is lost, vkQueueSubmit reports it",
                 ("submit", true) => "the device is lost, cuGraphLaunch reports CUDA_ERROR_ILLEGAL",
                 ("wait", false) => "the device is lost, vkWaitSemaphores reports it",
-                ("wait", true) => "the device is lost, cuEventQuery reports CUDA_ERROR_LAUNCH_FAILED",
+                ("wait", true) => {
+                    "the device is lost, cuEventQuery reports CUDA_ERROR_LAUNCH_FAILED"
+                }
                 ("broken", _) => "its device is broken: device cuda:0: the device is lost",
                 ("hang", false) => "the queue hangs",
                 // The worker waits for it; whoever looks on says so before the worker gives up.
@@ -731,7 +733,10 @@ mod linux {
         let api = if is_cuda() { "CUDA" } else { "Vulkan" };
         let said = format!("there is no {api} device `{absent}` here: {}:0", backend());
         assert!(why.contains(&said), "{why}");
-        assert!(why.contains("`zbmdc devices` lists what this machine has"), "{why}");
+        assert!(
+            why.contains("`zbmdc devices` lists what this machine has"),
+            "{why}"
+        );
 
         let feed = Feed {
             iterations: 20_000,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use zbmd_ir::Program;
 use zbmd_ir::testing::mutate::Random;
 use zbmd_ir::testing::parts::{NAMES, Parts};
-use zbmd_scheduler::{Block, Losses, Options, schedule, schedule_contingencies};
+use zbmd_scheduler::{Block, Inputs, Losses, Options, schedule, schedule_contingencies};
 use zbmd_tests::bundles::{Verdict, examine};
 use zbmd_tests::mix;
 use zbmd_tests::random::{self, Shape};
@@ -24,8 +24,13 @@ fn program(seed: u64) -> Program {
         ..Options::default()
     };
     let plans = schedule(&graph, &machine, &costs, &options).expect("random graphs have schedules");
-    let given = (&graph, &machine, &costs, &options);
-    let made = schedule_contingencies(given, plans, Losses::Single).expect("few losses");
+    let inputs = Inputs {
+        graph: &graph,
+        machine: &machine,
+        costs: &costs,
+        options: &options,
+    };
+    let made = schedule_contingencies(inputs, plans, Losses::Single).expect("few losses");
     let plans = made.plans.into();
     let contingencies = made.contingencies;
     let mut program = Program {
