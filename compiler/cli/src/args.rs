@@ -342,7 +342,7 @@ pub(crate) struct Compile {
     #[arg(long, value_name = "FILE", conflicts_with = "devices")]
     pub(crate) machine: Option<PathBuf>,
     /// Compile for N like CPU devices
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) devices: Option<u16>,
     /// Cores of each CPU device: large ops are split over them, for latency rather than throughput
     #[arg(long, value_name = "N", conflicts_with_all = ["machine", "devices"],
