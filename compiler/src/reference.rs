@@ -191,7 +191,7 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     };
     format!(
         "| {shown} | `{}` | {summary} | {} | {} |\n",
-        spec.types,
+        spec.types.to_string().replace('|', "\\|"),
         names(&found.cpu),
         found.gpu_text()
     )

@@ -117,7 +117,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "EyeLike" "x:real -> y:real" ["dtype k"] "" false "ones on a diagonal, zeros elsewhere" |c, _| movement::eye_like(c);
     "Flatten" "x:T[] -> y:T; T: real" ["axis"] "" false "as a matrix" |c, _| movement::flatten(c);
     "Floor" "x:T -> y:T; T: float" [""] "" true "rounded down" unary::unary;
-    "GRU" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] "hidden_size: 2" true "gated recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnGRU");
+    "GRU" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] "hidden_size: 2" true "gated recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnGRU");
     "Gather" "x:T indices:int -> y:T; T: real" ["axis"] "" false "places along an axis" |c, _| places::gather(c);
     "GatherElements" "x:T indices:int -> y:T; T: real" ["axis"] "" false "an element for each index" |c, _| places::gather_elements(c);
     "GatherND" "x:T indices:int -> y:T; T: real" ["batch_dims"] "" false "blocks at lists of indices" |c, _| places::gather_nd(c);
@@ -175,7 +175,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "QLinearMatMul" "a:A a_scale:float a_zero:A b:B b_scale:float b_zero:B y_scale:float y_zero:Y -> y:Y; A: i8|u8, B: i8|u8, Y: i8|u8" [""] "" false "quantised product of matrices" |c, _| matmul::qlinear_matmul(c);
     "QuantizeLinear" "x:f32|f16|bf16|i32 scale:float zero?:Q -> y:Q; Q: i8|u8|i16|i32" ["axis block_size output_dtype precision saturate"] "" false "quantised integers of floats" |c, _| quant::quantize(c);
     "RMSNormalization" "x:T scale?:^T -> y:T; T: float" ["axis epsilon stash_type"] "" true "divided by the root mean square of the last dimensions" |c, _| norm::layer(c, true);
-    "RNN" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout"] "hidden_size: 2" true "simple recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnRNN");
+    "RNN" "x:T w:^T r:^T b?:^T lengths?:int h?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout"] "hidden_size: 2" true "simple recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnRNN");
     "Range" "start!:T limit!:T delta!:T -> y:T; T: number" [""] "start: 0, limit: 8, delta: 1" false "numbers from a start to a limit" |c, _| signal::range(c);
     "Reciprocal" "x:T -> y:T; T: float" [""] "" true "1 / x" unary::unary;
     "ReduceL1" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "sum of absolute values" reduce::reduce;
@@ -190,7 +190,7 @@ pub(super) const ROWS: &[Row] = rows! {
     "ReduceSumSquare" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "sum of squares" reduce::reduce;
     "Relu" "x:T -> y:T; T: number" [""] "" true "x where it is positive, else 0" elementwise::arithmetic;
     "Reshape" "x:T[] shape!:int[] -> y:T; T: real" ["allowzero"] "shape: [2, 8]" false "the same elements under another shape" |c, _| movement::reshape(c);
-    "Resize" "x:T roi~:float scales~:float sizes~:int -> y:T; T: real" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] "" true "resized by nearest, linear or cubic interpolation" |c, _| image::resize(c);
+    "Resize" "x:T roi~:float scales~:float sizes~:int -> y:T; T: real" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] "sizes: [1, 1, 8, 8]" true "resized by nearest, linear or cubic interpolation" |c, _| image::resize(c);
     "ReverseSequence" "x:T lengths:int -> y:T; T: real" ["batch_axis time_axis"] "" false "the beginning of each sequence turned round" |c, _| places::reverse_sequence(c);
     "RotaryEmbedding" "x:T cos:^T sin:^T positions?:int -> y:T; T: float" ["interleaved num_heads rotary_embedding_dim"] "" true "pairs of elements turned by the angle of their position" |c, _| attention::rotary(c);
     "Round" "x:T -> y:T; T: float" [""] "" true "rounded, ties to even" unary::unary;
