@@ -15,7 +15,14 @@ use crate::net::{Link, Net};
 use crate::source::{Span, Spanned};
 use crate::values::{Files, initial_limit};
 
-/// Where everything in the graph was written, and what was wished for it.
+/// A graph, and where everything in it was written.
+#[derive(Debug)]
+pub(crate) struct BuiltGraph {
+    pub(crate) graph: Graph,
+    pub(crate) origins: Origins,
+}
+
+/// Where everything in the graph was written, and the devices that were asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     /// Names of actors in the text.
@@ -26,8 +33,21 @@ pub(crate) struct Origins {
     pub(crate) channels: TiVec<ChannelId, Vec<(Span, Span)>>,
     /// Stated sample rates.
     pub(crate) sample_rates: BTreeMap<ActorId, Span>,
-    /// Devices wished for.
+    /// Devices asked for.
     pub(crate) pins: BTreeMap<ActorId, Spanned<String>>,
+}
+
+impl Origins {
+    /// The origins of a graph that was not written as text.
+    pub(crate) fn nowhere(graph: &Graph) -> Self {
+        let no_ends = |channel: &Channel| vec![(Span::NONE, Span::NONE); channel.readers.len()];
+        Self {
+            actors: graph.actors.iter().map(|_| Span::NONE).collect(),
+            ops: graph.actors.iter().map(|_| Span::NONE).collect(),
+            channels: graph.channels.iter().map(no_ends).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 /// A reader with its place among the ports and the tokens that it sees first.
@@ -46,7 +66,7 @@ pub(crate) fn build(
     registry: &Registry,
     files: &Files,
     sink: &mut Sink,
-) -> (Graph, Origins) {
+) -> BuiltGraph {
     let mut builder = Builder {
         net,
         signatures,
@@ -74,7 +94,10 @@ pub(crate) fn build(
             .pins
             .insert(ActorId::from(pin.actor), pin.device.clone());
     }
-    (builder.graph, builder.origins)
+    BuiltGraph {
+        graph: builder.graph,
+        origins: builder.origins,
+    }
 }
 
 type ByWriter<'a> = BTreeMap<(usize, u32), Vec<Placed<'a>>>;

@@ -7,11 +7,12 @@ use zbmd_backends::op::Registry;
 use zbmd_ir::{BlobId, Graph, Params, Role, TiVec, TokenType, Value};
 
 use crate::codes::Code;
-use crate::compile::{CompileOptions, Compiled, compile_net, graph_of_net};
+use crate::compile::{Compiled, compile_net, graph_of_net};
 use crate::diag::{Diagnostic, Diagnostics, Sink};
 use crate::net::{End, Link, Net, NetActor, Pin};
+use crate::options::CompileOptions;
 use crate::source::{Span, Spanned};
-use crate::values::{Files, TokenKind, Tokens, TypeFact};
+use crate::values::{TokenKind, Tokens, TypeFact};
 
 /// An actor of a [`GraphBuilder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,8 +176,7 @@ impl GraphBuilder {
             registry: registry.clone(),
             ..CompileOptions::default()
         };
-        let files = Files::with_blobs(self.blobs);
-        graph_of_net(&self.net, files, self.sink, &options)
+        graph_of_net(&self.net, self.blobs, self.sink, &options)
     }
 
     /// Compiles the graph.
@@ -184,8 +184,7 @@ impl GraphBuilder {
     /// # Errors
     /// Everything that is wrong with the graph and the machine.
     pub fn compile(self, options: &CompileOptions) -> Result<Compiled, Diagnostics> {
-        let files = Files::with_blobs(self.blobs);
-        compile_net(&self.net, files, self.sink, options)
+        compile_net(&self.net, self.blobs, self.sink, options)
     }
 
     fn add(

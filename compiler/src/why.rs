@@ -10,9 +10,9 @@ use zbmd_ir::verify::Verified;
 use zbmd_ir::{ActorCost, ActorId, Costs, DeviceId, Plan, PlanId, Program};
 use zbmd_scheduler::{Block, Options, schedule};
 
+use crate::cost_table::CostSources;
 use crate::costs::MeasuredCosts;
-use crate::pipeline;
-use crate::values::Files;
+use crate::target::Target;
 use crate::view::{Act, PlanView, View};
 
 /// Devices that an actor is tried on; the first so many.
@@ -87,14 +87,16 @@ pub struct Question<'a> {
 impl Why {
     /// Answers for the main plan. As quick as a schedule for each device.
     pub fn of(program: &Verified<Program>, view: &View, question: Question<'_>) -> Why {
-        let files = Files::with_blobs(program.blobs.clone());
-        let costs = pipeline::costs(
-            &program.graph,
-            &program.machine,
-            question.measured,
-            question.registry,
-            &files,
-        );
+        let target = Target {
+            machine: program.machine.clone(),
+            measured: question.measured.clone(),
+        };
+        let sources = CostSources {
+            target: &target,
+            registry: question.registry,
+            blobs: &program.blobs,
+        };
+        let costs = sources.cost_table(&program.graph);
         let asked = Asked {
             program,
             view,

@@ -11,7 +11,7 @@ use crate::codes::Code;
 use crate::costs::{CostKey, MeasuredCost};
 use crate::diag::{Diagnostic, Sink};
 
-use super::write_whole;
+use crate::write::write_whole;
 
 /// Changes with what the entries mean.
 const FORMAT: u32 = 2;
