@@ -43,10 +43,12 @@ pub(crate) struct Cubin {
 impl Cubins {
     /// With the assembler that `ZBMD_PTXAS` names, or the one on the path.
     pub fn new(archs: Vec<String>) -> Self {
-        let named = std::env::var_os(PTXAS_VARIABLE);
+        let named_assembler = std::env::var_os(PTXAS_VARIABLE);
         Self {
             archs,
-            ptxas: named.unwrap_or_else(|| OsString::from("ptxas")).into(),
+            ptxas: named_assembler
+                .unwrap_or_else(|| OsString::from("ptxas"))
+                .into(),
         }
     }
 
@@ -59,15 +61,16 @@ impl Cubins {
         texts: &BTreeMap<CubinText, String>,
     ) -> Result<Vec<Cubin>, Diagnostic> {
         self.check_archs()?;
-        let folder = TemporaryFolder::new().map_err(|error| {
+        let job_folder = TemporaryFolder::new().map_err(|error| {
             let message = format!("no folder for the assembler's files: {error}");
             Diagnostic::new(Code::E0704, message)
                 .help("make room for temporary files, or set TMPDIR")
         })?;
 
+        // The assembler takes one text at a time: several of them run at once.
         let job = AssemblyJob {
             ptxas: &self.ptxas,
-            folder: &folder.0,
+            folder: &job_folder.0,
             texts: texts.iter().collect(),
             next_text: AtomicUsize::new(0),
             cubins: Mutex::new(Vec::new()),
@@ -98,9 +101,9 @@ struct AssemblyJob<'a> {
 
 impl AssemblyJob<'_> {
     fn run_threads(&self) -> Result<(), Diagnostic> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let core_count = std::thread::available_parallelism().map_or(1, usize::from);
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..cores.min(self.texts.len()))
+            let threads: Vec<_> = (0..core_count.min(self.texts.len()))
                 .map(|_| scope.spawn(|| self.work()))
                 .collect();
             threads
@@ -112,8 +115,8 @@ impl AssemblyJob<'_> {
     /// Assembles texts until there are no more, or one is refused.
     fn work(&self) -> Result<(), Diagnostic> {
         loop {
-            let index = self.next_text.fetch_add(1, Ordering::Relaxed);
-            let Some(&(kernel, text)) = self.texts.get(index) else {
+            let text_index = self.next_text.fetch_add(1, Ordering::Relaxed);
+            let Some(&(kernel, text)) = self.texts.get(text_index) else {
                 return Ok(());
             };
 
@@ -143,9 +146,12 @@ impl AssemblyJob<'_> {
                  without `--cubin` the driver compiles the kernels when a run starts",
             )
         })?;
-        assembled.map_err(|output| {
-            let output = String::from_utf8_lossy(&output);
-            let message = format!("`ptxas` refuses a kernel for {arch}: {}", output.trim());
+        assembled.map_err(|assembler_output| {
+            let assembler_output = String::from_utf8_lossy(&assembler_output);
+            let message = format!(
+                "`ptxas` refuses a kernel for {arch}: {}",
+                assembler_output.trim()
+            );
             Diagnostic::new(Code::E0507, message)
                 .help("take an architecture that this `ptxas` knows, of capability 7.0 or more")
         })
@@ -162,16 +168,16 @@ impl AssemblyJob<'_> {
         let object_path = text_path.with_extension("cubin");
         std::fs::write(&text_path, text)?;
 
-        let run = Command::new(self.ptxas)
+        let assembler_run = Command::new(self.ptxas)
             .arg("-arch")
             .arg(arch)
             .arg("-o")
             .args([&object_path, &text_path])
             .output()?;
-        if run.status.success() {
+        if assembler_run.status.success() {
             std::fs::read(&object_path).map(Ok)
         } else {
-            Ok(Err(run.stderr))
+            Ok(Err(assembler_run.stderr))
         }
     }
 }
@@ -182,9 +188,9 @@ struct TemporaryFolder(PathBuf);
 impl TemporaryFolder {
     fn new() -> std::io::Result<Self> {
         static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("zbmdc-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let folder_number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder_name = format!("zbmdc-{}-{folder_number}", std::process::id());
+        let folder = std::env::temp_dir().join(folder_name);
 
         // Fails for a folder that exists: somebody else may have put it there.
         std::fs::create_dir(&folder)?;

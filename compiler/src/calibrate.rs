@@ -98,8 +98,8 @@ impl CostRow {
     /// default.
     pub fn gain(&self) -> Option<f64> {
         self.cost.variant.as_ref()?;
-        let default = self.variants.first()?;
-        Some(relative_time(&self.cost, default) - 1.0)
+        let default_cost = self.variants.first()?;
+        Some(relative_time(&self.cost, default_cost) - 1.0)
     }
 }
 
@@ -168,10 +168,12 @@ impl Calibration {
                 continue;
             };
             let is_measured = !matches!(outcome.source, CostSource::Model(_));
+
+            // What the model says is not kept: a later version of it may say something else.
             if is_measured {
-                let key = kernel.key_on(sources, group);
+                let cost_key = kernel.key_on(sources, group);
                 for device in &device_names {
-                    self.costs.insert(device, key, best.clone());
+                    self.costs.insert(device, cost_key, best.clone());
                 }
             }
 
@@ -194,8 +196,8 @@ impl Calibration {
     /// Has each device launch kernels early where that was found to pay.
     fn apply_early_launches(&mut self) {
         for device in &mut self.machine.devices {
-            let mut measured = self.early.iter();
-            if let Some(early) = measured.find(|early| early.device == device.name) {
+            let mut measured_launches = self.early.iter();
+            if let Some(early) = measured_launches.find(|early| early.device == device.name) {
                 device.programmatic = early.pays();
             }
         }
@@ -235,7 +237,7 @@ pub(crate) fn run(
     sink: &mut Sink,
 ) -> Calibration {
     let kernels = find_kernels(graph, sources);
-    let groups = find_groups(&target.machine);
+    let device_groups = find_groups(&target.machine);
     let mut calibration = Calibration {
         machine: target.machine,
         costs: target.measured,
@@ -244,9 +246,10 @@ pub(crate) fn run(
         warnings: Diagnostics::default(),
     };
 
-    for group in groups {
-        let mut cache = Cache::open(how.cache.as_deref(), &group.kind, sink);
-        let session = GroupSession {
+    for group in device_groups {
+        // The cache is closed after each group, so that an interrupt loses the costs of one group at most.
+        let mut group_cache = Cache::open(how.cache.as_deref(), &group.kind, sink);
+        let group_session = GroupSession {
             graph,
             sources,
             kernels: &kernels,
@@ -254,11 +257,11 @@ pub(crate) fn run(
             device: &calibration.machine.devices[group.devices[0]],
             how,
         };
-        let outcomes = session.measure_kernels(&mut cache, progress);
-        let early = session.measure_early_launch();
-        cache.close(sink);
+        let kernel_outcomes = group_session.measure_kernels(&mut group_cache, progress);
+        group_cache.close(sink);
+        let early = group_session.measure_early_launch();
 
-        calibration.add_group(&group, &kernels, outcomes, sources);
+        calibration.add_group(&group, &kernels, kernel_outcomes, sources);
         calibration.early.extend(early);
     }
     calibration.apply_early_launches();

@@ -83,9 +83,11 @@ impl<'a> Compilation<'a> {
         let mut registry = Cow::Borrowed(&options.registry);
 
         // Errors are listed in the order in which texts are read: those of the model come first.
-        let parsed = parse_source(source, options, &mut files, &mut reports);
+        let parsed_source = parse_source(source, options, &mut files, &mut reports);
         let target = Target::read(&options.machine, &mut reports).ok();
         let passes = PassSelection::new(options, target.as_ref(), &mut reports);
+
+        // Opening drivers takes a while, and a machine without GPUs does not need it.
         if let Some(target) = &target
             && options.ask_drivers
             && target.has_gpus()
@@ -100,7 +102,7 @@ impl<'a> Compilation<'a> {
             files: &mut files,
             reports: &mut reports,
         };
-        let model = parsed.and_then(|source| front_end.build_graph(source));
+        let model = parsed_source.and_then(|source| front_end.build_graph(source));
         Self {
             options,
             registry,
@@ -194,6 +196,8 @@ impl<'a> Compilation<'a> {
 
         let repetitions = zbmd_scheduler::repetition(&model.graph)
             .map_err(|error| self.reports.refuse(refusals::draw_analysis(&error, &model)))?;
+
+        // Deadlocks and sample rates are reported together: neither depends on the other.
         if let Err(error) = zbmd_scheduler::check_deadlock(&model.graph, &repetitions) {
             let refusal = refusals::draw_analysis(&error, &model);
             self.reports.sink.push(refusal);
@@ -219,8 +223,8 @@ impl<'a> Compilation<'a> {
 
     fn check_rounding_devices(&mut self, target: &Target) -> Result<(), Reported> {
         let math = self.options.math;
-        let checked = rounding::check_devices(&self.registry, &target.machine, math);
-        checked.map_err(|refusal| self.reports.refuse(refusal))
+        let device_check = rounding::check_devices(&self.registry, &target.machine, math);
+        device_check.map_err(|refusal| self.reports.refuse(refusal))
     }
 
     fn request_rounding(&self, model: &mut BuiltGraph) {
@@ -283,6 +287,7 @@ impl<'a> Compilation<'a> {
             check_level(&planned.graph, blobs, "packing weights");
         }
 
+        // A pass that found nothing to do is not worth a line in the report.
         if packed_actors != Some(0) {
             let report = PassReport {
                 name: pack::NAME,
@@ -307,8 +312,8 @@ impl<'a> Compilation<'a> {
             plans: &planned.plans,
             cubins: self.options.cubins.as_ref(),
         };
-        let printed = request.print_kernels(&mut self.files.blobs);
-        printed.map_err(|refusal| self.reports.refuse(refusal))
+        let printed_kernels = request.print_kernels(&mut self.files.blobs);
+        printed_kernels.map_err(|refusal| self.reports.refuse(refusal))
     }
 
     /// Puts the program together and has it verified.
@@ -319,6 +324,7 @@ impl<'a> Compilation<'a> {
         kernels: Vec<KernelCode>,
         rounding: Option<Rounding>,
     ) -> MadeProgram {
+        // By the costs that plans were made with: packed actors have no kernels for GPUs any more.
         let cpu_only = CpuOnlyActors::find(&planned.graph, &target.machine, &planned.costs);
         let program = Program {
             graph: planned.graph,
@@ -347,16 +353,16 @@ impl<'a> Compilation<'a> {
     fn find_bounds(&mut self) -> Result<Analysis, Reported> {
         let model = self.analyse_model()?;
         let target = self.take_target()?;
-        let sources = CostSources {
+        let cost_sources = CostSources {
             target: &target,
             registry: &self.registry,
             blobs: &self.files.blobs,
         };
-        let costs = sources.cost_table(&model.graph);
-        let defaults = Mode::Throughput(Unit::Tokens);
-        let buffers = self.options.buffers.unwrap_or(defaults);
+        let actor_costs = cost_sources.cost_table(&model.graph);
+        let default_buffers = Mode::Throughput(Unit::Tokens);
+        let buffers = self.options.buffers.unwrap_or(default_buffers);
 
-        Analysis::of(&model.graph, &costs, buffers).map_err(|error| {
+        Analysis::of(&model.graph, &actor_costs, buffers).map_err(|error| {
             let help = "allow more with `--buffers`, or make the iteration shorter";
             let refusal = Diagnostic::new(Code::E0506, error.to_string()).help(help);
             self.reports.refuse(refusal)
@@ -369,21 +375,21 @@ impl<'a> Compilation<'a> {
         progress: &mut (dyn FnMut(calibrate::Progress<'_>) + Send),
     ) -> Result<Calibration, Reported> {
         // What is wrong with the model and what the machine cannot do are reported together.
-        let analysed = self.analyse_model();
+        let analysed_model = self.analyse_model();
         let target = self.take_target()?;
         let rounding_devices = self.check_rounding_devices(&target);
-        let mut model = analysed?;
+        let mut model = analysed_model?;
         rounding_devices?;
         self.request_rounding(&mut model);
 
-        let sources = KernelSources {
+        let kernel_sources = KernelSources {
             registry: &self.registry,
             blobs: &self.files.blobs,
         };
         let sink = &mut self.reports.sink;
         Ok(calibrate::run(
             &model.graph,
-            &sources,
+            &kernel_sources,
             target,
             how,
             progress,

@@ -44,6 +44,7 @@ pub(crate) fn plan_losses(
     let kinds = kinds(machine, costs, options);
     let losses = losses(&kinds, request.losses)?;
 
+    // Losses are planned from the same main plans, and independently of each other.
     let loss_plans = plan_in_parallel(&losses, |lost| {
         schedule_loss((graph, machine, costs, options), &plans, &kinds, lost)
     });
@@ -56,26 +57,28 @@ fn plan_in_parallel(
     losses: &[Vec<Loss>],
     plan_loss: impl Fn(&[Loss]) -> LossPlans + Sync,
 ) -> Vec<LossPlans> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let core_count = std::thread::available_parallelism().map_or(1, usize::from);
     let next_loss = AtomicUsize::new(0);
     let work = || {
-        let mut done = Vec::new();
+        let mut finished_plans = Vec::new();
         loop {
             // The counter hands out numbers and nothing else: no ordering is needed.
-            let index = next_loss.fetch_add(1, Ordering::Relaxed);
-            let Some(lost) = losses.get(index) else {
-                return done;
+            let loss_index = next_loss.fetch_add(1, Ordering::Relaxed);
+            let Some(lost) = losses.get(loss_index) else {
+                return finished_plans;
             };
-            done.push((index, plan_loss(lost)));
+            finished_plans.push((loss_index, plan_loss(lost)));
         }
     };
 
     let mut indexed_plans: Vec<(usize, LossPlans)> = std::thread::scope(|scope| {
-        let threads = cores.min(losses.len());
+        let threads = core_count.min(losses.len());
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(join_worker).collect()
     });
-    indexed_plans.sort_unstable_by_key(|&(index, _)| index);
+
+    // Threads finish in any order; the bundle must not depend on it.
+    indexed_plans.sort_unstable_by_key(|&(loss_index, _)| loss_index);
     indexed_plans.into_iter().map(|(_, plans)| plans).collect()
 }
 

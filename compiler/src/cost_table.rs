@@ -29,15 +29,16 @@ impl CostSources<'_> {
     }
 
     fn cost_row(&self, actor: &Actor) -> TiVec<zbmd_ir::DeviceId, Option<ActorCost>> {
+        // Keys hash all tensors of an actor: they are only made where something was measured.
         let is_measured = !self.target.measured.is_empty() && actor.role == Role::Compute;
-        let keys = if is_measured {
+        let measured_keys = if is_measured {
             cost_keys(actor, self.blobs)
         } else {
             Vec::new()
         };
         let devices = self.target.machine.devices.iter();
         devices
-            .map(|device| self.device_cost(actor, device, &keys))
+            .map(|device| self.device_cost(actor, device, &measured_keys))
             .collect()
     }
 
@@ -47,10 +48,10 @@ impl CostSources<'_> {
 
         // A variant may need more memory than the default one, which it falls back to.
         if is_gpu(&device.backend) {
-            let variants = keys
+            let variant_bytes = keys
                 .iter()
                 .filter_map(|key| self.variant_scratch_bytes(actor, device, *key));
-            cost.scratch_bytes = variants.fold(cost.scratch_bytes, u64::max);
+            cost.scratch_bytes = variant_bytes.fold(cost.scratch_bytes, u64::max);
         }
 
         // Only CUDA devices round. Where rounded factors make no difference, or were not measured, the cost with exact
@@ -74,10 +75,10 @@ impl CostSources<'_> {
     fn variant_scratch_bytes(&self, actor: &Actor, device: &Device, key: CostKey) -> Option<u64> {
         let variant = variants::best_variant(self.target, device, key)?;
         let capabilities = self.registry.caps(device);
-        let plan = self
+        let kernel_plan = self
             .registry
             .lower_in(actor, self.blobs, capabilities, Some(variant));
-        Some(plan.ok()?.scratch_bytes())
+        Some(kernel_plan.ok()?.scratch_bytes())
     }
 }
 

@@ -35,6 +35,7 @@ impl CpuOnlyActors {
             .map(|(id, _)| id)
             .collect();
 
+        // A device without a kernel for an actor has no cost in its row.
         let mut actors = Vec::new();
         for (id, actor) in graph.actors.iter_enumerated() {
             let has_gpu_kernel = gpus.iter().any(|&gpu| costs.table[id][gpu].is_some());
@@ -45,6 +46,8 @@ impl CpuOnlyActors {
                 });
             }
         }
+
+        // Without GPUs all actors would be listed.
         if gpus.is_empty() || actors.is_empty() {
             return None;
         }

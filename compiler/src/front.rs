@@ -117,9 +117,9 @@ fn parse_parameters(options: &CompileOptions, reports: &mut Reports) -> Option<V
     let mut parameters = Vec::new();
     for (name, text) in &options.params {
         let shown_name = format!("parameter {name}");
-        let file = reports.sources.add(shown_name, text.as_str());
-        let value = parse(file, text, &mut reports.sink)?;
-        parameters.push((Spanned::new(name.clone(), value.span), value));
+        let file_id = reports.sources.add(shown_name, text.as_str());
+        let parsed_value = parse(file_id, text, &mut reports.sink)?;
+        parameters.push((Spanned::new(name.clone(), parsed_value.span), parsed_value));
     }
     Some(parameters)
 }
@@ -144,6 +144,7 @@ impl FrontEnd<'_> {
 
     /// The options of an import, without the passes that this compilation leaves out.
     fn import_options(&self) -> ImportOptions {
+        // The machine may not gain from a pass that the options leave in.
         let mut import = self.options.onnx.clone();
         import.without.extend(self.passes.skipped_imports());
         import
@@ -156,8 +157,8 @@ impl FrontEnd<'_> {
     ) -> Option<BuiltGraph> {
         match imported {
             Ok(graph) => {
-                let report = (name.to_owned(), graph.reports.clone());
-                self.files.passes.push(report);
+                let pass_report = (name.to_owned(), graph.reports.clone());
+                self.files.passes.push(pass_report);
 
                 let net = onnx::net_of(&graph, self.files);
                 Some(self.build_net(&net))
@@ -191,6 +192,7 @@ impl FrontEnd<'_> {
 
     /// Reports what is malformed about a graph made in Rust.
     fn check_given_graph(&mut self, graph: Graph) -> BuiltGraph {
+        // The analysis and the scheduler rely on ids within range and ports connected once.
         let malformed = zbmd_ir::verify::check_graph(&graph, &self.files.blobs)
             .err()
             .unwrap_or_default();

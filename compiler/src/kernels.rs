@@ -49,6 +49,7 @@ impl KernelRequest<'_> {
                 continue;
             }
 
+            // A run checks what its GPU supports: printed for what all of them do, the code fits any.
             if device.backend == "vulkan" {
                 if let Some(plan) = self.lower(actor, &Caps::COMMON, variant, blobs) {
                     vulkan::print_all(&plan, &mut vulkan_code);
@@ -63,6 +64,7 @@ impl KernelRequest<'_> {
             }
         }
 
+        // The order of formats and keys, not that of actors, decides the bytes of the bundle.
         let mut code: CodeByKernel = vulkan_code
             .into_iter()
             .map(|(key, code)| ((vulkan::FORMAT.to_owned(), key), code))
@@ -79,6 +81,8 @@ impl KernelRequest<'_> {
     /// The kernels that the plans use, each once.
     fn placed_kernels(&self) -> BTreeSet<PlacedKernel<'_>> {
         let mut placed = BTreeSet::new();
+
+        // Plans for losses use the same kernels on the same devices: most are printed once for all.
         for plan in self.plans {
             for (actor, device) in plan.placement.iter_enumerated() {
                 placed.insert((actor, *device, plan.variant(actor)));
@@ -119,10 +123,10 @@ fn print_cuda_texts(
 ) {
     for arch in &cubins.archs {
         let launches_early = device.programmatic && cuda::launches_early(arch);
-        let mut printed = BTreeMap::new();
-        cuda::texts(plan, launches_early, &mut printed);
+        let mut texts_by_key = BTreeMap::new();
+        cuda::texts(plan, launches_early, &mut texts_by_key);
 
-        for (key, text) in printed {
+        for (key, text) in texts_by_key {
             let arch = arch.clone();
             texts.insert(CubinText { arch, key }, text);
         }
@@ -131,10 +135,10 @@ fn print_cuda_texts(
 
 /// Appends the code to the blobs.
 fn store_code(code: CodeByKernel, blobs: &mut TiVec<BlobId, Bytes>) -> Vec<KernelCode> {
-    let mut stored = Vec::new();
+    let mut stored_code = Vec::new();
     for ((format, key), code) in code {
         let blob = blobs.push_and_get_key(code.into());
-        stored.push(KernelCode { format, key, blob });
+        stored_code.push(KernelCode { format, key, blob });
     }
-    stored
+    stored_code
 }

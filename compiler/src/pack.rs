@@ -26,7 +26,7 @@ impl PackRequest<'_> {
         graph: &mut Graph,
         blobs: &mut TiVec<BlobId, Bytes>,
     ) -> usize {
-        let mut weights = WeightBlobs {
+        let mut weight_blobs = WeightBlobs {
             reader_counts: count_readers(graph),
             packed: BTreeMap::new(),
             blobs,
@@ -36,15 +36,17 @@ impl PackRequest<'_> {
             if actor.role != Role::Compute || !self.runs_on_cpus(id) {
                 continue;
             }
+            // Actors with GPU kernels keep their weights: GPUs read them in the model's order.
             let Some(op) = self.registry.op(&actor.op) else {
                 continue;
             };
-            if let Some(packing) = op.pack(actor, weights.blobs) {
-                weights.replace(actor, &packing);
+            if let Some(packing) = op.pack(actor, weight_blobs.blobs) {
+                weight_blobs.replace(actor, &packing);
                 packed_actors += 1;
             }
         }
 
+        // Otherwise the numbers of blobs stay, and with them the bytes of the bundle.
         if packed_actors > 0 {
             drop_unnamed_blobs(graph, blobs);
         }
@@ -75,11 +77,13 @@ impl WeightBlobs<'_> {
             self.release(*original);
         }
 
-        let contents = xxh3_128(&packing.weights);
+        let contents_hash = xxh3_128(&packing.weights);
         let blobs = &mut *self.blobs;
+
+        // Equal weights are stored once, whichever actors they belong to.
         let packed_blob = self
             .packed
-            .entry(contents)
+            .entry(contents_hash)
             .or_insert_with(|| blobs.push_and_get_key(packing.weights.clone()));
         packing.put(&mut actor.params, *packed_blob);
     }
@@ -87,20 +91,22 @@ impl WeightBlobs<'_> {
     /// Counts one reader less. Large models are packed one tensor at a time, and never held twice: a blob is emptied as
     /// soon as nobody reads it.
     fn release(&mut self, blob: BlobId) {
-        let readers = self.reader_counts.entry(blob).or_default();
-        *readers = readers.saturating_sub(1);
-        if *readers == 0 {
+        let reader_count = self.reader_counts.entry(blob).or_default();
+        *reader_count = reader_count.saturating_sub(1);
+        if *reader_count == 0 {
             self.blobs[blob] = Bytes::new();
         }
     }
 }
 
 fn count_readers(graph: &Graph) -> BTreeMap<BlobId, usize> {
-    let mut readers = BTreeMap::new();
+    let mut reader_counts = BTreeMap::new();
     for value in graph.actors.iter().flat_map(|actor| actor.params.values()) {
-        visit_blobs(value, &mut |blob| *readers.entry(blob).or_default() += 1);
+        visit_blobs(value, &mut |blob| {
+            *reader_counts.entry(blob).or_default() += 1
+        });
     }
-    readers
+    reader_counts
 }
 
 /// Calls `visit` with every blob that a value names.
@@ -133,23 +139,23 @@ fn renumber_blobs(value: &mut Value, numbers: &BTreeMap<BlobId, BlobId>) {
 
 /// Keeps the blobs that some parameter names, in their order.
 fn drop_unnamed_blobs(graph: &mut Graph, blobs: &mut TiVec<BlobId, Bytes>) {
-    let mut named = BTreeSet::new();
+    let mut named_blobs = BTreeSet::new();
     for value in graph.actors.iter().flat_map(|actor| actor.params.values()) {
-        visit_blobs(value, &mut |blob| _ = named.insert(blob));
+        visit_blobs(value, &mut |blob| _ = named_blobs.insert(blob));
     }
 
-    let numbers: BTreeMap<BlobId, BlobId> = named
+    let new_numbers: BTreeMap<BlobId, BlobId> = named_blobs
         .iter()
         .enumerate()
         .map(|(new, old)| (*old, BlobId::from(new)))
         .collect();
     for actor in &mut graph.actors {
         for value in actor.params.values_mut() {
-            renumber_blobs(value, &numbers);
+            renumber_blobs(value, &new_numbers);
         }
     }
 
-    *blobs = named
+    *blobs = named_blobs
         .into_iter()
         .map(|old| std::mem::take(&mut blobs[old]))
         .collect();

@@ -59,8 +59,8 @@ fn is_pass(name: &str) -> bool {
 }
 
 fn unknown_pass(name: &str) -> Diagnostic {
-    let known: Vec<&str> = pass_names().collect();
-    let message = format!("there is no pass `{name}`, only {}", known.join(", "));
+    let known_names: Vec<&str> = pass_names().collect();
+    let message = format!("there is no pass `{name}`, only {}", known_names.join(", "));
     Diagnostic::new(Code::E0807, message).help(
         "correct the name or leave it out; `zbmdc compile --emit passes` says what each pass does",
     )

@@ -69,6 +69,7 @@ impl PlanRequest<'_> {
         pins: BTreeMap<ActorId, DeviceId>,
     ) -> Result<PlannedGraph, ScheduleError> {
         let machine = &self.target.machine;
+        // The clock and the interrupt are only asked by the search: without them the result depends on the input alone.
         let search = &self.options.search;
         let deadline = search
             .time_limit
@@ -85,6 +86,8 @@ impl PlanRequest<'_> {
             registry: self.registry,
             blobs: self.blobs,
         };
+
+        // Graphs with replicas are costed as the model is: the costs are asked for again for each attempt.
         let request = ScheduleRequest {
             machine,
             options: &self.scheduler_options(pins),
@@ -92,6 +95,7 @@ impl PlanRequest<'_> {
         };
         let replicated = replicate::schedule(graph, request, self.options.replicate, &mut control)?;
 
+        // The block and the costs of the chosen graph hold for the losses too: it may have replicas.
         let ScheduledGraph {
             graph,
             costs,
@@ -169,16 +173,16 @@ fn resolve_pins(
     let mut pins = BTreeMap::new();
     for (actor, pinned) in &origins.pins {
         let devices = machine.devices.iter_enumerated();
-        let mut matching = devices.filter(|(_, device)| device.name == pinned.value);
+        let mut matching_devices = devices.filter(|(_, device)| device.name == pinned.value);
 
-        if let Some((device, _)) = matching.next() {
+        if let Some((device, _)) = matching_devices.next() {
             pins.insert(*actor, device);
         } else {
-            let known = machine.devices.iter().map(|device| device.name.as_str());
+            let known_names = machine.devices.iter().map(|device| device.name.as_str());
             let message = format!("there is no device `{}`", pinned.value);
             let refusal = Diagnostic::new(Code::E0502, message)
                 .primary(pinned.span, "pinned to it")
-                .help(suggest(&pinned.value, known));
+                .help(suggest(&pinned.value, known_names));
             reports.sink.push(refusal);
         }
     }

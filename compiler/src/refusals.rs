@@ -26,13 +26,15 @@ fn channel_ends(
     reader: Option<ActorId>,
 ) -> ChannelEnds {
     let readers = &graph.channels[channel].readers;
-    let index = readers
+
+    // The text shows where the missing tokens would be read.
+    let reader_index = readers
         .iter()
         .position(|entry| Some(entry.to.actor) == reader)
         .unwrap_or(0);
 
-    let written = origins.channels[channel].get(index).copied();
-    let (writer, reader) = written.unwrap_or((Span::NONE, Span::NONE));
+    let written_ends = origins.channels[channel].get(reader_index).copied();
+    let (writer, reader) = written_ends.unwrap_or((Span::NONE, Span::NONE));
     ChannelEnds { writer, reader }
 }
 
@@ -52,18 +54,20 @@ pub(crate) fn draw_analysis(error: &AnalysisError, built: &BuiltGraph) -> Diagno
             let ends = channel_ends(graph, origins, *channel, Some(*reader));
             let writer_name = &graph.actors[*writer].name;
             let reader_name = &graph.actors[*reader].name;
-            let written = u128::from(*produced) * u128::from(*writer_firings);
-            let read = u128::from(*consumed) * u128::from(*reader_firings);
+            let written_tokens = u128::from(*produced) * u128::from(*writer_firings);
+            let read_tokens = u128::from(*consumed) * u128::from(*reader_firings);
 
             let message = format!(
                 "rates are inconsistent: for {writer_firings} firings of `{writer_name}` the rest of the graph asks \
-                 for {reader_firings} of `{reader_name}`, but this channel would gain {written} tokens and lose {read}"
+                 for {reader_firings} of `{reader_name}`, but this channel would gain {written_tokens} tokens and lose {read_tokens}"
             );
-            let reading = format!("`{reader_name}` reads {consumed} a firing, {read} in all");
-            let writing = format!("`{writer_name}` writes {produced} a firing, {written} in all");
+            let reader_label =
+                format!("`{reader_name}` reads {consumed} a firing, {read_tokens} in all");
+            let writer_label =
+                format!("`{writer_name}` writes {produced} a firing, {written_tokens} in all");
             Diagnostic::new(Code::E0401, message)
-                .primary(ends.reader, reading)
-                .context(ends.writer, writing)
+                .primary(ends.reader, reader_label)
+                .context(ends.writer, writer_label)
                 .help("bring both paths between the two actors to one rate: up- or downsample on one of them")
         }
         AnalysisError::Deadlock {
@@ -73,13 +77,13 @@ pub(crate) fn draw_analysis(error: &AnalysisError, built: &BuiltGraph) -> Diagno
             missing,
         } => {
             let position = channels.iter().position(|channel| channel == on);
-            let cycle = WaitCycle {
+            let wait_cycle = WaitCycle {
                 actors,
                 blocked_channel: *on,
                 blocked_position: position.unwrap_or(0),
                 missing_tokens: *missing,
             };
-            cycle.draw(graph, origins)
+            wait_cycle.draw(graph, origins)
         }
         AnalysisError::Overflow { actor, limit } => {
             let name = &graph.actors[*actor].name;
@@ -104,35 +108,41 @@ struct WaitCycle<'a> {
 
 impl WaitCycle<'_> {
     fn draw(&self, graph: &Graph, origins: &Origins) -> Diagnostic {
-        let names: Vec<&str> = self
+        let actor_names: Vec<&str> = self
             .actors
             .iter()
             .map(|&actor| graph.actors[actor].name.as_str())
             .collect();
-        let message = match names.as_slice() {
+        let message = match actor_names.as_slice() {
             [only] => format!("deadlock: {only} waits for itself"),
             _ => format!(
                 "deadlock: {} -> {} wait for each other",
-                names.join(" -> "),
-                names.first().copied().unwrap_or_default()
+                actor_names.join(" -> "),
+                actor_names.first().copied().unwrap_or_default()
             ),
         };
 
         let reader_index = (self.blocked_position + 1) % self.actors.len().max(1);
         let reader = self.actors.get(reader_index).copied();
         let ends = channel_ends(graph, origins, self.blocked_channel, reader);
-        let missing = self.missing_tokens;
-        let noun = if missing == 1 { "token" } else { "tokens" };
-        let remedy = format!("{missing} more initial {noun} here would do");
+        let missing_tokens = self.missing_tokens;
+        let noun = if missing_tokens == 1 {
+            "token"
+        } else {
+            "tokens"
+        };
+        let remedy = format!("{missing_tokens} more initial {noun} here would do");
 
         let mut diagnostic = Diagnostic::new(Code::E0402, message)
             .primary(ends.reader, remedy)
             .context(ends.writer, "the channel from here");
+
+        // All actors of the cycle are shown: the tokens may be better placed elsewhere on it.
         for &actor in self.actors {
             diagnostic = diagnostic.context(origins.actors[actor], "waits");
         }
         diagnostic.help(format!(
-            "add `initial: Zeros({missing})` to this channel, or its start values as a list"
+            "add `initial: Zeros({missing_tokens})` to this channel, or its start values as a list"
         ))
     }
 }
@@ -211,18 +221,18 @@ impl ScheduleRefusal<'_> {
     }
 
     fn draw_no_kernel(&self, actor: ActorId) -> Diagnostic {
-        let name = self.actor(actor);
-        let op = &self.model.graph.actors[actor].op;
-        let message = format!("no device has a kernel for `{name}` ({op})");
+        let actor_name = self.actor(actor);
+        let op_name = &self.model.graph.actors[actor].op;
+        let message = format!("no device has a kernel for `{actor_name}` ({op_name})");
         Diagnostic::new(Code::E0503, message)
             .primary(self.model.origins.ops[actor], "this op")
             .help("add a CPU device to the machine")
     }
 
     fn draw_impossible_pin(&self, actor: ActorId, device: DeviceId) -> Diagnostic {
-        let name = self.actor(actor);
+        let actor_name = self.actor(actor);
         let device = self.device(device);
-        let message = format!("`{name}` is pinned to `{device}`, which has no kernel for it");
+        let message = format!("`{actor_name}` is pinned to `{device}`, which has no kernel for it");
         Diagnostic::new(Code::E0503, message)
             .primary(self.pin_span(actor), "pinned here")
             .context(self.model.origins.ops[actor], "this op")
@@ -256,7 +266,7 @@ impl ScheduleRefusal<'_> {
 
     /// Points at the channels whose buffers do not fit together.
     fn point_at_conflict(&self, mut diagnostic: Diagnostic, conflict: &[ChannelId]) -> Diagnostic {
-        let hidden = conflict.len().saturating_sub(MAX_CONFLICTS_SHOWN);
+        let hidden_channels = conflict.len().saturating_sub(MAX_CONFLICTS_SHOWN);
         for (index, &channel) in conflict.iter().take(MAX_CONFLICTS_SHOWN).enumerate() {
             let writer = self.ends(channel).writer;
             let is_first = index == 0;
@@ -266,8 +276,11 @@ impl ScheduleRefusal<'_> {
                 diagnostic.primary(writer, "the tokens of this channel alone are too many")
             } else if is_first {
                 diagnostic.primary(writer, "the tokens of this channel do not fit there")
-            } else if is_last_shown && hidden > 0 {
-                diagnostic.context(writer, format!("together with these and {hidden} more"))
+            } else if is_last_shown && hidden_channels > 0 {
+                diagnostic.context(
+                    writer,
+                    format!("together with these and {hidden_channels} more"),
+                )
             } else {
                 diagnostic.context(writer, "together with these")
             };

@@ -137,9 +137,9 @@ pub(crate) struct ReplicationOutcome {
 impl ScheduledGraph {
     /// Predicted femtoseconds of an iteration of the model.
     fn iteration_fs(&self) -> u128 {
-        let plan = self.main_plan();
-        let iterations = u128::from(plan.block) * u128::from(self.iterations);
-        u128::from(plan.period_ns) * 1_000_000 / iterations.max(1)
+        let main_plan = self.main_plan();
+        let iterations = u128::from(main_plan.block) * u128::from(self.iterations);
+        u128::from(main_plan.period_ns) * 1_000_000 / iterations.max(1)
     }
 
     fn main_plan(&self) -> &Plan {
@@ -187,6 +187,7 @@ pub(crate) fn schedule(
         });
     }
 
+    // The plain schedule stays: it is the result where no replicas are worth it.
     let search = ReplicaSearch {
         request,
         plain: &plain,
@@ -277,12 +278,15 @@ impl ReplicaSearch<'_> {
 
     /// The quickest of the candidates; of about equal ones that with the fewest replicas.
     fn find_best(&self, bounds: Bounds, control: &mut Control<'_>) -> Option<ScheduledGraph> {
+        // A gain is measured against the plain schedule, an improvement against the best attempt.
         let plain_time = self.plain.iteration_fs();
         let mut best: Option<ScheduledGraph> = None;
         for (tried, factors) in self.candidates(bounds).into_iter().enumerate() {
             let has_gain = best
                 .as_ref()
                 .is_some_and(|best| is_worth(best.iteration_fs(), plain_time));
+
+            // Candidates come in the order of their promise: after some without a gain, none is expected.
             if tried >= MAX_FAILED_CANDIDATES && !has_gain {
                 return None;
             }
@@ -303,11 +307,11 @@ impl ReplicaSearch<'_> {
 
     /// Takes the replicas of single actors away where the period hardly depends on them.
     fn prune(&self, mut best: ScheduledGraph, control: &mut Control<'_>) -> ScheduledGraph {
-        let replicated: Vec<_> = best.factors.keys().copied().take(MAX_PRUNED).collect();
-        for actor in replicated {
-            let mut fewer = best.factors.clone();
-            fewer.remove(&actor);
-            if let Some(attempt) = self.attempt(&fewer, Level::Fast, control)
+        let replicated_actors: Vec<_> = best.factors.keys().copied().take(MAX_PRUNED).collect();
+        for actor in replicated_actors {
+            let mut fewer_replicas = best.factors.clone();
+            fewer_replicas.remove(&actor);
+            if let Some(attempt) = self.attempt(&fewer_replicas, Level::Fast, control)
                 && attempt.is_better_than(&best)
             {
                 best = attempt;
@@ -318,11 +322,11 @@ impl ReplicaSearch<'_> {
 
     /// The same replicas with a placement as good as was asked for.
     fn refine(&self, best: ScheduledGraph, control: &mut Control<'_>) -> ScheduledGraph {
-        let level = self.plain.options.level;
-        if level == Level::Fast {
+        let asked_level = self.plain.options.level;
+        if asked_level == Level::Fast {
             return best;
         }
-        match self.attempt(&best.factors, level, control) {
+        match self.attempt(&best.factors, asked_level, control) {
             Some(refined) if refined.iteration_fs() <= best.iteration_fs() => refined,
             _ => best,
         }
@@ -339,9 +343,15 @@ impl ReplicaSearch<'_> {
             return None;
         }
         let plain = self.plain;
-        let sources = self.request.costs;
-        let replicated = replicate(&plain.graph, factors, sources.registry, sources.blobs).ok()?;
-        let Replicated { graph, iterations } = replicated;
+        let cost_sources = self.request.costs;
+        let rewritten_graph = replicate(
+            &plain.graph,
+            factors,
+            cost_sources.registry,
+            cost_sources.blobs,
+        )
+        .ok()?;
+        let Replicated { graph, iterations } = rewritten_graph;
 
         // A block asked for counts iterations of the model.
         let block = match plain.options.block {
@@ -349,12 +359,14 @@ impl ReplicaSearch<'_> {
             Block::Fixed(block) => Block::Fixed(block / iterations),
             Block::Auto => Block::Auto,
         };
+
+        // Attempts are compared at the fast level; only the best one is searched for thoroughly.
         let attempt_options = Options {
             block,
             level,
             ..plain.options.clone()
         };
-        let costs = sources.cost_table(&graph);
+        let costs = cost_sources.cost_table(&graph);
         let machine = self.request.machine;
         let scheduled = schedule_with(&graph, machine, &costs, &attempt_options, control).ok()?;
 
@@ -378,12 +390,15 @@ impl ReplicaSearch<'_> {
             same_iteration: false,
         });
         let factors = candidates.first()?;
+
+        // The first candidate is the most promising: it decides whether the hint is given.
         let attempt = self.attempt(factors, Level::Fast, control)?;
         let is_gain = is_worth(attempt.iteration_fs(), self.plain.iteration_fs());
         if attempt.iterations == 1 || !is_gain {
             return None;
         }
 
+        // The actor with the most replicas is the one that bounds the period.
         let max_replicas = factors.values().copied().max()?;
         let mut actors = factors.iter();
         let (&actor, &replicas) = actors.find(|&(_, &replicas)| replicas == max_replicas)?;
@@ -392,11 +407,11 @@ impl ReplicaSearch<'_> {
     }
 
     fn describe(&self, best: &ScheduledGraph) -> Replication {
-        let names = &self.plain.graph.actors;
+        let model_actors = &self.plain.graph.actors;
         let factors = best.factors.iter();
         Replication::Done {
             actors: factors
-                .map(|(&actor, &replicas)| (names[actor].name.clone(), replicas))
+                .map(|(&actor, &replicas)| (model_actors[actor].name.clone(), replicas))
                 .collect(),
             period_ns: best.iteration_fs() as f64 / 1e6,
             without_ns: self.plain.iteration_fs() as f64 / 1e6,

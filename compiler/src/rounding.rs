@@ -25,15 +25,18 @@ pub struct Rounding {
 
 impl fmt::Display for Rounding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = self.rounded.len() + self.exact.len();
+        let asked_count = self.rounded.len() + self.exact.len();
         for math in Math::ALL {
-            let rounded = self.rounded.iter().filter(|(_, to)| *to == math).count();
-            if rounded > 0 {
-                write!(f, "{rounded} of {asked} products with factors in {math}; ")?;
+            let rounded_count = self.rounded.iter().filter(|(_, to)| *to == math).count();
+            if rounded_count > 0 {
+                write!(
+                    f,
+                    "{rounded_count} of {asked_count} products with factors in {math}; "
+                )?;
             }
         }
 
-        write!(f, "{} of {asked} in f32", self.exact.len())?;
+        write!(f, "{} of {asked_count} in f32", self.exact.len())?;
         for (index, (name, reason)) in self.exact.iter().take(MAX_NAMED).enumerate() {
             let separator = if index == 0 { ":" } else { "," };
             write!(f, "{separator} {name} ({reason})")?;
@@ -47,8 +50,8 @@ impl fmt::Display for Rounding {
 
 /// What an actor's factors are to be rounded to, where it is asked for.
 fn requested_math(actor: &Actor) -> Option<Math> {
-    let stated = actor.params.get(Math::PARAM)?.as_str()?;
-    let math: Math = stated.parse().ok()?;
+    let stated_math = actor.params.get(Math::PARAM)?.as_str()?;
+    let math: Math = stated_math.parse().ok()?;
     (math != Math::F32).then_some(math)
 }
 
@@ -79,13 +82,19 @@ pub(crate) fn check_devices(
         if device.backend != "cuda" {
             continue;
         }
+
+        // One device that is too old refuses all: plans for losses may have to use it.
         has_cuda = true;
-        let needed = Math::CAPABILITY;
-        let found = registry.caps(device).capability.unwrap_or_default();
-        if found < needed {
+        let needed_capability = Math::CAPABILITY;
+        let found_capability = registry.caps(device).capability.unwrap_or_default();
+        if found_capability < needed_capability {
             let message = format!(
                 "products in {math} need compute capability {}.{}, `{}` has {}.{}",
-                needed.0, needed.1, device.name, found.0, found.1
+                needed_capability.0,
+                needed_capability.1,
+                device.name,
+                found_capability.0,
+                found_capability.1
             );
             return Err(Diagnostic::new(Code::E0507, message).help("leave `--math` away"));
         }
@@ -126,8 +135,9 @@ impl RoundingPlans<'_> {
     /// Removes the parameter from the actors that round nothing in any plan; what became of all that were asked, if any
     /// were.
     pub(crate) fn settle_rounding(&self, graph: &mut Graph) -> Option<Rounding> {
-        let mut settled = Rounding::default();
+        let mut settled_rounding = Rounding::default();
         for (id, actor) in graph.actors.iter_mut_enumerated() {
+            // Other ops may have a parameter of the same name.
             if !has_products(self.registry, actor) {
                 continue;
             }
@@ -136,14 +146,14 @@ impl RoundingPlans<'_> {
             };
 
             match self.exactness_reason(id, actor) {
-                None => settled.rounded.push((actor.name.clone(), math)),
+                None => settled_rounding.rounded.push((actor.name.clone(), math)),
                 Some(reason) => {
                     actor.params.remove(Math::PARAM);
-                    settled.exact.push((actor.name.clone(), reason));
+                    settled_rounding.exact.push((actor.name.clone(), reason));
                 }
             }
         }
-        (settled != Rounding::default()).then_some(settled)
+        (settled_rounding != Rounding::default()).then_some(settled_rounding)
     }
 
     /// Why an actor computes in f32, if it does so in every plan.
@@ -154,9 +164,11 @@ impl RoundingPlans<'_> {
             first_device.get_or_insert(device);
             if device.backend == "cuda" {
                 let capabilities = self.registry.caps(device);
-                let lowered = self.registry.lower(actor, self.blobs, capabilities);
-                let rounds = lowered.is_some_and(|kernels| kernels.math() != Math::F32);
-                return (!rounds).then(|| "no kernel on tensor cores for its shape".to_owned());
+
+                // CUDA devices of a machine round alike: the first one decides.
+                let kernel_plan = self.registry.lower(actor, self.blobs, capabilities);
+                let is_rounded = kernel_plan.is_some_and(|kernels| kernels.math() != Math::F32);
+                return (!is_rounded).then(|| "no kernel on tensor cores for its shape".to_owned());
             }
         }
         first_device.map(|device| format!("it runs on {}", device.name))

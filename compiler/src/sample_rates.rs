@@ -24,7 +24,7 @@ pub(crate) fn infer_sample_rates(
     sink: &mut Sink,
 ) {
     let BuiltGraph { graph, origins } = built;
-    let parts = connected_parts(graph);
+    let part_indices = connected_parts(graph);
     let mut part_rates: Vec<Option<PartRate>> = vec![None; graph.actors.len()];
 
     for &actor in origins.sample_rates.keys() {
@@ -32,16 +32,18 @@ pub(crate) fn infer_sample_rates(
         let Some(stated) = params.get(SAMPLE_RATE).and_then(Value::as_float) else {
             continue;
         };
-        let tokens = tokens_per_iteration(graph, actor, repetitions);
-        let rate = PartRate {
+
+        // Rates of streams differ within a part, but all its actors make the same iterations.
+        let iteration_tokens = tokens_per_iteration(graph, actor, repetitions);
+        let part_rate = PartRate {
             actor,
-            iterations_per_s: stated / tokens,
+            iterations_per_s: stated / iteration_tokens,
         };
 
-        match part_rates[parts[actor]] {
-            None => part_rates[parts[actor]] = Some(rate),
-            Some(first) if disagrees(first, rate) => {
-                let expected = first.iterations_per_s * tokens;
+        match part_rates[part_indices[actor]] {
+            None => part_rates[part_indices[actor]] = Some(part_rate),
+            Some(first) if disagrees(first, part_rate) => {
+                let expected = first.iterations_per_s * iteration_tokens;
                 let disagreement = Disagreement {
                     actor,
                     stated,
@@ -54,11 +56,12 @@ pub(crate) fn infer_sample_rates(
         }
     }
 
-    let sinks: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
-    for sink_actor in sinks {
-        if let Some(rate) = part_rates[parts[sink_actor]] {
-            let tokens = tokens_per_iteration(graph, sink_actor, repetitions);
-            let sample_rate = Value::Float(rate.iterations_per_s * tokens);
+    // Sinks learn their rate for the files that they write; a stated one stays.
+    let sink_actors: Vec<ActorId> = graph.sinks().map(|(id, _)| id).collect();
+    for sink_actor in sink_actors {
+        if let Some(part_rate) = part_rates[part_indices[sink_actor]] {
+            let iteration_tokens = tokens_per_iteration(graph, sink_actor, repetitions);
+            let sample_rate = Value::Float(part_rate.iterations_per_s * iteration_tokens);
             let params = &mut graph.actors[sink_actor].params;
             params.entry(SAMPLE_RATE.to_owned()).or_insert(sample_rate);
         }
@@ -70,8 +73,8 @@ fn tokens_per_iteration(graph: &Graph, id: ActorId, repetitions: &TiVec<ActorId,
     let actor = &graph.actors[id];
     let output_rate = actor.outputs.first().map(|port| port.rate);
     let input_rate = actor.inputs.first().map(|port| port.rate);
-    let rate = output_rate.or(input_rate).unwrap_or(1);
-    repetitions[id] as f64 * rate as f64
+    let port_rate = output_rate.or(input_rate).unwrap_or(1);
+    repetitions[id] as f64 * port_rate as f64
 }
 
 /// Whether two rates differ by more than rounding.
@@ -117,6 +120,7 @@ fn connected_parts(graph: &Graph) -> TiVec<ActorId, usize> {
     let mut parents: Vec<usize> = (0..graph.actors.len()).collect();
     for channel in &graph.channels {
         for reader in &channel.readers {
+            // The smaller index becomes the root, so that a part is named by its first actor.
             let writer_root = find_root(&mut parents, channel.from.actor.index());
             let reader_root = find_root(&mut parents, reader.to.actor.index());
             let joined = writer_root.min(reader_root);

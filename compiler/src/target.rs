@@ -36,12 +36,13 @@ impl Target {
                 measured: measured.clone(),
             }),
             MachineChoice::File(path) => {
-                let text = read_text(path, Span::NONE, &mut reports.sink).ok_or(Reported)?;
+                let machine_text =
+                    read_text(path, Span::NONE, &mut reports.sink).ok_or(Reported)?;
                 let shown_path = path.display().to_string();
-                let file = reports.sources.add(shown_path, text.as_str());
+                let file_id = reports.sources.add(shown_path, machine_text.as_str());
 
-                let found = machine::read(file, &text, &mut reports.sink);
-                let (machine, measured) = found.ok_or(Reported)?;
+                let machine_and_costs = machine::read(file_id, &machine_text, &mut reports.sink);
+                let (machine, measured) = machine_and_costs.ok_or(Reported)?;
                 Ok(Self { machine, measured })
             }
         }
@@ -77,7 +78,7 @@ impl CompileOptions {
     /// GPUs that are asked for, where this computer has none.
     pub fn set_target(&mut self, machine: MachineChoice, gpus: bool) -> Result<(), Diagnostics> {
         self.ask_drivers = matches!(machine, MachineChoice::File(_));
-        let cpus = match machine {
+        let cpu_machine = match machine {
             MachineChoice::Detect if gpus => machine::detect(),
             MachineChoice::Uniform(devices) if gpus => machine::uniform(devices),
             MachineChoice::Given(machine) if gpus => machine,
@@ -87,12 +88,14 @@ impl CompileOptions {
             }
         };
 
-        let found = devices::gpus().map_err(|reason| no_gpus(&reason))?;
-        if found.is_empty() {
+        let found_gpus = devices::gpus().map_err(|reason| no_gpus(&reason))?;
+
+        // Without `--gpus` a computer without GPUs is fine; asked for, they must be there.
+        if found_gpus.is_empty() {
             return Err(no_gpus("the driver finds none that zbmd can use"));
         }
-        set_capabilities(&mut self.registry, &found);
-        self.machine = MachineChoice::Given(devices::with_gpus(cpus, &found));
+        set_capabilities(&mut self.registry, &found_gpus);
+        self.machine = MachineChoice::Given(devices::with_gpus(cpu_machine, &found_gpus));
         Ok(())
     }
 }

@@ -54,40 +54,44 @@ impl VariantRequest<'_> {
             return;
         }
 
-        let mut unknown = BTreeSet::new();
+        let mut unknown_variants = BTreeSet::new();
         for (id, actor) in self.graph.actors.iter_enumerated() {
             if actor.role != Role::Compute {
                 continue;
             }
-            let key = CostKey::of(actor, self.blobs);
+            let cost_key = CostKey::of(actor, self.blobs);
             // Asking the op costs as much as resolving the actor: done once, and only where a variant was measured.
             let mut cpu_variants = None;
             for plan in &mut *plans {
                 let device = &self.target.machine.devices[plan.placement[id]];
-                let Some(name) = best_variant(self.target, device, key) else {
+                let Some(name) = best_variant(self.target, device, cost_key) else {
                     continue;
                 };
-                let position = if is_gpu(&device.backend) {
+                let variant_position = if is_gpu(&device.backend) {
                     self.gpu_variant_position(actor, device, name)
                 } else {
-                    let known = cpu_variants
+                    let known_variants = cpu_variants
                         .get_or_insert_with(|| self.registry.variants(actor, self.blobs));
-                    known.iter().position(|known_name| *known_name == name)
+                    known_variants
+                        .iter()
+                        .position(|known_name| *known_name == name)
                 };
 
-                match position {
+                match variant_position {
+                    // The default one is not written into plans.
                     Some(0) => {}
                     Some(_) => {
                         plan.variants.insert(id, name.to_owned());
                     }
+                    // Measured by another version, which had other variants.
                     None => {
-                        unknown.insert((actor.op.clone(), name.to_owned()));
+                        unknown_variants.insert((actor.op.clone(), name.to_owned()));
                     }
                 }
             }
         }
 
-        for (op, name) in unknown {
+        for (op, name) in unknown_variants {
             let message =
                 format!("`{op}` has no variant `{name}`, which was measured to be the best");
             let help = "the default one is taken; measure again with `zbmdc calibrate`";
@@ -101,7 +105,10 @@ impl VariantRequest<'_> {
         let lowered = self
             .registry
             .lower_in(actor, self.blobs, capabilities, Some(name));
-        let plan = lowered.ok()?;
-        plan.variants().iter().position(|known| *known == name)
+        let kernel_plan = lowered.ok()?;
+        kernel_plan
+            .variants()
+            .iter()
+            .position(|known| *known == name)
     }
 }

@@ -26,12 +26,13 @@ impl WriteError {
 pub(crate) fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let mut temporary_name = path.file_name().unwrap_or_default().to_owned();
     temporary_name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(temporary_name);
+    let temporary_path = path.with_file_name(temporary_name);
 
-    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    let written =
+        std::fs::write(&temporary_path, text).and_then(|()| std::fs::rename(&temporary_path, path));
     if written.is_err() {
         // The first error is the one to report.
-        let _ = std::fs::remove_file(&temporary);
+        let _ = std::fs::remove_file(&temporary_path);
     }
     written
 }

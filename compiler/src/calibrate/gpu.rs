@@ -58,10 +58,10 @@ impl Submissions {
 
 /// Nanoseconds from a submission to its end.
 fn submission_ns(calls: &mut dyn Calls, clock: &dyn Fn() -> u64) -> Result<u64, Refusal> {
-    let start = clock();
+    let start_ns = clock();
     calls.submit().map_err(refuse)?;
     calls.wait().map_err(refuse)?;
-    Ok(clock().saturating_sub(start))
+    Ok(clock().saturating_sub(start_ns))
 }
 
 fn refuse(fault: Fault) -> Refusal {
@@ -85,20 +85,22 @@ pub(super) fn variant_plans(
     device: &Device,
 ) -> Result<Vec<VariantPlan>, String> {
     let KernelSources { registry, blobs } = sources;
-    let default = registry.lower(actor, blobs, device.caps());
-    let default = default.ok_or("the device has no kernel for it")?;
-    let other_variants: Vec<&'static str> = default.variants().iter().skip(1).copied().collect();
+    let default_plan = registry.lower(actor, blobs, device.caps());
+    let default_plan = default_plan.ok_or("the device has no kernel for it")?;
+    let other_variants: Vec<&'static str> =
+        default_plan.variants().iter().skip(1).copied().collect();
 
     let mut plans = vec![VariantPlan {
         variant: None,
-        plan: default,
+        plan: default_plan,
     }];
     for name in other_variants {
+        // Not every variant exists for every shape, and not every device can run all that exist.
         let Ok(plan) = registry.lower_in(actor, blobs, device.caps(), Some(name)) else {
             continue;
         };
-        let refused = device.refuses(&plan).map_err(|fault| fault.to_string())?;
-        if refused.is_none() {
+        let refusal_reason = device.refuses(&plan).map_err(|fault| fault.to_string())?;
+        if refusal_reason.is_none() {
             let variant = Some(name);
             plans.push(VariantPlan { variant, plan });
         }
@@ -126,9 +128,9 @@ pub(super) fn measure_chains(
         probed.push(vec![Probe { firings: 1, call }]);
     }
 
-    let start = clock();
+    let start_ns = clock();
     let budget_ns = limits.budget_ns.saturating_mul(ways.len() as u64);
-    let is_spent = || clock().saturating_sub(start) >= budget_ns;
+    let is_spent = || clock().saturating_sub(start_ns) >= budget_ns;
     measure_in_turns(probed, MAX_SAMPLES, is_spent, |_, call| {
         Ok(call.sample(clock)?.call_ps)
     })
@@ -148,9 +150,9 @@ pub(super) fn measure(
     let Some((default, others)) = plans.split_first() else {
         return Ok(Vec::new());
     };
-    let start = clock();
+    let start_ns = clock();
     let budget_ns = limits.budget_ns.saturating_mul(plans.len() as u64);
-    let is_spent = || clock().saturating_sub(start) >= budget_ns;
+    let is_spent = || clock().saturating_sub(start_ns) >= budget_ns;
 
     let mut default_probes = Vec::new();
     let mut firings = 1;
@@ -159,10 +161,12 @@ pub(super) fn measure(
         let sample = call.sample(clock)?;
         default_probes.push(Probe { firings, call });
 
+        // The steps are large: only the first, the middle and the last number of firings are measured.
         firings *= 8;
-        let bytes = port_bytes(actor, firings);
-        let fits = firings <= MAX_FIRINGS && bytes <= CALL_BYTES.min(limits.memory_bytes);
-        if sample.many_ns >= LONG_NS || !fits || is_spent() {
+        let next_bytes = port_bytes(actor, firings);
+        let fits_memory =
+            firings <= MAX_FIRINGS && next_bytes <= CALL_BYTES.min(limits.memory_bytes);
+        if sample.many_ns >= LONG_NS || !fits_memory || is_spent() {
             break;
         }
     }

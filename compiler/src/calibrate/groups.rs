@@ -27,26 +27,26 @@ impl DeviceGroup {
 
 /// The groups of a machine: CPU devices by their kind, then the GPUs, each for itself.
 pub(super) fn find_groups(machine: &Machine) -> Vec<DeviceGroup> {
-    let mut groups = cpu_groups(machine, &Computer::read());
+    let mut device_groups = cpu_groups(machine, &Computer::read());
     let mut drivers = Drivers::default();
     for (id, device) in machine.devices.iter_enumerated() {
         if is_gpu(&device.backend) {
-            groups.push(open_gpu(id, device, &mut drivers));
+            device_groups.push(open_gpu(id, device, &mut drivers));
         }
     }
-    groups
+    device_groups
 }
 
 fn cpu_groups(machine: &Machine, computer: &Computer) -> Vec<DeviceGroup> {
-    let mut groups: Vec<DeviceGroup> = Vec::new();
+    let mut device_groups: Vec<DeviceGroup> = Vec::new();
     for (id, device) in machine.devices.iter_enumerated() {
         if device.backend != "cpu" {
             continue;
         }
         let kind = computer.kind(&device.cores);
-        match groups.iter_mut().find(|group| group.kind == kind) {
+        match device_groups.iter_mut().find(|group| group.kind == kind) {
             Some(group) => group.devices.push(id),
-            None => groups.push(DeviceGroup {
+            None => device_groups.push(DeviceGroup {
                 kind,
                 devices: vec![id],
                 gpu: None,
@@ -54,25 +54,26 @@ fn cpu_groups(machine: &Machine, computer: &Computer) -> Vec<DeviceGroup> {
             }),
         }
     }
-    groups
+    device_groups
 }
 
 fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup {
-    let opened = drivers.open(&device.backend, &device.name, &Options::default());
-    let gpu = opened.map_err(|fault| fault.to_string());
+    let opened_gpu = drivers.open(&device.backend, &device.name, &Options::default());
+    let gpu = opened_gpu.map_err(|fault| fault.to_string());
     let kind = match &gpu {
         Ok(gpu) => gpu.kind(),
         Err(_) => format!("{}: none", device.backend),
     };
 
+    // The same GPU is opened again: the way of launching is a property of the opened device.
     let mut early_gpu = None;
     if gpu.is_ok() && device.backend == "cuda" {
-        let options = Options {
+        let early_options = Options {
             programmatic: true,
             ..Options::default()
         };
-        let opened = drivers.open(&device.backend, &device.name, &options);
-        early_gpu = opened.ok().filter(Gpu::is_programmatic);
+        let opened_gpu = drivers.open(&device.backend, &device.name, &early_options);
+        early_gpu = opened_gpu.ok().filter(Gpu::is_programmatic);
     }
     DeviceGroup {
         kind,

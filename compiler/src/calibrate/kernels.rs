@@ -34,21 +34,23 @@ pub(super) fn find_kernels<'a>(
     sources: &KernelSources<'_>,
 ) -> Vec<ModelKernel<'a>> {
     let mut index_by_keys: BTreeMap<Vec<CostKey>, usize> = BTreeMap::new();
-    let mut kernels: Vec<ModelKernel<'a>> = Vec::new();
+    let mut model_kernels: Vec<ModelKernel<'a>> = Vec::new();
     for (actor_id, actor) in graph.actors.iter_enumerated() {
         if actor.role != Role::Compute {
             continue;
         }
         let keys = cost_keys(actor, sources.blobs);
+
+        // Actors with equal keys cost the same: they are measured once.
         if let Some(&index) = index_by_keys.get(&keys) {
-            kernels[index].actors += 1;
+            model_kernels[index].actors += 1;
             continue;
         }
 
-        index_by_keys.insert(keys.clone(), kernels.len());
-        kernels.push(ModelKernel::new(keys, actor_id, actor, sources));
+        index_by_keys.insert(keys.clone(), model_kernels.len());
+        model_kernels.push(ModelKernel::new(keys, actor_id, actor, sources));
     }
-    kernels
+    model_kernels
 }
 
 impl<'a> ModelKernel<'a> {
@@ -60,7 +62,7 @@ impl<'a> ModelKernel<'a> {
     ) -> Self {
         let KernelSources { registry, blobs } = sources;
         let kernel = registry.kernel(actor, blobs);
-        let variants = match kernel {
+        let all_variants = match kernel {
             Ok(_) => registry.variants(actor, blobs),
             Err(_) => Vec::new(),
         };
@@ -71,7 +73,7 @@ impl<'a> ModelKernel<'a> {
             actors: 1,
             kernel: kernel.map_err(|error| error.to_string()),
             // The first one is the default.
-            cpu_variants: variants.into_iter().skip(1).collect(),
+            cpu_variants: all_variants.into_iter().skip(1).collect(),
         }
     }
 
@@ -89,10 +91,10 @@ impl<'a> ModelKernel<'a> {
     }
 
     fn rounds_on(&self, gpu: &Gpu, sources: &KernelSources<'_>) -> bool {
-        let plan = sources
+        let kernel_plan = sources
             .registry
             .lower(self.actor, sources.blobs, gpu.caps());
-        plan.is_some_and(|plan| plan.math() != Math::F32)
+        kernel_plan.is_some_and(|kernel_plan| kernel_plan.math() != Math::F32)
     }
 
     /// A cost of the default variant, without spread and samples.
@@ -116,8 +118,8 @@ impl<'a> ModelKernel<'a> {
     ) -> Vec<Option<&'static str>> {
         match &group.gpu {
             None => {
-                let others = self.cpu_variants.iter().copied().map(Some);
-                std::iter::once(None).chain(others).collect()
+                let other_variants = self.cpu_variants.iter().copied().map(Some);
+                std::iter::once(None).chain(other_variants).collect()
             }
             Some(Ok(gpu)) => {
                 let plans = gpu::variant_plans(sources, self.actor, gpu).unwrap_or_default();

@@ -88,7 +88,7 @@ pub(crate) fn measure(
     check_ports(default.actor)?;
     let memory_bytes = check_memory(default, limits)?;
 
-    let start = clock();
+    let start_ns = clock();
     let mut probed = vec![probe(default, memory_bytes, clock)?];
     for task in &tasks[1..] {
         // The same numbers of firings, so that they compare.
@@ -102,7 +102,7 @@ pub(crate) fn measure(
     }
 
     let budget_ns = limits.budget_ns.saturating_mul(tasks.len() as u64);
-    let is_spent = || clock().saturating_sub(start) >= budget_ns;
+    let is_spent = || clock().saturating_sub(start_ns) >= budget_ns;
     measure_in_turns(probed, MAX_SAMPLES, is_spent, |index, call| {
         call.sample(&tasks[index], clock)
     })
@@ -144,27 +144,30 @@ pub(crate) fn measure_in_turns<C>(
     is_spent: impl Fn() -> bool,
     sample: impl Fn(usize, &mut C) -> Result<f64, Refusal>,
 ) -> Result<Vec<Measurement>, Refusal> {
-    let mut kernels: Vec<Vec<Series<C>>> = probed.into_iter().map(select_probes).collect();
-    let mut samples = 0;
-    while samples < max_samples && (samples < MIN_SAMPLES || !is_spent()) {
+    let mut kernel_series: Vec<Vec<Series<C>>> = probed.into_iter().map(select_probes).collect();
+    let mut samples_taken = 0;
+    while samples_taken < max_samples && (samples_taken < MIN_SAMPLES || !is_spent()) {
         // Taking turns spreads what disturbs the computer for a while over all kernels and numbers of firings.
-        for (index, kernel) in kernels.iter_mut().enumerate() {
+        for (index, kernel) in kernel_series.iter_mut().enumerate() {
             for series in kernel {
                 let sample_ps = sample(index, &mut series.probe.call)?;
                 series.samples_ps.push(sample_ps);
             }
         }
-        samples += 1;
+        samples_taken += 1;
     }
-    Ok(kernels.iter_mut().map(|kernel| summarise(kernel)).collect())
+    Ok(kernel_series
+        .iter_mut()
+        .map(|kernel| summarise(kernel))
+        .collect())
 }
 
 /// The first, the middle and the last of the probes: a line needs no more.
 fn select_probes<C>(probes: Vec<Probe<C>>) -> Vec<Series<C>> {
-    let chosen = [0, probes.len() / 2, probes.len() - 1];
-    let mut series = Vec::with_capacity(chosen.len());
+    let chosen_indices = [0, probes.len() / 2, probes.len() - 1];
+    let mut series = Vec::with_capacity(chosen_indices.len());
     for (index, probe) in probes.into_iter().enumerate() {
-        if chosen.contains(&index) {
+        if chosen_indices.contains(&index) {
             let samples_ps = Vec::new();
             series.push(Series { probe, samples_ps });
         }
@@ -174,19 +177,19 @@ fn select_probes<C>(probes: Vec<Probe<C>>) -> Vec<Series<C>> {
 
 /// The line through the medians of a kernel's samples.
 fn summarise<C>(kernel: &mut [Series<C>]) -> Measurement {
-    let mut points = Vec::with_capacity(kernel.len());
+    let mut line_points = Vec::with_capacity(kernel.len());
     let mut max_spread_percent = 0.0f64;
     let mut samples = 0;
     for Series { probe, samples_ps } in kernel {
-        let middle = median(samples_ps);
-        let mut deviations: Vec<f64> = samples_ps.iter().map(|ps| (ps - middle).abs()).collect();
-        let spread_percent = 100.0 * median(&mut deviations) / middle;
+        let median_ps = median(samples_ps);
+        let mut deviations: Vec<f64> = samples_ps.iter().map(|ps| (ps - median_ps).abs()).collect();
+        let spread_percent = 100.0 * median(&mut deviations) / median_ps;
         max_spread_percent = max_spread_percent.max(spread_percent);
-        points.push((probe.firings as f64, middle));
+        line_points.push((probe.firings as f64, median_ps));
         samples = samples_ps.len();
     }
 
-    let (call_ps, firing_ps) = fit(&points);
+    let (call_ps, firing_ps) = fit(&line_points);
     Measurement {
         call_ps,
         firing_ps,
@@ -212,6 +215,7 @@ fn probe(
         let call_ns = call.warm_up(task, clock)?;
         probes.push(Probe { firings, call });
 
+        // Longer calls must fit the memory, and a core's own cache where single firings do.
         firings *= 4;
         let fits = firings <= MAX_FIRINGS && call_bytes(task, firings) <= max_bytes;
         if call_ns >= LONG_CALL_NS || !fits {
@@ -229,18 +233,18 @@ fn call_bytes(task: &Task<'_>, firings: u64) -> u64 {
 pub(crate) fn port_bytes(actor: &Actor, firings: u64) -> u64 {
     // Windows overlap: each firing after the first one adds its rate.
     let earlier_firings = firings - 1;
-    let mut bytes: u64 = 0;
+    let mut total_bytes: u64 = 0;
     for port in &actor.inputs {
-        let tokens = port.rate.saturating_mul(earlier_firings);
-        let tokens = tokens.saturating_add(port.window);
-        bytes = bytes.saturating_add(port.token.bytes().saturating_mul(tokens));
+        let call_tokens = port.rate.saturating_mul(earlier_firings);
+        let call_tokens = call_tokens.saturating_add(port.window);
+        total_bytes = total_bytes.saturating_add(port.token.bytes().saturating_mul(call_tokens));
     }
     for port in &actor.outputs {
-        let tokens = port.rate.saturating_mul(earlier_firings);
-        let tokens = tokens.saturating_add(port.rate);
-        bytes = bytes.saturating_add(port.token.bytes().saturating_mul(tokens));
+        let call_tokens = port.rate.saturating_mul(earlier_firings);
+        let call_tokens = call_tokens.saturating_add(port.rate);
+        total_bytes = total_bytes.saturating_add(port.token.bytes().saturating_mul(call_tokens));
     }
-    bytes
+    total_bytes
 }
 
 impl CpuCalls {
@@ -275,16 +279,16 @@ impl CpuCalls {
     /// Picoseconds of one call, from several in a row that start from the initial states.
     fn sample(&mut self, task: &Task<'_>, clock: &dyn Fn() -> u64) -> Result<f64, Refusal> {
         for (index, initial) in task.states.iter().enumerate() {
-            let state = self.call.state(index);
-            let common_bytes = state.len().min(initial.len());
-            state[..common_bytes].copy_from_slice(&initial[..common_bytes]);
+            let state_bytes = self.call.state(index);
+            let common_bytes = state_bytes.len().min(initial.len());
+            state_bytes[..common_bytes].copy_from_slice(&initial[..common_bytes]);
         }
 
-        let start = clock();
+        let start_ns = clock();
         for _ in 0..self.calls {
             self.call.run(task.kernel)?;
         }
-        let elapsed_ns = clock().saturating_sub(start);
+        let elapsed_ns = clock().saturating_sub(start_ns);
         Ok(elapsed_ns.max(1) as f64 * 1e3 / self.calls as f64)
     }
 }
@@ -335,9 +339,11 @@ fn fit(points: &[(f64, f64)]) -> (u64, u64) {
     let (call, firing) = if points.len() < 2 || determinant <= 0.0 {
         firings_only
     } else {
+        // The normal equations of the weighted least squares, solved by Cramer's rule.
         let call = (sums.times * sums.squares - sums.products * sums.firings) / determinant;
         let firing = (sums.products * sums.ones - sums.times * sums.firings) / determinant;
         match (call < 0.0, firing < 0.0) {
+            // A negative part is not possible: the best line without it is taken.
             (true, _) => firings_only,
             (_, true) => calls_only,
             _ => (call, firing),
@@ -372,23 +378,23 @@ impl StreamValues {
 
 /// Fills a port with values that a stream could have: zeros would take short cuts.
 fn fill(bytes: &mut [u8], dtype: DType, seed: u64) {
-    let mut values = StreamValues::new(seed);
+    let mut stream_values = StreamValues::new(seed);
     let element_bytes = match dtype {
         // A complex element is two values.
         DType::C32 => 4,
         _ => usize::try_from(dtype.size_bytes()).unwrap_or(1),
     };
     for element in bytes.chunks_exact_mut(element_bytes) {
-        let value = values.next();
+        let next_value = stream_values.next();
         match dtype {
-            DType::F32 | DType::C32 => element.copy_from_slice(&value.to_ne_bytes()),
-            DType::F64 => element.copy_from_slice(&f64::from(value).to_ne_bytes()),
-            DType::F16 => element.copy_from_slice(&f16::from_f32(value).to_ne_bytes()),
-            DType::Bf16 => element.copy_from_slice(&bf16::from_f32(value).to_ne_bytes()),
-            DType::Bool => element[0] = u8::from(value > 0.0),
+            DType::F32 | DType::C32 => element.copy_from_slice(&next_value.to_ne_bytes()),
+            DType::F64 => element.copy_from_slice(&f64::from(next_value).to_ne_bytes()),
+            DType::F16 => element.copy_from_slice(&f16::from_f32(next_value).to_ne_bytes()),
+            DType::Bf16 => element.copy_from_slice(&bf16::from_f32(next_value).to_ne_bytes()),
+            DType::Bool => element[0] = u8::from(next_value > 0.0),
             // Small integers of either sign where the type has one.
             _ => {
-                let integer = (value * 100.0) as i64;
+                let integer = (next_value * 100.0) as i64;
                 element.copy_from_slice(&integer.to_le_bytes()[..element_bytes]);
             }
         }

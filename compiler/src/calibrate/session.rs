@@ -61,26 +61,28 @@ impl GroupSession<'_> {
     ) -> Vec<KernelOutcome> {
         // A machine file may name cores that this process does not have. Kernels are then measured on any core.
         let _team = Team::of_cores(&self.device.cores, true);
-        let start = Instant::now();
-        let clock = || elapsed_ns(start);
-        let cached: Vec<_> = self
+        let start_time = Instant::now();
+        let clock = || elapsed_ns(start_time);
+        let all_cached: Vec<_> = self
             .kernels
             .iter()
             .map(|kernel| self.cached_costs(kernel, cache))
             .collect();
+
+        // Kernels that cannot be made are not measured, and not counted as progress.
         let total = self
             .kernels
             .iter()
-            .zip(&cached)
+            .zip(&all_cached)
             .filter(|(kernel, costs)| kernel.kernel.is_ok() && costs.is_none())
             .count();
 
         let mut done = 0;
-        let mut outcomes = Vec::with_capacity(self.kernels.len());
-        for (kernel, cached_costs) in self.kernels.iter().zip(cached) {
+        let mut kernel_outcomes = Vec::with_capacity(self.kernels.len());
+        for (kernel, cached_costs) in self.kernels.iter().zip(all_cached) {
             if let Some(costs) = cached_costs {
                 let source = CostSource::Cache;
-                outcomes.push(KernelOutcome { costs, source });
+                kernel_outcomes.push(KernelOutcome { costs, source });
                 continue;
             }
 
@@ -94,16 +96,18 @@ impl GroupSession<'_> {
                 });
                 done += 1;
             }
+
+            // Costs by the model are not cached: the next calibration tries to measure again.
             let outcome = self.measure_kernel(kernel, &clock);
             if outcome.source == CostSource::Measured && kernel.may_be_cached() {
-                let key = kernel.key_on(self.sources, self.group);
+                let cost_key = kernel.key_on(self.sources, self.group);
                 for cost in &outcome.costs {
-                    cache.insert(key, cost.clone());
+                    cache.insert(cost_key, cost.clone());
                 }
             }
-            outcomes.push(outcome);
+            kernel_outcomes.push(outcome);
         }
-        outcomes
+        kernel_outcomes
     }
 
     /// The cached costs of a kernel's variants. They are measured together, taking turns: all are cached, or none counts.
@@ -113,11 +117,11 @@ impl GroupSession<'_> {
             return None;
         }
 
-        let key = kernel.key_on(self.sources, self.group);
+        let cost_key = kernel.key_on(self.sources, self.group);
         let variants = kernel.variants_on(self.sources, self.group);
         let costs: Option<Vec<MeasuredCost>> = variants
             .into_iter()
-            .map(|variant| cache.get(key, variant).cloned())
+            .map(|variant| cache.get(cost_key, variant).cloned())
             .collect();
         costs.filter(|costs| !costs.is_empty())
     }
@@ -128,20 +132,20 @@ impl GroupSession<'_> {
             budget_ns: self.how.budget_ns,
             memory_bytes: self.device.memory_bytes,
         };
-        let measured = match &self.group.gpu {
+        let measured_variants = match &self.group.gpu {
             None => self.measure_on_cpu(kernel, &limits, clock),
             Some(Err(reason)) => Err(reason.clone()),
             Some(Ok(gpu)) => {
                 gpu::variant_plans(self.sources, kernel.actor, gpu).and_then(|plans| {
-                    let measured = gpu::measure(kernel.actor, gpu, &plans, &limits, clock);
-                    let measurements = measured.map_err(|refusal| refusal.to_string())?;
-                    let variants = plans.iter().map(|plan| plan.variant);
-                    Ok(name_variants(variants, measurements))
+                    let measured_variants = gpu::measure(kernel.actor, gpu, &plans, &limits, clock);
+                    let measurements = measured_variants.map_err(|refusal| refusal.to_string())?;
+                    let variant_names = plans.iter().map(|plan| plan.variant);
+                    Ok(name_variants(variant_names, measurements))
                 })
             }
         };
 
-        match measured {
+        match measured_variants {
             Ok(variants) => KernelOutcome {
                 costs: variants
                     .iter()
@@ -175,12 +179,13 @@ impl GroupSession<'_> {
         let mut variant_kernels = vec![kernel.kernel.clone()?];
         for variant in &kernel.cpu_variants {
             // Made here, one kernel's at a time: each may hold the weights in an order of its own.
-            let made = registry.kernel_in(kernel.actor, blobs, Some(variant));
-            variant_kernels.push(made.map_err(|error| error.to_string())?);
+            let made_kernel = registry.kernel_in(kernel.actor, blobs, Some(variant));
+            variant_kernels.push(made_kernel.map_err(|error| error.to_string())?);
         }
 
+        // Calls start from the states that a run starts from, so that they compute what a run does.
         let states = initial_states(self.graph, kernel.actor_id);
-        let tasks: Vec<Task<'_>> = variant_kernels
+        let variant_tasks: Vec<Task<'_>> = variant_kernels
             .iter()
             .map(|variant_kernel| Task {
                 actor: kernel.actor,
@@ -188,7 +193,8 @@ impl GroupSession<'_> {
                 states: &states,
             })
             .collect();
-        let measurements = measure(&tasks, limits, clock).map_err(|refusal| refusal.to_string())?;
+        let measurements =
+            measure(&variant_tasks, limits, clock).map_err(|refusal| refusal.to_string())?;
         let variants = kernel.variants_on(self.sources, self.group);
         Ok(name_variants(variants, measurements))
     }
@@ -204,8 +210,8 @@ impl GroupSession<'_> {
             budget_ns: self.how.budget_ns / 4,
             memory_bytes: self.device.memory_bytes,
         };
-        let start = Instant::now();
-        let clock = || elapsed_ns(start);
+        let start_time = Instant::now();
+        let clock = || elapsed_ns(start_time);
 
         let mut late_ps = 0.0;
         let mut early_ps = 0.0;
@@ -223,6 +229,8 @@ impl GroupSession<'_> {
             let [late, early] = measured[..] else {
                 return None;
             };
+
+            // Kernels count as often as the model has them.
             late_ps += kernel.actors as f64 * (late.call_ps + late.firing_ps) as f64;
             early_ps += kernel.actors as f64 * (early.call_ps + early.firing_ps) as f64;
         }
