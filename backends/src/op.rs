@@ -14,7 +14,9 @@ use crate::kernel::Kernel;
 use crate::kernels::{Caps, KernelPlan, Math};
 use crate::ops::custom;
 
+pub use crate::ops::examples::example_inputs;
 pub use crate::ops::sources::source;
+pub use crate::ops::types::{CLASSES, PortSchema, TypeSchema};
 
 /// Why an op refuses its parameters or inputs. The compiler draws it on the model's text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -159,6 +161,11 @@ pub trait Op: Send + Sync {
 
     /// Description for the op catalogue.
     fn doc(&self) -> OpDoc;
+
+    /// Element types of the op's ports. Every op of the standard catalogue has them.
+    fn types(&self) -> Option<&TypeSchema> {
+        None
+    }
 
     /// Names of parameters that may be written without a name, in order: `Expr("x * g")` has `["expr"]`.
     fn positional(&self) -> &'static [&'static str] {

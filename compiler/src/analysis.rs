@@ -4,7 +4,7 @@ use std::fmt;
 
 use zbmd_ir::text::count;
 use zbmd_ir::{ActorCost, Costs, DeviceId, Graph, TiVec};
-use zbmd_scheduler::buffers::{self, BufferError, Front, Limits, Mode, Sizing, Unit};
+use zbmd_scheduler::buffers::{self, BufferError, Mode, ParetoFront, Sizing, SizingLimits, Unit};
 use zbmd_scheduler::order::{self, OrderError};
 use zbmd_scheduler::replicate::{Obstacle, obstacles};
 use zbmd_scheduler::throughput::{self, Throughput, ThroughputError, TimedSdf};
@@ -30,7 +30,7 @@ pub struct Analysis {
     /// The buffers asked for.
     pub buffers: Sizing,
     /// All trade-offs of tokens against the period.
-    pub front: Front,
+    pub front: ParetoFront,
     /// Fewest tokens in one order of calls.
     pub interleaved: Result<Order, OrderError>,
     /// Every actor once, in nested loops.
@@ -61,7 +61,7 @@ impl Analysis {
         // Every actor has the quickest device for itself: no placement can do better.
         let firing_times = costs.table.iter().map(quickest_ps).collect();
         let sdf = TimedSdf::of(graph, &firing_times, Some(1));
-        let search_limits = Limits::default();
+        let search_limits = SizingLimits::default();
         let throughput = throughput::analyse(&sdf)?;
 
         Ok(Self {
@@ -119,12 +119,12 @@ fn buffer_unit(mode: Mode) -> Unit {
 }
 
 /// Calls as they are written: the body of a loop counts once.
-fn count_calls(steps: &[order::Step]) -> u64 {
+fn count_calls(steps: &[order::LoopStep]) -> u64 {
     let mut calls = 0;
     for step in steps {
         calls += match step {
-            order::Step::Fire(..) => 1,
-            order::Step::Loop(_, body) => count_calls(body),
+            order::LoopStep::Fire(..) => 1,
+            order::LoopStep::Loop(_, body) => count_calls(body),
         };
     }
     calls

@@ -246,6 +246,10 @@ impl<'a> Builder<'a> {
 
     /// The bytes of history and initial tokens of a reader.
     fn first_tokens(&mut self, link: &Link, input: &InPort) -> Option<Vec<u8>> {
+        // All channels together are bounded; memory is not taken for what is refused anyway.
+        if self.initial_bytes > limits::MAX_INITIAL_BYTES {
+            return None;
+        }
         let token = &input.token;
         let mut first_bytes = self.history(link, input)?;
         for tokens in &link.initial {

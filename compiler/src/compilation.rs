@@ -20,7 +20,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
-use zbmd_ir::verify::{Verified, check_graph, verify};
+use zbmd_ir::verify::{Verified, VerifyError, check_graph, verify};
 use zbmd_ir::{BlobId, Graph, KernelCode, Program, TiVec};
 use zbmd_scheduler::Estimate;
 use zbmd_scheduler::buffers::{Mode, Unit};
@@ -185,7 +185,7 @@ impl<'a> Compilation<'a> {
         let kernels = self.print_kernels(&planned, &target)?;
         self.reports.stop_on_errors()?;
 
-        Ok(self.finish_program(planned, target, kernels, rounding))
+        self.finish_program(planned, target, kernels, rounding)
     }
 
     /// Rates, deadlocks and sample rates of the model's graph.
@@ -317,13 +317,16 @@ impl<'a> Compilation<'a> {
     }
 
     /// Puts the program together and has it verified.
+    ///
+    /// # Errors
+    /// A program that is larger than a bundle may be.
     fn finish_program(
         &mut self,
         planned: PlannedGraph,
         target: Target,
         kernels: Vec<KernelCode>,
         rounding: Option<Rounding>,
-    ) -> MadeProgram {
+    ) -> Result<MadeProgram, Reported> {
         // By the costs that plans were made with: packed actors have no kernels for GPUs any more.
         let cpu_only = CpuOnlyActors::find(&planned.graph, &target.machine, &planned.costs);
         let program = Program {
@@ -334,12 +337,9 @@ impl<'a> Compilation<'a> {
             blobs: std::mem::take(&mut self.files.blobs),
             kernels,
         };
-        // What the verifier refuses here is a mistake of the compiler or the scheduler, not of the model.
-        let program = verify(program).unwrap_or_else(|errors| {
-            panic!("the verifier refuses the compiler's own program: {errors:?}")
-        });
+        let program = verify(program).map_err(|errors| self.refuse_program(&errors))?;
 
-        MadeProgram {
+        Ok(MadeProgram {
             program,
             estimate: planned.estimate,
             impossible_losses: planned.impossible_losses,
@@ -347,6 +347,17 @@ impl<'a> Compilation<'a> {
             rounding,
             cpu_only,
             passes: std::mem::take(&mut self.files.passes),
+        })
+    }
+
+    /// Reports a program that is larger than a bundle may be.
+    ///
+    /// # Panics
+    /// Where anything else is wrong with it: that is a mistake of the compiler or the scheduler, not of the model.
+    fn refuse_program(&mut self, errors: &[VerifyError]) -> Reported {
+        match refusals::draw_beyond_limits(errors) {
+            Some(refusal) => self.reports.refuse(refusal),
+            None => panic!("the verifier refuses the compiler's own program: {errors:?}"),
         }
     }
 
@@ -398,13 +409,15 @@ impl<'a> Compilation<'a> {
     }
 }
 
-/// Checks the graph after a step that changed it, where debug assertions are on.
+/// Checks the graph after a step that changed it, where debug assertions are on. Limits are left to the check of the
+/// whole program, which reports them.
 ///
 /// # Panics
 /// Where the verifier refuses it: that is a bug of the step.
 fn check_level(graph: &Graph, blobs: &TiVec<BlobId, Bytes>, step: &str) {
     if cfg!(debug_assertions)
         && let Err(errors) = check_graph(graph, blobs)
+        && !errors.iter().all(refusals::is_limit)
     {
         panic!("the verifier refuses the graph after {step}: {errors:?}");
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use zbmd_ir::text::loss;
-use zbmd_ir::{ActorId, Costs, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
-use zbmd_scheduler::{Contingent, Losses, Options, ScheduleError, kinds, losses, schedule_loss};
+use zbmd_ir::{ActorId, DeviceId, Graph, KindId, Loss, Machine, Plan, TiVec};
+use zbmd_scheduler::{Contingent, Inputs, Losses, ScheduleError, kinds, losses, schedule_loss};
 
 /// A loss of devices for which there are no plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,38 +16,19 @@ pub struct ImpossibleLoss {
     pub reason: String,
 }
 
-/// What plans for losses are made for.
-#[derive(Clone, Copy)]
-pub(crate) struct LossRequest<'a> {
-    pub(crate) graph: &'a Graph,
-    pub(crate) machine: &'a Machine,
-    pub(crate) costs: &'a Costs,
-    pub(crate) options: &'a Options,
-    /// The losses asked for.
-    pub(crate) losses: Losses,
-}
-
 type LossPlans = Result<Vec<Plan>, ScheduleError>;
 
 /// All plans: those given, which are for the whole machine, and those for every loss asked for.
 pub(crate) fn plan_losses(
-    request: LossRequest<'_>,
+    inputs: Inputs<'_>,
     plans: Vec<Plan>,
+    asked_losses: Losses,
 ) -> Result<Contingent, ScheduleError> {
-    let LossRequest {
-        graph,
-        machine,
-        costs,
-        options,
-        ..
-    } = request;
-    let kinds = kinds(machine, costs, options);
-    let losses = losses(&kinds, request.losses)?;
+    let kinds = kinds(inputs.machine, inputs.costs, inputs.options);
+    let losses = losses(&kinds, asked_losses)?;
 
     // Losses are planned from the same main plans, and independently of each other.
-    let loss_plans = plan_in_parallel(&losses, |lost| {
-        schedule_loss((graph, machine, costs, options), &plans, &kinds, lost)
-    });
+    let loss_plans = plan_in_parallel(&losses, |lost| schedule_loss(inputs, &plans, &kinds, lost));
     let outcomes = losses.into_iter().zip(loss_plans);
     Ok(Contingent::collect(plans, kinds, outcomes))
 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use zbmd_backends::op::Registry;
+use zbmd_ir::verify::{self, VerifyError};
 use zbmd_ir::{BlobId, Graph, TiVec};
 
 use crate::build::{BuiltGraph, Origins, build};
@@ -187,13 +188,16 @@ impl FrontEnd<'_> {
     fn build_net(&mut self, net: &Net) -> BuiltGraph {
         let sink = &mut self.reports.sink;
         let signatures = infer(net, self.registry, self.files, sink);
-        build(net, &signatures, self.registry, self.files, sink)
+        let built_graph = build(net, &signatures, self.registry, self.files, sink);
+
+        check_names(&built_graph.graph, sink);
+        built_graph
     }
 
     /// Reports what is malformed about a graph made in Rust.
     fn check_given_graph(&mut self, graph: Graph) -> BuiltGraph {
         // The analysis and the scheduler rely on ids within range and ports connected once.
-        let malformed = zbmd_ir::verify::check_graph(&graph, &self.files.blobs)
+        let malformed = verify::check_graph(&graph, &self.files.blobs)
             .err()
             .unwrap_or_default();
         for error in malformed {
@@ -208,5 +212,19 @@ impl FrontEnd<'_> {
 
         let origins = Origins::nowhere(&graph);
         BuiltGraph { graph, origins }
+    }
+}
+
+/// Refuses names that a bundle cannot hold. Those of ports and parameters are chosen by a model as well, in the
+/// parameters of its ops.
+fn check_names(graph: &Graph, sink: &mut Sink) {
+    let refused_names = verify::check_graph_names(graph).err();
+    for error in refused_names.unwrap_or_default() {
+        let code = match error {
+            VerifyError::Limit { .. } => Code::E0505,
+            _ => Code::E0204,
+        };
+        let help = "write a shorter name, without control characters";
+        sink.push(Diagnostic::new(code, error.to_string()).help(help));
     }
 }

@@ -122,7 +122,7 @@ fn print_cuda_texts(
     texts: &mut BTreeMap<CubinText, String>,
 ) {
     for arch in &cubins.archs {
-        let launches_early = device.programmatic && cuda::launches_early(arch);
+        let launches_early = device.programmatic && cuda::supports_dependent_launch(arch);
         let mut texts_by_key = BTreeMap::new();
         cuda::texts(plan, launches_early, &mut texts_by_key);
 

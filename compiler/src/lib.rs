@@ -20,6 +20,7 @@ mod diag;
 pub mod diff;
 mod expand;
 mod explain;
+pub mod files;
 mod format;
 mod front;
 mod in_place;

@@ -1,5 +1,7 @@
 //! `machine.ron`: reads and writes machines; and this computer as a machine, where no such file is given.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 use zbmd_ir::{Device, DeviceId, Link, LinkId, Machine, TiVec, limits};
 
@@ -172,6 +174,30 @@ pub(crate) fn read(file: FileId, text: &str, sink: &mut Sink) -> Option<(Machine
     (sink.errors() == errors_before).then_some((Machine { devices, links }, costs))
 }
 
+/// E0505 for devices.
+pub(crate) fn too_many_devices(devices: usize) -> Diagnostic {
+    let limit = limits::MAX_DEVICES;
+    let message = format!("the machine has {devices} devices, more than the limit of {limit}");
+    Diagnostic::new(Code::E0505, message).help("compile for fewer devices")
+}
+
+/// Refuses what the verifier would, for machines that were made in Rust; whether all is well.
+pub(crate) fn check(machine: &Machine, sink: &mut Sink) -> bool {
+    let errors_before = sink.errors();
+    if machine.devices.is_empty() {
+        let message = "the machine has no devices";
+        let refusal = Diagnostic::new(Code::E0507, message);
+        sink.push(refusal.help("compile for 1 device or more"));
+    }
+
+    let refused = zbmd_ir::verify::check_machine(machine).err();
+    for error in refused.unwrap_or_default() {
+        let message = format!("the machine is impossible: {error}");
+        sink.push(Diagnostic::new(Code::E0507, message));
+    }
+    sink.errors() == errors_before
+}
+
 /// Devices, and where their names were written.
 #[derive(Default)]
 struct NamedDevices {
@@ -182,27 +208,29 @@ struct NamedDevices {
 fn read_devices(list: &[Node], head: Span, sink: &mut Sink) -> Option<NamedDevices> {
     let errors_before = sink.errors();
     let mut named_devices = NamedDevices::default();
+    let mut first_named: BTreeMap<String, Span> = BTreeMap::new();
     for node in list {
-        if let Some((name, device)) = read_device(node, &named_devices.names, sink) {
+        // What is beyond the limit is refused anyway, and not read.
+        if named_devices.devices.len() == limits::MAX_DEVICES {
+            break;
+        }
+        if let Some((name, device)) = read_device(node, &first_named, sink) {
+            first_named.entry(name.value.clone()).or_insert(name.span);
             named_devices.names.push(name);
             named_devices.devices.push(device);
         }
     }
 
-    let device_count = named_devices.devices.len();
     // Without devices for another reason, that reason has been reported.
-    if device_count == 0 && sink.errors() == errors_before {
+    if named_devices.devices.is_empty() && sink.errors() == errors_before {
         sink.push(
             Diagnostic::new(Code::E0507, "the machine has no devices")
                 .primary(head, "nothing runs here")
                 .help("add `Device(name: \"cpu:0\", backend: cpu)`; `zbmdc devices --ron` prints this computer"),
         );
     }
-    if device_count > limits::MAX_DEVICES {
-        let max = limits::MAX_DEVICES;
-        let message =
-            format!("the machine has {device_count} devices, more than the limit of {max}");
-        sink.push(Diagnostic::new(Code::E0505, message).primary(head, "this machine"));
+    if list.len() > limits::MAX_DEVICES {
+        sink.push(too_many_devices(list.len()).primary(head, "this machine"));
         return None;
     }
     Some(named_devices)
@@ -228,12 +256,14 @@ fn group<'a>(
 
 fn read_device(
     node: &Node,
-    others: &[Spanned<String>],
+    others: &BTreeMap<String, Span>,
     sink: &mut Sink,
 ) -> Option<(Spanned<String>, Device)> {
     let mut fields = group(node, "a device", &format::DEVICE, sink)?;
     let name_node = fields.need("name", "\"cpu:0\"", sink);
-    let name = name_node.and_then(|node| read::string(node, "a name in quotes", sink));
+    let name = name_node
+        .and_then(|node| read::string(node, "a name in quotes", sink))
+        .filter(|name| read::check_text(name, "a device", sink));
     let backend_node = fields.need("backend", "cpu", sink);
     let backend = backend_node.and_then(|node| read::word(node, "a backend: `cpu`", sink));
     let cores = read_cores(fields.take("cores"), sink);
@@ -275,13 +305,30 @@ fn read_device(
     Some((name, device))
 }
 
-/// Core numbers; none if they are not given.
+/// Core numbers, each once: a device does not run on a core twice. Two devices may share one, by turns of the operating
+/// system. None if they are not given.
 fn read_cores(node: Option<&Node>, sink: &mut Sink) -> Vec<u32> {
     let list = node.and_then(|node| read::list(node, "a list of core numbers", sink));
+    let max_core = u64::from(limits::MAX_CORE);
+    let mut first_written: BTreeMap<u32, Span> = BTreeMap::new();
     let mut cores = Vec::new();
     for node in list.unwrap_or_default() {
-        let number = read::count(node, "a core number", 0, 65_535, sink);
-        cores.extend(number.map(|core| core.value as u32));
+        let Some(number) = read::count(node, "a core number", 0, max_core, sink) else {
+            continue;
+        };
+        let core = number.value as u32;
+        if let Some(first) = first_written.get(&core) {
+            let message = format!("the device has core {core} twice");
+            sink.push(
+                Diagnostic::new(Code::E0507, message)
+                    .primary(node.span, "named again here")
+                    .context(*first, "first named here")
+                    .help("name each core of a device once"),
+            );
+            continue;
+        }
+        first_written.insert(core, node.span);
+        cores.push(core);
     }
     cores
 }
@@ -293,15 +340,15 @@ fn read_bandwidth(fields: &mut Fields<'_>, sink: &mut Sink) -> Option<u64> {
 }
 
 /// Reports a device that is called what one before it is called.
-fn check_device_name(name: &Spanned<String>, others: &[Spanned<String>], sink: &mut Sink) {
-    let Some(first) = others.iter().find(|other| other.value == name.value) else {
+fn check_device_name(name: &Spanned<String>, others: &BTreeMap<String, Span>, sink: &mut Sink) {
+    let Some(first) = others.get(&name.value) else {
         return;
     };
     let message = format!("the device name `{}` is used twice", name.value);
     sink.push(
         Diagnostic::new(Code::E0205, message)
             .primary(name.span, "used again here")
-            .context(first.span, "first used here")
+            .context(*first, "first used here")
             .help("number the devices of a backend: `cpu:0`, `cpu:1`"),
     );
 }
@@ -355,10 +402,22 @@ fn quantity(
     }
 }
 
+/// Most latency of a link: times of many transfers are added up in 64 bits.
+const MAX_LATENCY_NS: u64 = 3_600_000_000_000;
+
+/// The devices that the ends of links name.
+type DevicesByName<'a> = BTreeMap<&'a str, DeviceId>;
+
 fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiVec<LinkId, Link> {
+    let mut devices_by_name = DevicesByName::new();
+    for (index, name) in names.iter().enumerate() {
+        devices_by_name.insert(&name.value, DeviceId::from(index));
+    }
+
     let mut all_links: TiVec<LinkId, Link> = TiVec::new();
+    let mut linked: BTreeSet<(DeviceId, DeviceId)> = BTreeSet::new();
     for node in nodes {
-        let Some(link) = read_link(node, names, sink) else {
+        let Some(link) = read_link(node, &devices_by_name, sink) else {
             continue;
         };
         let mut directions = vec![link.forward.clone()];
@@ -370,7 +429,7 @@ fn read_links(nodes: &[Node], names: &[Spanned<String>], sink: &mut Sink) -> TiV
             });
         }
         for direction in directions {
-            match check_link(&direction, &all_links) {
+            match check_link(&direction, &mut linked) {
                 Ok(()) => all_links.push(direction),
                 Err(refusal) => {
                     sink.push(refusal.primary(node.span, "this link").help("remove it"))
@@ -388,10 +447,10 @@ struct WrittenLink {
     both_ways: bool,
 }
 
-fn read_link(node: &Node, names: &[Spanned<String>], sink: &mut Sink) -> Option<WrittenLink> {
+fn read_link(node: &Node, devices: &DevicesByName<'_>, sink: &mut Sink) -> Option<WrittenLink> {
     let mut fields = group(node, "a link", &format::LINK, sink)?;
-    let from = read_link_end("from", &mut fields, names, sink);
-    let to = read_link_end("to", &mut fields, names, sink);
+    let from = read_link_end("from", &mut fields, devices, sink);
+    let to = read_link_end("to", &mut fields, devices, sink);
     let both_node = fields.take("both");
     let both_ways = both_node.is_some_and(|node| read::flag(node, sink));
     let bandwidth = read_bandwidth(&mut fields, sink);
@@ -410,16 +469,14 @@ fn read_link(node: &Node, names: &[Spanned<String>], sink: &mut Sink) -> Option<
 fn read_link_end(
     field: &str,
     fields: &mut Fields<'_>,
-    names: &[Spanned<String>],
+    devices: &DevicesByName<'_>,
     sink: &mut Sink,
 ) -> Option<DeviceId> {
     let node = fields.need(field, "\"cpu:0\"", sink)?;
     let written_name = read::string(node, "a device in quotes", sink)?;
-    let device_index = names
-        .iter()
-        .position(|known| known.value == written_name.value);
-    if device_index.is_none() {
-        let known_names = names.iter().map(|known| known.value.as_str());
+    let found = devices.get(written_name.value.as_str()).copied();
+    if found.is_none() {
+        let known_names = devices.keys().copied();
         let message = format!("there is no device `{}`", written_name.value);
         sink.push(
             Diagnostic::new(Code::E0501, message)
@@ -427,7 +484,7 @@ fn read_link_end(
                 .help(suggest(&written_name.value, known_names)),
         );
     }
-    device_index.map(DeviceId::from)
+    found
 }
 
 /// A latency in nanoseconds; unlike other quantities it may be zero, with a unit.
@@ -438,18 +495,26 @@ fn read_latency(node: Option<&Node>, sink: &mut Sink) -> Option<u64> {
     {
         return Some(0);
     }
+    let node = node?;
     let expected = "a latency such as \"2us\"";
-    quantity(node, expected, units::duration_ns, sink)
+    let latency_ns = quantity(Some(node), expected, units::duration_ns, sink)?;
+
+    if latency_ns > MAX_LATENCY_NS {
+        let message =
+            format!("a latency is {latency_ns} ns, more than the limit of {MAX_LATENCY_NS}");
+        let refusal = Diagnostic::new(Code::E0505, message);
+        sink.push(refusal.primary(node.span, "at most 60min"));
+    }
+    Some(latency_ns)
 }
 
-/// Refuses links that join a device to itself, or two devices that are linked already.
-fn check_link(link: &Link, others: &TiVec<LinkId, Link>) -> Result<(), Diagnostic> {
+/// Enters a link in those that are there; refuses one that joins a device to itself, or devices that are linked already.
+fn check_link(link: &Link, linked: &mut BTreeSet<(DeviceId, DeviceId)>) -> Result<(), Diagnostic> {
     if link.from == link.to {
         let message = "a link joins a device to itself";
         return Err(Diagnostic::new(Code::E0501, message));
     }
-    let is_same = |other: &Link| other.from == link.from && other.to == link.to;
-    if others.iter().any(is_same) {
+    if !linked.insert((link.from, link.to)) {
         let message = "two devices are linked twice in the same direction";
         return Err(Diagnostic::new(Code::E0107, message));
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use zbmd_backends::op::Registry;
 use zbmd_ir::{ActorId, BlobId, Contingencies, Costs, DeviceId, Graph, Machine, Plan, TiSlice};
 use zbmd_scheduler::search::Progress;
-use zbmd_scheduler::{Block, Contingent, Control, Estimate, ScheduleError};
+use zbmd_scheduler::{Block, Contingent, Control, Estimate, Inputs, ScheduleError};
 
 use crate::build::{BuiltGraph, Origins};
 use crate::codes::Code;
@@ -103,16 +103,14 @@ impl PlanRequest<'_> {
             scheduled,
             ..
         } = replicated.best;
-        let contingent = contingency::plan_losses(
-            contingency::LossRequest {
-                graph: &graph,
-                machine,
-                costs: &costs,
-                options: &options,
-                losses: self.options.contingencies,
-            },
-            scheduled.plans,
-        )?;
+        let inputs = Inputs {
+            graph: &graph,
+            machine,
+            costs: &costs,
+            options: &options,
+        };
+        let asked_losses = self.options.contingencies;
+        let contingent = contingency::plan_losses(inputs, scheduled.plans, asked_losses)?;
 
         let Contingent {
             plans,

@@ -5,12 +5,10 @@ use std::fmt::Write as _;
 
 use zbmd_backends::TensorOp;
 use zbmd_backends::kernels::Caps;
-use zbmd_backends::op::{Op, OpError, Registry, ResolveCx, Signature, source};
-use zbmd_ir::{Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType, limits};
-
-mod probes;
-
-use probes::{LARGE, PROBES};
+use zbmd_backends::op::{CLASSES, Op, Registry, ResolveCx, Signature, example_inputs, source};
+use zbmd_ir::{
+    Actor, DType, InPort, OutPort, Params, Role, StatePort, TiVec, TokenType, Value, limits,
+};
 
 use crate::diag::Sink;
 use crate::format::{Absent, GROUPS, Group};
@@ -44,13 +42,15 @@ pub fn format_page() -> String {
     let _ = writeln!(
         out,
         "Limits: {} actors, {} ports on a side, {} dimensions, {} bytes a token, rates and windows of {},\n\
-         {} bytes of initial tokens on a channel, {} devices.\n",
+         {} bytes of initial tokens on all channels together, {} bytes in a name with the instances around it,\n\
+         {} devices.\n",
         limits::MAX_ACTORS,
         limits::MAX_PORTS,
         limits::MAX_RANK,
         limits::MAX_TOKEN_BYTES,
         limits::MAX_RATE,
         limits::MAX_INITIAL_BYTES,
+        limits::MAX_NAME_BYTES,
         limits::MAX_DEVICES
     );
     GROUPS.iter().for_each(|group| out += &group_section(group));
@@ -89,8 +89,9 @@ pub fn op_page(registry: &Registry) -> String {
         "{} ops. `zbmdc ops` lists them, `zbmdc ops NAME` prints one. *CPU* and *GPU* are the element types of the\n\
          input (of the output where there is none) that the example takes there; GPU kernels are the same for Vulkan\n\
          and CUDA, and a device may lack a type. Rates and windows stand behind a port's type: `f32 8/71` consumes 8\n\
-         tokens a firing and looks at 71.\n\n",
-        tensor.len() + others.len()
+         tokens a firing and looks at 71.\n\n{}\n",
+        tensor.len() + others.len(),
+        type_notation()
     );
     for name in others {
         out += &format!(
@@ -99,13 +100,30 @@ pub fn op_page(registry: &Registry) -> String {
         );
     }
     out += "## Tensor ops\n\n\
-            One op for each ONNX operator, its name with `Nn` before it. A token is a whole tensor, every rate is 1. `?`\n\
-            may be missing, `!` must be a constant, `~` both, `…` any number may follow; any other operand may be a\n\
-            parameter of its name too. f16 and bf16 are storage: computed in f32.\n\n\
-            | op | operands -> outputs | what | CPU | GPU |\n|---|---|---|---|---|\n";
+            One op for each ONNX operator, its name with `Nn` before it. A token is a whole tensor, every rate is 1. Any\n\
+            operand without `!` or `~` may be a port or a parameter of its name. f16 and bf16 are storage: computed in\n\
+            f32.\n\n\
+            | op | operands -> outputs; types | what | CPU | GPU |\n|---|---|---|---|---|\n";
     tensor
         .iter()
         .for_each(|name| out += &tensor_row(registry, name));
+    out
+}
+
+/// How the types of ports are written.
+fn type_notation() -> String {
+    let mut out = "Types are written like `x:T w:^T b?:^T -> y:T; T: float`. A mark behind a port's name says how it is\n\
+                   given: `?` may be missing, `!` must be a constant, `~` both, `*` any number may follow, named by\n\
+                   number; `_` is any name. Types are element types and the classes below, alternatives separated by\n\
+                   `|`. All ports with the same capital letter have the same type, one of those behind the `;`; `^T`\n\
+                   may also be a type that is computed like T (f16 and bf16 like f32, i8 and i16 like i32). `[]`: the\n\
+                   tensor may be empty. Whatever does not fit is refused, and written-out numbers take the type that\n\
+                   fits.\n\n| class | types |\n|---|---|\n"
+        .to_owned();
+    for (name, dtypes) in CLASSES {
+        let dtypes: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+        let _ = writeln!(out, "| `{name}` | {} |", dtypes.join(", "));
+    }
     out
 }
 
@@ -129,6 +147,9 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
         "{}\n\n- ports: {}\n- example: `{}`\n",
         doc.summary, doc.ports, doc.example
     );
+    if let Some(types) = op.types() {
+        let _ = writeln!(out, "- types: `{types}`");
+    }
     for (param, meaning) in doc.params {
         let place = op.positional().iter().position(|p| p == param);
         let place = place.map_or(String::new(), |i| format!(" (argument {})", i + 1));
@@ -136,21 +157,14 @@ pub fn op_section(registry: &Registry, name: &str) -> Option<String> {
     }
     let found = Found::of(registry, &**op);
     let _ = writeln!(out, "- {found}");
-    for (_, inputs) in LARGE.iter().filter(|(large, _)| *large == name) {
-        let types = inputs
-            .split_whitespace()
-            .filter_map(|text| fixed(text, DType::F32))
-            .collect();
+    for (_, elements) in LARGE.iter().filter(|(large, _)| *large == name) {
+        let dtype = *found.cpu.first()?;
+        let token = TokenType::new(dtype, [*elements]);
+        let types = [("x".to_owned(), token.clone())].into();
         let params = params_of(doc.example, op.positional())?;
-        let actor = resolve(
-            registry,
-            &**op,
-            &params,
-            types,
-            &TokenType::scalar(DType::F32),
-        )?;
+        let actor = resolve(registry, &**op, &params, types)?;
         if let Some(why) = registry.gpu_reason(&actor, &TiVec::new(), &Caps::COMMON) {
-            let _ = writeln!(out, "- GPU, where `{inputs}`: none, {why}");
+            let _ = writeln!(out, "- GPU, where `x:{token}`: none, {why}");
         }
     }
     if let Some(source) = source(name) {
@@ -166,17 +180,6 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
     else {
         return String::new();
     };
-    let operands = spec.inputs.iter().map(|i| {
-        let mark = match (i.optional, i.constant) {
-            (true, true) => "~",
-            (true, false) => "?",
-            (false, true) => "!",
-            (false, false) => "",
-        };
-        format!("{}{mark}{}", i.name, if i.many { "…" } else { "" })
-    });
-    let operands = operands.collect::<Vec<_>>().join(" ");
-    let outputs = spec.outputs.join(" ") + if spec.many_outputs { "…" } else { "" };
     let found = Found::of(registry, &**op);
     let summary = plain(op.doc().summary);
     let shown = match summary.contains("no ONNX operator") {
@@ -187,11 +190,15 @@ fn tensor_row(registry: &Registry, name: &str) -> String {
         ),
     };
     format!(
-        "| {shown} | `{operands} -> {outputs}` | {summary} | {} | {} |\n",
+        "| {shown} | `{}` | {summary} | {} | {} |\n",
+        spec.types,
         names(&found.cpu),
         found.gpu_text()
     )
 }
+
+/// Ops whose kernels on GPUs end at a size, and an input beyond it.
+const LARGE: [(&str, u32); 2] = [("Fft", 2048), ("Rfft", 2048)];
 
 /// What an op's example takes.
 #[derive(Default)]
@@ -299,70 +306,31 @@ fn names(dtypes: &[DType]) -> String {
         .join(", ")
 }
 
-/// Shapes that are tried, in order.
-const SHAPES: [&[u32]; 8] = [
-    &[],
-    &[8],
-    &[4, 4],
-    &[2, 2],
-    &[1, 2, 4, 4],
-    &[2],
-    &[512],
-    &[257],
-];
-
 /// The actor of an op's example with inputs of one dtype, if it can be.
 fn probe(registry: &Registry, op: &dyn Op, dtype: DType) -> Option<Actor> {
-    let probes = PROBES.iter().filter(|(name, ..)| *name == op.name());
-    let mut probes: Vec<(&str, &str)> = probes
-        .map(|(_, inputs, params)| (*inputs, *params))
-        .collect();
-    if probes.is_empty() {
-        probes.push(("", ""));
-    }
-    for (inputs, more) in probes {
-        let example = op.doc().example;
-        let text = match more {
-            "" => example.to_owned(),
-            more => format!("{}({more})", op.name()),
-        };
-        let params = params_of(&text, op.positional())?;
-        let fixed: BTreeMap<String, TokenType> = inputs
-            .split_whitespace()
-            .filter_map(|text| fixed(text, dtype))
-            .collect();
-        let shapes = if inputs.is_empty() {
-            &SHAPES[..]
-        } else {
-            &SHAPES[..1]
-        };
-        for shape in shapes {
-            let token = TokenType::new(dtype, shape.to_vec());
-            let actor = resolve(registry, op, &params, fixed.clone(), &token);
-            let actor = actor.filter(|a| registry.kernel(a, &TiVec::new()).is_ok());
-            if actor.is_some() {
-                return actor;
-            }
-        }
-    }
-    None
+    let params = params_of(op.doc().example, op.positional())?;
+    let inputs: BTreeMap<String, TokenType> = example_inputs(op, dtype).into_iter().collect();
+    let variants = [declared_as(&params, dtype), params];
+    let mut actors = variants.iter().filter_map(|params| {
+        let actor = resolve(registry, op, params, inputs.clone())?;
+        registry
+            .kernel(&actor, &TiVec::new())
+            .is_ok()
+            .then_some(actor)
+    });
+    actors.next()
 }
 
-/// `x:T[4,4]` or `i:i64[2]`.
-fn fixed(text: &str, dtype: DType) -> Option<(String, TokenType)> {
-    let (name, token) = text.split_once(':')?;
-    let (word, dims) = token.split_once('[').unwrap_or((token, ""));
-    let dims = dims
-        .trim_end_matches(']')
-        .split(',')
-        .filter(|d| !d.is_empty());
-    let shape = dims.map(|d| d.parse().ok()).collect::<Option<Vec<u32>>>()?;
-    let dtype = if word == "T" {
-        dtype
-    } else {
-        DType::from_name(word)?
-    };
-    Some((name.to_owned(), TokenType::new(dtype, shape)))
+/// Parameters that declare inputs, with another dtype for all of them.
+fn declared_as(params: &Params, dtype: DType) -> Params {
+    let mut params = params.clone();
+    if let Some(Value::Map(inputs)) = params.get_mut("inputs") {
+        let word = Value::Str(dtype.name().to_owned());
+        inputs
+            .values_mut()
+            .for_each(|declared| *declared = word.clone());
+    }
+    params
 }
 
 /// Parameters of an op as a model writes them.
@@ -388,40 +356,23 @@ fn params_of(text: &str, positional: &[&str]) -> Option<Params> {
     (sink.errors() == 0).then_some(params)
 }
 
-/// The actor with `token` on every input that the op asks for.
+/// The actor with these inputs.
 fn resolve(
     registry: &Registry,
     op: &dyn Op,
     params: &Params,
-    mut types: BTreeMap<String, TokenType>,
-    token: &TokenType,
+    types: BTreeMap<String, TokenType>,
 ) -> Option<Actor> {
-    let spec = op.name().strip_prefix("Nn").and_then(TensorOp::find);
-    if types.is_empty() {
-        for (i, input) in spec.map_or(&[][..], |s| &s.inputs).iter().enumerate() {
-            if !input.optional && !input.constant && !params.contains_key(input.name) {
-                types.insert(spec?.input(i)?.1, token.clone());
-            }
-        }
-    }
     let blobs = TiVec::new();
-    for _ in 0..limits::MAX_PORTS {
-        let connected: Vec<String> = types.keys().cloned().collect();
-        let cx = ResolveCx {
-            params,
-            connected: &connected,
-            types: &types,
-            blobs: &blobs,
-        };
-        match registry.resolve(op.name(), &cx) {
-            Ok(signature) => return Some(actor(op.name(), params, signature)),
-            Err(OpError::NeedInput { port }) if !types.contains_key(&port) => {
-                types.insert(port, token.clone());
-            }
-            Err(_) => return None,
-        }
-    }
-    None
+    let connected: Vec<String> = types.keys().cloned().collect();
+    let cx = ResolveCx {
+        params,
+        connected: &connected,
+        types: &types,
+        blobs: &blobs,
+    };
+    let signature = registry.resolve(op.name(), &cx).ok()?;
+    Some(actor(op.name(), params, signature))
 }
 
 fn actor(op: &str, params: &Params, signature: Signature) -> Actor {

@@ -1,5 +1,6 @@
-//! Refusals of the analysis and of the scheduler, drawn on the model's text.
+//! Refusals of the analysis and of the scheduler, drawn on the model's text; and of programs beyond the limits of bundles.
 
+use zbmd_ir::verify::VerifyError;
 use zbmd_ir::{ActorId, ChannelId, DeviceId, Graph, Machine};
 use zbmd_scheduler::{AnalysisError, ScheduleError};
 
@@ -305,5 +306,56 @@ impl ScheduleRefusal<'_> {
         let origins = &self.model.origins;
         let pin = origins.pins.get(&actor).map(|device| device.span);
         pin.unwrap_or(origins.actors[actor])
+    }
+}
+
+/// Whether the verifier refuses something only for its size.
+pub(crate) fn is_limit(error: &VerifyError) -> bool {
+    matches!(error.code(), "V0101" | "V1101")
+}
+
+/// What to say of a program that is correct but larger than a bundle may be; `None` if anything else is wrong with it.
+pub(crate) fn draw_beyond_limits(errors: &[VerifyError]) -> Option<Diagnostic> {
+    let first_error = errors.first()?;
+    if !errors.iter().all(is_limit) {
+        return None;
+    }
+    let message = format!("the plan is larger than a bundle may be: {first_error}");
+    let help =
+        "ask for a smaller `--block`, or for fewer `--contingencies`, or shorten the iteration";
+    Some(Diagnostic::new(Code::E0506, message).help(help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only limits are the model's concern; with anything else among them it is a bug of ours.
+    #[test]
+    fn plans_beyond_limits_are_diagnosed_and_bugs_are_not() {
+        let limit = VerifyError::Limit {
+            what: "slot executions on d0 of plan0".to_owned(),
+            count: 17 << 20,
+            limit: 16 << 20,
+        };
+        let work = VerifyError::TooMuchWork {
+            what: "the slots of plan0".to_owned(),
+            steps: 2,
+            limit: 1,
+        };
+        let bug = VerifyError::NoPlan {};
+
+        for errors in [vec![limit.clone()], vec![work.clone(), limit.clone()]] {
+            let found = draw_beyond_limits(&errors).expect("a diagnostic");
+            assert_eq!(found.code, Code::E0506);
+            assert!(
+                found.message.contains(&errors[0].to_string()),
+                "{}",
+                found.message
+            );
+        }
+        for errors in [vec![bug.clone()], vec![limit, bug], vec![]] {
+            assert!(draw_beyond_limits(&errors).is_none(), "{errors:?}");
+        }
     }
 }

@@ -13,7 +13,9 @@ use zbmd_ir::{Costs, Graph, Machine, Plan};
 use zbmd_scheduler::assign::Objective;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::replicate::{Bounds, Factors, candidates, is_worth};
-use zbmd_scheduler::{Block, Control, Level, Options, ScheduleError, Scheduled, schedule_with};
+use zbmd_scheduler::{
+    Block, Control, Inputs, Level, Options, ScheduleError, Scheduled, schedule_with,
+};
 
 use crate::cost_table::CostSources;
 
@@ -239,20 +241,20 @@ fn schedule_plain(
 
 /// The bounds within which replicas are searched for, the tightest first.
 fn attempted_bounds(replicate: Replicate) -> Vec<Bounds> {
-    let within_iteration = |most| Bounds {
-        most,
+    let within_iteration = |max_replicas| Bounds {
+        max_replicas,
         same_iteration: true,
     };
     match replicate {
         Replicate::Off => Vec::new(),
         Replicate::Auto => vec![within_iteration(MAX_REPLICAS)],
         Replicate::UpTo(limit) => {
-            let most = limit.min(MAX_REPLICAS);
+            let max_replicas = limit.min(MAX_REPLICAS);
             let longer_iterations = Bounds {
-                most,
+                max_replicas,
                 same_iteration: false,
             };
-            vec![within_iteration(most), longer_iterations]
+            vec![within_iteration(max_replicas), longer_iterations]
         }
     }
 }
@@ -267,12 +269,12 @@ struct ReplicaSearch<'a> {
 impl ReplicaSearch<'_> {
     fn candidates(&self, bounds: Bounds) -> Vec<Factors> {
         let plain = self.plain;
-        let inputs = (
-            &plain.graph,
-            self.request.machine,
-            &plain.costs,
-            &plain.options,
-        );
+        let inputs = Inputs {
+            graph: &plain.graph,
+            machine: self.request.machine,
+            costs: &plain.costs,
+            options: &plain.options,
+        };
         candidates(inputs, plain.main_plan(), bounds).unwrap_or_default()
     }
 
@@ -386,7 +388,7 @@ impl ReplicaSearch<'_> {
     /// What longer iterations would make possible, by one attempt.
     fn find_possible(&self, control: &mut Control<'_>) -> Option<Replication> {
         let candidates = self.candidates(Bounds {
-            most: MAX_REPLICAS,
+            max_replicas: MAX_REPLICAS,
             same_iteration: false,
         });
         let factors = candidates.first()?;

@@ -3,7 +3,7 @@
 
 use zbmd_backends::devices::{self, Gpu};
 use zbmd_backends::op::Registry;
-use zbmd_ir::Machine;
+use zbmd_ir::{Machine, limits};
 
 use crate::codes::Code;
 use crate::costs::MeasuredCosts;
@@ -22,14 +22,27 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads the machine. A compilation does this once, before anything depends on the machine.
+    /// Reads the machine and checks it. A compilation does this once, before anything depends on the machine.
     ///
     /// # Errors
-    /// Everything that is wrong with a machine file.
+    /// Everything that is wrong with the machine.
     pub(crate) fn read(choice: &MachineChoice, reports: &mut Reports) -> Result<Self, Reported> {
+        let target = Self::read_unchecked(choice, reports)?;
+
+        // Machines made in Rust were not read by anything that refuses what the verifier would.
+        if !machine::check(&target.machine, &mut reports.sink) {
+            return Err(Reported);
+        }
+        Ok(target)
+    }
+
+    fn read_unchecked(choice: &MachineChoice, reports: &mut Reports) -> Result<Self, Reported> {
         match choice {
             MachineChoice::Detect => Ok(Self::unmeasured(machine::detect())),
-            MachineChoice::Uniform(devices) => Ok(Self::unmeasured(machine::uniform(*devices))),
+            MachineChoice::Uniform(devices) => {
+                let uniform = make_uniform(*devices).map_err(|refusal| reports.refuse(refusal))?;
+                Ok(Self::unmeasured(uniform))
+            }
             MachineChoice::Given(machine) => Ok(Self::unmeasured(machine.clone())),
             MachineChoice::Measured(machine, measured) => Ok(Self {
                 machine: machine.clone(),
@@ -75,12 +88,12 @@ impl CompileOptions {
     /// the registry. A machine file names its GPUs itself: their drivers are asked when it is compiled for.
     ///
     /// # Errors
-    /// GPUs that are asked for, where this computer has none.
+    /// GPUs that are asked for, where this computer has none; and more devices than a machine may have.
     pub fn set_target(&mut self, machine: MachineChoice, gpus: bool) -> Result<(), Diagnostics> {
         self.ask_drivers = matches!(machine, MachineChoice::File(_));
         let cpu_machine = match machine {
             MachineChoice::Detect if gpus => machine::detect(),
-            MachineChoice::Uniform(devices) if gpus => machine::uniform(devices),
+            MachineChoice::Uniform(devices) if gpus => make_uniform(devices).map_err(refused)?,
             MachineChoice::Given(machine) if gpus => machine,
             other => {
                 self.machine = other;
@@ -100,6 +113,14 @@ impl CompileOptions {
     }
 }
 
+/// A machine of equal devices. Its links grow with the square of their number: too many are refused before they are made.
+fn make_uniform(devices: usize) -> Result<Machine, Diagnostic> {
+    if devices > limits::MAX_DEVICES {
+        return Err(machine::too_many_devices(devices));
+    }
+    Ok(machine::uniform(devices))
+}
+
 fn set_capabilities(registry: &mut Registry, gpus: &[Gpu]) {
     for gpu in gpus {
         registry.set_caps(&gpu.device.name, gpu.caps);
@@ -107,11 +128,15 @@ fn set_capabilities(registry: &mut Registry, gpus: &[Gpu]) {
 }
 
 fn no_gpus(reason: &str) -> Diagnostics {
-    let diagnostic = Diagnostic::new(Code::E0507, format!("no GPUs: {reason}"))
+    let refusal = Diagnostic::new(Code::E0507, format!("no GPUs: {reason}"))
         .help("leave `--gpus` away, or install a driver: `zbmdc devices` says what is here");
+    refused(refusal)
+}
+
+fn refused(refusal: Diagnostic) -> Diagnostics {
     Diagnostics {
         sources: SourceMap::default(),
-        list: vec![diagnostic],
+        list: vec![refusal],
         more: false,
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn value(text: &str) -> Value {
 }
 
 /// Splits at commas outside brackets and quotes.
-fn split_top(text: &str) -> Vec<String> {
+pub(crate) fn split_top(text: &str) -> Vec<String> {
     let (mut items, mut depth, mut quoted) = (vec![String::new()], 0, false);
     for c in text.chars() {
         match c {
@@ -279,6 +279,11 @@ impl Random {
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
     }
 
     pub(crate) fn unit(&mut self) -> f32 {

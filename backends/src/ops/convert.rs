@@ -13,6 +13,7 @@ use crate::simd;
 
 pub(super) const OPS: [Entry; 1] = [Entry {
     name: "Convert",
+    types: "x:any -> y:any",
     positional: &["to"],
     doc: OpDoc {
         summary: "converts elements: to integers by rounding (ties to even) and saturating, NaN to 0",

@@ -5,7 +5,7 @@
 //! compiled by a program that does not have its actors.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, DType, Params, TiSlice, TokenType, Value, limits};
@@ -14,6 +14,7 @@ use super::args::Args;
 use super::entry::{
     check_connected, check_limits, check_ports, in_port, out_port, port_text, stateless_inputs,
 };
+use super::types::{TypeSchema, check_sizes};
 use crate::kernel::Kernel;
 use crate::op::{
     CustomActor, Op, OpDoc, OpError, Registry, ResolveCx, Signature, Work, default_work,
@@ -27,7 +28,14 @@ const KNOWN: [&str; 5] = ["name", "inputs", "outputs", "params", "cost_ns"];
 /// The op `Custom` as far as a declaration goes.
 pub(crate) struct Custom;
 
+/// A declaration, or the registered actor, says the types.
+static TYPES: LazyLock<TypeSchema> = LazyLock::new(|| TypeSchema::new("_:any -> _:any"));
+
 impl Op for Custom {
+    fn types(&self) -> Option<&TypeSchema> {
+        Some(&TYPES)
+    }
+
     fn name(&self) -> &str {
         NAME
     }
@@ -214,8 +222,19 @@ impl Registry {
     ///
     /// # Errors
     /// [`OpError::Other`] for an unknown op, for a custom actor that is neither registered nor declared, and for
-    /// one whose ports differ from the declaration; else what the op says.
+    /// one whose ports differ from the declaration; for ports without elements; else what the op says.
     pub fn resolve(&self, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
+        let signature = self.resolve_any_size(op, cx)?;
+        check_sizes(&signature)?;
+        Ok(signature)
+    }
+
+    /// Like [`Self::resolve`], for an actor that is computed at once and never gets channels: its ports may have no
+    /// elements.
+    ///
+    /// # Errors
+    /// See [`Self::resolve`].
+    pub fn resolve_any_size(&self, op: &str, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {
         if op != NAME || !self.ops.contains_key(NAME) {
             return self.op(op).ok_or_else(|| self.unknown_op(op))?.resolve(cx);
         }

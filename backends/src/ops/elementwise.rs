@@ -10,7 +10,7 @@ use crate::expr::Ty;
 use crate::expr::lower::{Meaning, lower};
 use crate::expr::parse::{ExprError, names, parse};
 use crate::expr::run::ExprKernel;
-use crate::kernels;
+use crate::expr_kernels;
 use crate::op::{OpDoc, OpError};
 
 const X: &str = "`x` -> `y`, one token a firing, any shape";
@@ -19,6 +19,7 @@ const XY: &str = "`x`, `y` -> `y`, one token a firing; equal shapes, or one of t
 pub(super) const OPS: [Entry; 11] = [
     Entry {
         name: "Expr",
+        types: "_:scalar -> y:scalar",
         positional: &["expr"],
         doc: OpDoc {
             summary: "computes an expression for every element; compiled once, run a column at a time",
@@ -45,14 +46,37 @@ pub(super) const OPS: [Entry; 11] = [
         },
         make: expr,
     },
-    binary("Add", "the sum", "Add()", |a| two(a, "x + y")),
-    binary("Sub", "the difference x − y", "Sub()", |a| {
-        two(a, "x - y")
-    }),
-    binary("Mul", "the product", "Mul()", |a| two(a, "x * y")),
-    binary("Div", "the quotient x / y", "Div()", |a| two(a, "x / y")),
+    binary(
+        "Add",
+        "x:scalar y:scalar -> y:scalar",
+        "the sum",
+        "Add()",
+        |a| two(a, "x + y"),
+    ),
+    binary(
+        "Sub",
+        "x:scalar y:scalar -> y:scalar",
+        "the difference x − y",
+        "Sub()",
+        |a| two(a, "x - y"),
+    ),
+    binary(
+        "Mul",
+        "x:scalar y:scalar -> y:scalar",
+        "the product",
+        "Mul()",
+        |a| two(a, "x * y"),
+    ),
+    binary(
+        "Div",
+        "x:scalar y:scalar -> y:scalar",
+        "the quotient x / y",
+        "Div()",
+        |a| two(a, "x / y"),
+    ),
     Entry {
         name: "Gain",
+        types: "x:scalar -> y:scalar",
         positional: &["gain"],
         doc: OpDoc {
             summary: "multiplies by a constant",
@@ -64,24 +88,28 @@ pub(super) const OPS: [Entry; 11] = [
     },
     unary(
         "Magnitude",
+        "x:c32 -> y:f32",
         "absolute value of complex numbers",
         "Magnitude()",
         |a| one(a, "abs(x)", &[], &[DType::C32]),
     ),
     unary(
         "Power",
+        "x:c32 -> y:f32",
         "squared absolute value of complex numbers",
         "Power()",
         |a| one(a, "norm(x)", &[], &[DType::C32]),
     ),
     unary(
         "Phase",
+        "x:c32 -> y:f32",
         "angle of complex numbers in [−π, π]",
         "Phase()",
         |a| one(a, "arg(x)", &[], &[DType::C32]),
     ),
     Entry {
         name: "Log",
+        types: "x:f32|f64|i32|i64 -> y:f32|f64",
         positional: &["base"],
         doc: OpDoc {
             summary: "logarithm of max(x, floor)",
@@ -99,6 +127,7 @@ pub(super) const OPS: [Entry; 11] = [
     },
     Entry {
         name: "Threshold",
+        types: "x:f32|f64|i32|i64 -> y:bool",
         positional: &["level"],
         doc: OpDoc {
             summary: "whether x > level",
@@ -120,12 +149,14 @@ pub(super) const OPS: [Entry; 11] = [
 
 const fn unary(
     name: &'static str,
+    types: &'static str,
     summary: &'static str,
     example: &'static str,
     make: fn(&Args<'_>) -> Result<Made, OpError>,
 ) -> Entry {
     Entry {
         name,
+        types,
         positional: &[],
         doc: OpDoc {
             summary,
@@ -139,12 +170,14 @@ const fn unary(
 
 const fn binary(
     name: &'static str,
+    types: &'static str,
     summary: &'static str,
     example: &'static str,
     make: fn(&Args<'_>) -> Result<Made, OpError>,
 ) -> Entry {
     Entry {
         name,
+        types,
         positional: &[],
         doc: OpDoc {
             summary,
@@ -359,7 +392,7 @@ fn build(
     let made = Made::new(ports, vec![out_port("y", y, 1)], make)
         .flops(flops)
         .over(along);
-    Ok(made.gpu(move || kernels::expr(&lowered, elements)))
+    Ok(made.gpu(move || expr_kernels::expression(&lowered, elements)))
 }
 
 fn at_text(args: &Args<'_>, text: &str, error: ExprError) -> OpError {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use zbmd_ir::{Actor, BlobId, InPlace, InPort, OutPort, StatePort, TiSlice, TokenType, limits};
 
 use super::args::{Args, input_error};
+use super::types::{Bindings, TypeSchema, no_elements};
 use crate::kernel::{Io, Kernel};
 use crate::kernels::KernelPlan;
 use crate::op::{Op, OpDoc, OpError, ResolveCx, Signature, StateSpec, Work, default_work};
@@ -168,17 +169,50 @@ pub(crate) fn out_port(name: &str, token: TokenType, rate: u64) -> OutPort {
 /// An op of the standard catalogue. Its parameters are those that its description names.
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
+    /// Element types of its ports: a [`TypeSchema`].
+    pub(crate) types: &'static str,
     pub(crate) positional: &'static [&'static str],
     pub(crate) doc: OpDoc,
     pub(crate) make: fn(&Args<'_>) -> Result<Made, OpError>,
 }
 
-impl Entry {
+/// An [`Entry`] in the catalogue.
+pub(crate) struct EntryOp {
+    entry: Entry,
+    types: TypeSchema,
+}
+
+impl EntryOp {
+    pub(crate) fn new(entry: Entry) -> Self {
+        let types = TypeSchema::new(entry.types);
+        Self { entry, types }
+    }
+
     fn made(&self, cx: &ResolveCx<'_>) -> Result<Made, OpError> {
-        let known: Vec<&str> = self.doc.params.iter().map(|(name, _)| *name).collect();
-        let made = (self.make)(&Args::new(cx, &known)?)?;
+        let known: Vec<&str> = self.entry.doc.params.iter().map(|p| p.0).collect();
+        let args = Args::new(cx, &known)?;
+        let mut bindings = Bindings::default();
+        for (name, token) in cx.types {
+            let Some(port) = self.types.input(name) else {
+                continue;
+            };
+            let shown = if name.is_empty() { port.name } else { name };
+            self.types.check_input(port, shown, token, &mut bindings)?;
+            if token.elements() == 0 {
+                return Err(no_elements(shown, token));
+            }
+        }
+
+        let made = (self.entry.make)(&args)?;
         check_limits(&made.signature)?;
         check_connected(&made.signature, cx.connected)?;
+        for output in &made.signature.outputs {
+            if let Some(port) = self.types.output(&output.name) {
+                let token = &output.token;
+                self.types
+                    .check_output(port, &output.name, token, &bindings)?;
+            }
+        }
         Ok(made)
     }
 
@@ -194,17 +228,21 @@ impl Entry {
     }
 }
 
-impl Op for Entry {
+impl Op for EntryOp {
     fn name(&self) -> &str {
-        self.name
+        self.entry.name
     }
 
     fn doc(&self) -> OpDoc {
-        self.doc.clone()
+        self.entry.doc.clone()
+    }
+
+    fn types(&self) -> Option<&TypeSchema> {
+        Some(&self.types)
     }
 
     fn positional(&self) -> &'static [&'static str] {
-        self.positional
+        self.entry.positional
     }
 
     fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {

@@ -23,6 +23,7 @@ const MAX_LEN: usize = 1 << 24;
 pub(super) const OPS: [Entry; 3] = [
     Entry {
         name: "Fft",
+        types: "x:c32 -> y:c32",
         positional: &[],
         doc: OpDoc {
             summary: "discrete Fourier transform y[k] = Σ x[i]·e^{−j2πik/n}, any n",
@@ -37,6 +38,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Rfft",
+        types: "x:f32 -> y:c32",
         positional: &[],
         doc: OpDoc {
             summary: "discrete Fourier transform of real numbers: the n/2 + 1 non-negative frequencies",
@@ -48,6 +50,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Irfft",
+        types: "x:c32 -> y:f32",
         positional: &["size"],
         doc: OpDoc {
             summary: "inverse of Rfft, divided by n; imaginary parts of the first (and, n even, last) bin count as 0",

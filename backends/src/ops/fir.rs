@@ -20,6 +20,7 @@ const MAX_FACTOR: u64 = 1 << 16;
 pub(super) const OPS: [Entry; 2] = [
     Entry {
         name: "Fir",
+        types: "x:f32|c32 -> y:f32|c32",
         positional: &["taps"],
         doc: OpDoc {
             summary: "y[m] = Σ h[k]·u[m·decimate − k], u being x with interpolate − 1 zeros after each sample",
@@ -46,6 +47,7 @@ pub(super) const OPS: [Entry; 2] = [
     },
     Entry {
         name: "Correlate",
+        types: "x:f32|c32 -> y:f32|c32",
         positional: &["template"],
         doc: OpDoc {
             summary: "y[k] = Σ conj(t[i])·x[k − (len − 1) + i]: how much the last samples look like the template",

@@ -1,7 +1,7 @@
 //! Frames of consecutive tokens: cutting with overlap, weighting, adding up again.
 
 use num_complex::Complex32;
-use zbmd_ir::{DType, TokenType};
+use zbmd_ir::{DType, TokenType, limits};
 
 use super::args::{Args, input_error};
 use super::design::WindowKind;
@@ -16,6 +16,7 @@ const FLOATS: [DType; 2] = [DType::F32, DType::C32];
 pub(super) const OPS: [Entry; 3] = [
     Entry {
         name: "Frame",
+        types: "x:T -> y:T; T: any",
         positional: &["size", "hop"],
         doc: OpDoc {
             summary: "the last `size` tokens as one, every `hop` tokens",
@@ -31,6 +32,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "OverlapAdd",
+        types: "x:T -> y:T; T: f32|c32",
         positional: &["hop"],
         doc: OpDoc {
             summary: "adds up frames that begin `hop` tokens apart",
@@ -45,6 +47,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Window",
+        types: "x:T -> y:T; T: f32|c32",
         positional: &["kind"],
         doc: OpDoc {
             summary: "multiplies a frame by a window function along its first dimension",
@@ -143,6 +146,11 @@ fn overlap_add(args: &Args<'_>) -> Result<Made, OpError> {
     Ok(match hop == n {
         true => made,
         false => {
+            if tail.bytes() > limits::MAX_INITIAL_BYTES {
+                let message = format!("is {x}: a state of {} bytes", tail.bytes());
+                let help = format!("the limit is {}", limits::MAX_INITIAL_BYTES);
+                return Err(input_error("x", message, help));
+            }
             let zeros = vec![0; tail.bytes() as usize];
             made.state("tail", tail, zeros)
         }
@@ -201,6 +209,12 @@ fn window(args: &Args<'_>) -> Result<Made, OpError> {
     args.need("kind", "a window")?;
     let kind = WindowKind::read(args, "kind")?.unwrap_or(WindowKind::Rectangular);
     let periodic = args.bool_or("periodic", true)?;
+    // The kernel holds one weight for each float of a token.
+    if x.bytes() / 4 > limits::MAX_TABLE_ELEMENTS {
+        let message = format!("is {x}: a window of {} weights", x.bytes() / 4);
+        let help = format!("the limit is {}", limits::MAX_TABLE_ELEMENTS);
+        return Err(input_error("x", message, help));
+    }
     let floats = (x.bytes() / 4) as usize / n as usize;
     let complex = x.dtype == DType::C32;
     let weights = move || -> Vec<f32> {

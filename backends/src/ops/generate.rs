@@ -14,6 +14,7 @@ use crate::simd::{self, Isa, Loop};
 pub(super) const OPS: [Entry; 5] = [
     Entry {
         name: "Const",
+        types: "-> y:any",
         positional: &["value"],
         doc: OpDoc {
             summary: "the same token in every firing",
@@ -35,6 +36,7 @@ pub(super) const OPS: [Entry; 5] = [
     },
     Entry {
         name: "Counter",
+        types: "-> y:i8|u8|i16|i32|i64|f32|f64",
         positional: &["start", "step"],
         doc: OpDoc {
             summary: "start, start + step, start + 2 step, …; wraps at 64 bits",
@@ -53,6 +55,7 @@ pub(super) const OPS: [Entry; 5] = [
     },
     Entry {
         name: "Tone",
+        types: "-> y:f32|c32",
         positional: &["freq", "rate"],
         doc: OpDoc {
             summary: "an oscillator: amplitude · e^{j2π·freq·k/rate}, or its real part",
@@ -69,6 +72,7 @@ pub(super) const OPS: [Entry; 5] = [
     },
     Entry {
         name: "Noise",
+        types: "-> y:f32|c32",
         positional: &["seed"],
         doc: OpDoc {
             summary: "white noise, uniform in [−amplitude, amplitude); complex: both parts",
@@ -84,6 +88,7 @@ pub(super) const OPS: [Entry; 5] = [
     },
     Entry {
         name: "Mix",
+        types: "x:f32|c32 -> y:c32",
         positional: &["freq", "rate"],
         doc: OpDoc {
             summary: "shifts by freq: multiplies with a numerically controlled oscillator e^{j2π·freq·k/rate}",

@@ -17,6 +17,7 @@ const PORTS: &str = "`x`: f32 or c32 -> `y`, one scalar a firing; state `s`: f64
 pub(super) const OPS: [Entry; 3] = [
     Entry {
         name: "Biquad",
+        types: "x:T -> y:T; T: f32|c32",
         positional: &["sections"],
         doc: OpDoc {
             summary: "second-order sections in a row, each (b0 + b1 z⁻¹ + b2 z⁻²) / (1 + a1 z⁻¹ + a2 z⁻²)",
@@ -28,6 +29,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Deemphasis",
+        types: "x:T -> y:T; T: f32|c32",
         positional: &["tau", "rate"],
         doc: OpDoc {
             summary: "one-pole low pass with time constant tau: y += (1 − e^{−1/(tau·rate)})·(x − y)",
@@ -45,6 +47,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Discriminate",
+        types: "x:c32 -> y:f32",
         positional: &["gain"],
         doc: OpDoc {
             summary: "frequency demodulation: gain · angle of x[k]·conj(x[k−1])",

@@ -15,6 +15,7 @@ const REDUCED: [DType; 5] = [DType::F32, DType::F64, DType::I32, DType::I64, DTy
 pub(super) const OPS: [Entry; 3] = [
     Entry {
         name: "MatMul",
+        types: "x:f32|c32 y?:f32|c32 -> y:f32|c32",
         positional: &["b"],
         doc: OpDoc {
             summary: "matrix product x·b, summed in order of the inner dimension",
@@ -30,6 +31,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Sum",
+        types: "x:T -> y:T; T: f32|f64|i32|i64|c32",
         positional: &["axis"],
         doc: OpDoc {
             summary: "sum over one dimension or all elements; floats are added up in f64",
@@ -44,6 +46,7 @@ pub(super) const OPS: [Entry; 3] = [
     },
     Entry {
         name: "Mean",
+        types: "x:T -> y:T; T: f32|f64|c32",
         positional: &["axis"],
         doc: OpDoc {
             summary: "mean over one dimension or all elements; added up in f64",

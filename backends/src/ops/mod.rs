@@ -13,12 +13,15 @@ pub(crate) mod custom;
 mod design;
 mod elementwise;
 mod entry;
+pub(crate) mod examples;
 mod fft;
 mod fir;
 mod frame;
 mod generate;
 #[cfg(all(test, any(feature = "cuda", feature = "vulkan")))]
 pub(crate) mod gpus;
+#[cfg(test)]
+mod hostile;
 mod iir;
 mod matrix;
 pub(crate) mod nn;
@@ -26,10 +29,12 @@ pub(crate) mod nn;
 pub(crate) mod products;
 mod route;
 pub(crate) mod sources;
+pub(crate) mod types;
 #[cfg(test)]
 mod values;
 
 use crate::op::{OpDoc, OpError, Registry};
+use entry::EntryOp;
 
 impl Registry {
     /// The standard catalogue, with no custom actor registered.
@@ -45,7 +50,7 @@ impl Registry {
             .chain(iir::OPS)
             .chain(matrix::OPS)
             .chain(route::OPS);
-        groups.for_each(|entry| registry.add(entry));
+        groups.for_each(|entry| registry.add(EntryOp::new(entry)));
         registry.add(custom::Custom);
         nn::register(&mut registry);
         registry

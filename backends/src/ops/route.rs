@@ -11,6 +11,7 @@ use crate::op::{OpDoc, OpError};
 pub(super) const OPS: [Entry; 8] = [
     Entry {
         name: "Delay",
+        types: "x:T -> y:T; T: any",
         positional: &["tokens"],
         doc: OpDoc {
             summary: "y[k] = x[k − tokens]; what comes before the first token are the channel's initial tokens",
@@ -22,6 +23,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Fork",
+        types: "x:T -> y*:T; T: any",
         positional: &["outputs"],
         doc: OpDoc {
             summary: "the token on every output (a channel with several readers needs none)",
@@ -33,6 +35,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Split",
+        types: "x:T -> y*:T; T: any",
         positional: &["outputs"],
         doc: OpDoc {
             summary: "deinterleaves: run i of every n to output i",
@@ -47,6 +50,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Merge",
+        types: "x*:T -> y:T; T: any",
         positional: &["inputs"],
         doc: OpDoc {
             summary: "interleaves: a run of tokens from each input in turn",
@@ -61,6 +65,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Reshape",
+        types: "x:T -> y:T; T: any",
         positional: &["shape"],
         doc: OpDoc {
             summary: "the same elements in tokens of another shape; rates make up for the sizes",
@@ -72,6 +77,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Transpose",
+        types: "x:T -> y:T; T: any",
         positional: &["axes"],
         doc: OpDoc {
             summary: "permutes dimensions: dimension i of y is dimension axes[i] of x",
@@ -83,6 +89,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Decimate",
+        types: "x:T -> y:T; T: any",
         positional: &["factor"],
         doc: OpDoc {
             summary: "keeps the first of every `factor` tokens",
@@ -94,6 +101,7 @@ pub(super) const OPS: [Entry; 8] = [
     },
     Entry {
         name: "Hold",
+        types: "x:T -> y:T; T: any",
         positional: &["factor"],
         doc: OpDoc {
             summary: "repeats every token",

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::codes::Code;
 use crate::costs::{CostKey, MeasuredCost};
 use crate::diag::{Diagnostic, Sink};
-
+use crate::files::{self, ReadError};
 use crate::write::write_whole;
 
 /// Changes with the meaning of the entries.
@@ -158,12 +158,10 @@ fn warn(path: &Path, problem: &str, sink: &mut Sink) {
 }
 
 fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
-    let bytes = std::fs::metadata(path)?.len();
-    if bytes > MAX_BYTES {
-        let problem = format!("it has {bytes} bytes, more than the limit of {MAX_BYTES}");
-        return Err(std::io::Error::new(ErrorKind::InvalidData, problem));
-    }
-    std::fs::read(path)
+    files::read(path, MAX_BYTES).map_err(|error| match error {
+        ReadError::Io(error) => error,
+        refused => std::io::Error::new(ErrorKind::InvalidData, refused.to_string()),
+    })
 }
 
 fn write(file: &CacheFile, path: &Path) -> std::io::Result<()> {

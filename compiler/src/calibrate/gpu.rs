@@ -99,7 +99,9 @@ pub(super) fn variant_plans(
         let Ok(plan) = registry.lower_in(actor, blobs, device.caps(), Some(name)) else {
             continue;
         };
-        let refusal_reason = device.refuses(&plan).map_err(|fault| fault.to_string())?;
+        let refusal_reason = device
+            .unsupported_reason(&plan)
+            .map_err(|fault| fault.to_string())?;
         if refusal_reason.is_none() {
             let variant = Some(name);
             plans.push(VariantPlan { variant, plan });

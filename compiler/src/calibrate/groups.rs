@@ -69,11 +69,11 @@ fn open_gpu(id: DeviceId, device: &Device, drivers: &mut Drivers) -> DeviceGroup
     let mut early_gpu = None;
     if gpu.is_ok() && device.backend == "cuda" {
         let early_options = Options {
-            programmatic: true,
+            dependent_launch: true,
             ..Options::default()
         };
         let opened_gpu = drivers.open(&device.backend, &device.name, &early_options);
-        early_gpu = opened_gpu.ok().filter(Gpu::is_programmatic);
+        early_gpu = opened_gpu.ok().filter(Gpu::has_dependent_launch);
     }
     DeviceGroup {
         kind,

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use zbmd_backends::TensorOp;
-use zbmd_backends::op::Registry;
+use zbmd_backends::op::{Op, Registry, example_inputs};
+use zbmd_ir::{Actor, DType, TokenType};
 
-use super::{Found, PROBES, format_page, op_page};
+use super::{Found, format_page, op_page, params_of, resolve};
+use crate::{CompileOptions, MachineChoice, compile_str};
 
 fn current(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -45,8 +47,65 @@ fn every_op_is_shown_with_types_it_takes() {
         .collect();
     assert!(
         without.is_empty(),
-        "`PROBES` has nothing that these take: {without:?}"
+        "`example_inputs` has nothing that these take: {without:?}"
     );
-    assert!(PROBES.iter().all(|(name, ..)| registry.op(name).is_some()));
     assert!(TensorOp::all().count() > 100);
+}
+
+/// A model around an op's example, with a source for each of its inputs and a sink for each of its outputs.
+fn model_of(op: &dyn Op, actor: &Actor) -> String {
+    let stateless_inputs = &actor.inputs[..actor.inputs.len() - actor.state.len()];
+    let stateless_outputs = &actor.outputs[..actor.outputs.len() - actor.state.len()];
+    let mut sources = String::new();
+    let mut channels = String::new();
+    for (i, port) in stateless_inputs.iter().enumerate() {
+        let (dtype, shape) = (port.token.dtype, &port.token.shape);
+        sources += &format!("\"s{i}\": Stream(dtype: {dtype}, shape: {shape:?}), ");
+        channels += &format!("(from: \"s{i}\", to: [\"a.{}\"]), ", port.name);
+    }
+    let mut sinks = String::new();
+    for (o, port) in stateless_outputs.iter().enumerate() {
+        sinks += &format!("\"o{o}\": Stream(), ");
+        channels += &format!("(from: \"a.{}\", to: [\"o{o}\"]), ", port.name);
+    }
+    format!(
+        "Model(sources: {{{sources}}}, actors: {{\"a\": {}}}, channels: [{channels}], sinks: {{{sinks}}})",
+        op.doc().example
+    )
+}
+
+#[test]
+fn every_example_of_the_catalogue_compiles() {
+    let registry = Registry::standard();
+    let options = CompileOptions {
+        machine: MachineChoice::Uniform(1),
+        ..CompileOptions::default()
+    };
+    let mut failures = Vec::new();
+    for name in registry.names() {
+        let op = &**registry.op(name).expect("an op");
+        let model = match example_actor(&registry, op) {
+            Some(actor) => model_of(op, &actor),
+            None => {
+                failures.push(format!("{name}: its example does not resolve"));
+                continue;
+            }
+        };
+        if let Err(diagnostics) = compile_str("model.ron", &model, "", &options) {
+            failures.push(format!("{name}: {model}\n{diagnostics}"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The actor of an op's example exactly as it is printed, with the first type that its inputs can have.
+fn example_actor(registry: &Registry, op: &dyn Op) -> Option<Actor> {
+    let params = params_of(op.doc().example, op.positional())?;
+    DType::ALL.into_iter().find_map(|dtype| {
+        let inputs = match op.name() {
+            "Custom" => [("x".to_owned(), TokenType::new(DType::U8, [112]))].into(),
+            _ => example_inputs(op, dtype).into_iter().collect(),
+        };
+        resolve(registry, op, &params, inputs)
+    })
 }

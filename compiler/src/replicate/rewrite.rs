@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use zbmd_backends::op::{Registry, ResolveCx};
+use zbmd_ir::math::gcd_u64;
 use zbmd_ir::verify::VerifyError;
 use zbmd_ir::{
     Actor, ActorId, BlobId, Channel, Endpoint, Graph, Params, Reader, Role, TiSlice, TiVec,
@@ -204,7 +205,7 @@ impl Rewrite<'_> {
         let actor = self.graph.actors[id].clone();
         let replica_ids = self.add_replicas(id, &actor, replicas);
         // The longest run deals an iteration out at once: fewest and largest copies.
-        let run_firings = firings / gcd(firings, replicas);
+        let run_firings = firings / gcd_u64(firings, replicas);
 
         for (port, (input, channel_end)) in actor
             .inputs
@@ -346,8 +347,4 @@ fn deal_name(actor: &Actor, deal_op: DealOp, port: &str, ports: usize) -> String
         1 => format!("{}#{suffix}", actor.name),
         _ => format!("{}#{suffix}:{port}", actor.name),
     }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

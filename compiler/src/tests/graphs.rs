@@ -357,3 +357,81 @@ fn malformed_graphs_are_refused() {
         "{errors}"
     );
 }
+
+/// A model of one actor `a` with sources `s0`, `s1`, … of these types at its ports.
+fn one_actor(actor: &str, inputs: &[(&str, &str)], output: &str) -> String {
+    let mut sources = String::new();
+    let mut channels = String::new();
+    for (i, (port, stream)) in inputs.iter().enumerate() {
+        sources += &format!("\"s{i}\": Stream({stream}), ");
+        channels += &format!("(from: \"s{i}\", to: [\"a.{port}\"]), ");
+    }
+    format!(
+        "Model(sources: {{{sources}}}, actors: {{\"a\": {actor}}}, sinks: {{\"out\": Stream()}}, \
+         channels: [{channels}(from: \"a.{output}\", to: [\"out\"])])"
+    )
+}
+
+#[test]
+fn types_and_sizes_that_an_op_cannot_compute_are_errors_of_the_model() {
+    let x8 = ("x", "dtype: f32, shape: [8]");
+    let cases = [
+        (
+            one_actor(
+                "NnConv()",
+                &[
+                    ("x", "dtype: f32, shape: [1, 2, 4, 4]"),
+                    ("w", "dtype: i64, shape: [1, 2, 4, 4]"),
+                ],
+                "y",
+            ),
+            "input `w` is i64[1,2,4,4]",
+        ),
+        (
+            one_actor(
+                "NnCausalConvWithState(b: 0)",
+                &[
+                    ("x", "dtype: f32, shape: [1, 2, 8]"),
+                    ("w", "dtype: f32, shape: [2, 1, 3]"),
+                ],
+                "y",
+            ),
+            "input `b` is f32",
+        ),
+        (
+            one_actor("NnSlice(starts: [3], ends: [3])", &[x8], "y"),
+            "the output `y` would be f32[0], which has no elements",
+        ),
+        (
+            one_actor("NnTopK(k: [0])", &[x8], "y"),
+            "the output `y` would be f32[0], which has no elements",
+        ),
+        (
+            one_actor(
+                "Window(hann)",
+                &[("x", "dtype: f32, shape: [1073741823]")],
+                "y",
+            ),
+            "a window of 1073741823 weights",
+        ),
+    ];
+    for (text, expected) in cases {
+        let errors = check(&text);
+        assert!(
+            errors
+                .iter()
+                .any(|e| e.starts_with('E') && e.contains(expected)),
+            "{text}\n{errors:?}"
+        );
+    }
+}
+
+#[test]
+fn initial_tokens_are_counted_before_they_are_made() {
+    let text = model(
+        r#""gain": Gain(2.0)"#,
+        r#"(from: "in", to: ["gain"], initial: Zeros(1073741824)), (from: "gain", to: ["out"])"#,
+    );
+    let errors = check(&text);
+    assert!(errors.iter().any(|e| e.starts_with("E0505")), "{errors:?}");
+}

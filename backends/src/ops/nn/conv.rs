@@ -73,15 +73,13 @@ impl Shape {
 pub(super) fn conv(cx: &Cx<'_>) -> Made {
     let dtype = cx.expect(0, &FLOATS)?;
     let s = Shape::of(cx, 0, 1)?;
-    if let Some(bias) = cx.opt(2)
-        && bias.dims() != [s.filters]
-    {
-        return Err(cx.refuse(
-            2,
-            format!("is {}", bias.ty),
-            format!("it is [{}]", s.filters),
-        ));
-    }
+    check_bias(cx, 2, s.filters)?;
+    let channels = s.channels / s.groups;
+    check_tables(
+        &s.window,
+        volume(&s.window.kernel).saturating_mul(channels),
+        channels,
+    )?;
     let (out, flops) = (vec![s.out(dtype)], s.flops());
     let act = act(cx)?;
     if let Some(added) = cx.opt(3)
@@ -105,8 +103,47 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
             Plan::lazy(out, move || Ok(Box::new(Depthwise::new(s, act)))).flops(3.0 * flops),
         );
     }
-    let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))?) as Box<dyn Body>);
+    let make = move |tile| Ok(Box::new(Gathered::new(s, (act, tile))) as Box<dyn Body>);
     Ok(Plan::in_variants(out, &Tile::ALL, make).flops(flops))
+}
+
+/// Refuses a convolution whose tables of places would be too large, one entry for each output and each of `weights`
+/// weights of a filter, and one whose padded input, of so many channels at a time, has places beyond 32 bits.
+pub(super) fn check_tables(
+    window: &Window,
+    weights: usize,
+    channels: usize,
+) -> Result<(), OpError> {
+    let (_, outputs, _) = window.sizes();
+    let entries = outputs.saturating_add(weights) as u64;
+    if entries > zbmd_ir::limits::MAX_TABLE_ELEMENTS {
+        return Err(Cx::other(
+            format!(
+                "{outputs} outputs and {weights} weights of a filter make tables of {entries} places"
+            ),
+            format!("the limit is {}", zbmd_ir::limits::MAX_TABLE_ELEMENTS),
+        ));
+    }
+
+    let (padded, _) = padded_dims(window);
+    let elements = volume(&padded).saturating_mul(channels);
+    if elements > u32::MAX as usize {
+        return Err(Cx::other(
+            format!("the padded input has {elements} elements"),
+            format!("the limit is {}: pad less, or split the input", u32::MAX),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a bias, operand `i`, that is not one number for each filter.
+fn check_bias(cx: &Cx<'_>, i: usize, filters: usize) -> Result<(), OpError> {
+    match cx.opt(i) {
+        Some(bias) if bias.dims() != [filters] => {
+            Err(cx.refuse(i, format!("is {}", bias.ty), format!("it is [{filters}]")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Plain loops: f64.
@@ -194,17 +231,11 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn new(s: Shape, (act, tile): (Act, Tile)) -> Result<Self, OpError> {
+    fn new(s: Shape, (act, tile): (Act, Tile)) -> Self {
         let padded = Padded::new(&s.window);
         let per = s.channels / s.groups;
         let w = &s.window;
         let (_, out, kernel) = w.sizes();
-        if padded.plane.saturating_mul(per) > u32::MAX as usize {
-            return Err(Cx::other(
-                "the padded input is too large",
-                "make it smaller",
-            ));
-        }
         let mut spots = Vec::with_capacity(out.next_multiple_of(PANEL));
         w.each(|_, o| {
             spots.push(
@@ -226,7 +257,7 @@ impl Gathered {
         let columns = (65_536 / depth / PANEL * PANEL)
             .clamp(PANEL, 4096)
             .min(spots.len());
-        Ok(Self {
+        Self {
             s,
             padded,
             act,
@@ -235,7 +266,7 @@ impl Gathered {
             taps,
             columns,
             depth,
-        })
+        }
     }
 }
 
@@ -527,7 +558,8 @@ pub(super) fn conv_transpose(cx: &Cx<'_>) -> Made {
             )
         })?);
     }
-    let filters = weights[1] * groups;
+    let filters = weights[1].saturating_mul(groups);
+    check_bias(cx, 2, filters)?;
     let shape = [&[input[0], filters], out.as_slice()].concat();
     let three = |v: &[usize], fill: usize| {
         let mut all = [fill; 3];
@@ -725,6 +757,7 @@ pub(super) fn causal_conv(cx: &Cx<'_>) -> Made {
             format!("the input is {}", cx.operand(0)?.ty),
         ));
     }
+    check_bias(cx, 2, c)?;
     if let Some(past) = cx.opt(3)
         && past.dims() != [b, c, k - 1]
     {

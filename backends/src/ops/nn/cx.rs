@@ -15,6 +15,7 @@ use self::tensors::Inputs;
 pub(crate) use self::tensors::{STRETCH, Tensors, copy_bytes};
 use super::super::args::{Args, encode, input_error};
 use super::super::entry::{Made, in_port, out_port};
+pub(crate) use super::super::types::computed;
 use super::gpu::Moves;
 use super::num::Float;
 use crate::kernel::{Io, Kernel, KernelFault};
@@ -233,15 +234,6 @@ impl<'a> Cx<'a> {
             message: message.into(),
             help: help.into(),
         }
-    }
-}
-
-/// The type that an operand of a widened op has in its body, see [`Halves`].
-pub(crate) fn computed(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::Bf16 => DType::F32,
-        DType::I8 | DType::I16 => DType::I32,
-        other => other,
     }
 }
 
@@ -672,10 +664,31 @@ pub(crate) fn operand_of(
         }
     }
     let numbers = args.numbers(name)?;
+    if let Some(number) = numbers.data.iter().find(|v| !fits(dtype, **v)) {
+        return Err(args.error(
+            name,
+            format!("holds {number}, and is read as {dtype}"),
+            format!("give numbers that {dtype} has, or a tensor of another type"),
+        ));
+    }
     Ok((
         TokenType::new(dtype, numbers.shape),
         Bytes::from(encode(dtype, &numbers.data)),
     ))
+}
+
+/// Whether a number that is written out has an exact value in an integer type; float types round.
+fn fits(dtype: DType, number: f64) -> bool {
+    let whole = |low: f64, high: f64| number.fract() == 0.0 && (low..=high).contains(&number);
+    match dtype {
+        DType::Bool => whole(0.0, 1.0),
+        DType::I8 => whole(f64::from(i8::MIN), f64::from(i8::MAX)),
+        DType::U8 => whole(0.0, f64::from(u8::MAX)),
+        DType::I16 => whole(f64::from(i16::MIN), f64::from(i16::MAX)),
+        DType::I32 => whole(f64::from(i32::MIN), f64::from(i32::MAX)),
+        DType::I64 => whole(i64::MIN as f64, i64::MAX as f64),
+        DType::F32 | DType::F64 | DType::F16 | DType::Bf16 | DType::C32 => true,
+    }
 }
 
 /// Runs `$f::<T>($args)` for the type that a dtype is computed in: narrow ones in wider ones, see [`Halves`].

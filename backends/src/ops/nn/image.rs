@@ -305,7 +305,8 @@ pub(super) fn resize(cx: &Cx<'_>) -> Made {
 /// Nearest elements: every output element is a copy.
 fn nearest(cx: &Cx<'_>, from: &[usize], out: &[usize], passes: &[Axis]) -> Made {
     let dtype = cx.dtype(0)?;
-    let size = dtype.size_bytes() as usize;
+    // Narrow types come to the body widened: the op is one of those that `Halves` wraps.
+    let size = super::cx::computed(dtype).size_bytes() as usize;
     let own = super::index::strides(from);
     let lines: Vec<Vec<usize>> = (0..from.len())
         .map(|a| match passes.iter().find(|p| p.axis == a) {
@@ -517,7 +518,8 @@ impl Sample {
                 Border::Zeros => {}
             }
         }
-        if !at.is_finite() {
+        // Whatever is so far away is outside of any image, and places beside it stay within i64.
+        if !at.is_finite() || at.abs() > 1e15 {
             return (-10, [0.0; 4]);
         }
         let (floor, r) = (at.floor(), at - at.floor());

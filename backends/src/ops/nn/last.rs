@@ -16,7 +16,8 @@ use std::ops::Range;
 
 use zbmd_ir::DType;
 
-use super::cx::{Body, Cx, Plan, constant_f32, token};
+use super::conv::check_tables;
+use super::cx::{Body, Cx, Plan, constant_f32, token, volume};
 use super::gemm::{Act, Tile, Weights};
 use super::matmul::act;
 use super::window::Window;
@@ -69,6 +70,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
         }
     };
     let window = Window::new(cx, &[h, w], &kernel)?;
+    check_tables(&window, volume(&kernel), channels)?;
     let out = [batch, window.output[1], window.output[2], filters];
     let bias = cx.opt(2).cloned();
     if let Some(bias) = &bias
@@ -119,7 +121,7 @@ pub(super) fn conv(cx: &Cx<'_>) -> Made {
             packed,
             bias,
             (act, tile),
-        )?))
+        )))
     });
     Ok(plan.flops(flops).over([3]).packs(1, move || {
         packed_filters(&constant_f32(&own).unwrap_or_default(), groups_of, kernel)

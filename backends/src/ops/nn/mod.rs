@@ -36,6 +36,7 @@ use zbmd_ir::{Actor, BlobId, DType, InPlace, TiSlice, TokenType, Value};
 
 use super::args::{Args, input_error};
 use super::entry::{Made, check_connected, check_limits, check_ports, stateless_inputs};
+use super::types::{Bindings, PortSchema, TypeSchema};
 use crate::kernel::Kernel;
 use crate::kernels::{KernelPlan, Math};
 use crate::op::{Op, OpDoc, OpError, Packing, Registry, ResolveCx, Signature, Work};
@@ -71,6 +72,8 @@ pub struct TensorOp {
     pub many_outputs: bool,
     /// Parameters beside operands.
     pub params: Vec<&'static str>,
+    /// Element types of operands and outputs.
+    pub types: TypeSchema,
 }
 
 impl TensorOp {
@@ -125,18 +128,16 @@ static TABLE: LazyLock<Vec<Entry>> = LazyLock::new(|| table::ROWS.iter().map(ent
 
 /// A row of the table, read. The texts are kept for the life of the program, as those of all ops are.
 fn entry(row: &'static table::Row) -> Entry {
-    let input = |text: &'static str| TensorInput {
-        name: text.trim_end_matches(['?', '!', '~', '*']),
-        optional: text.ends_with(['?', '~']),
-        constant: text.ends_with(['!', '~']),
-        many: text.ends_with('*'),
+    let types = TypeSchema::new(row.types);
+    let input = |port: &PortSchema| TensorInput {
+        name: port.name,
+        optional: port.optional,
+        constant: port.constant,
+        many: port.many,
     };
-    let inputs: Vec<TensorInput> = row.inputs.split_whitespace().map(input).collect();
-    let outputs: Vec<&str> = row
-        .outputs
-        .split_whitespace()
-        .map(|o| o.trim_end_matches('*'))
-        .collect();
+    let inputs: Vec<TensorInput> = types.inputs.iter().map(input).collect();
+    let outputs: Vec<&str> = types.outputs.iter().map(|port| port.name).collect();
+    let many_outputs = types.outputs.iter().any(|port| port.many);
     let params: Vec<&str> = row.params.split_whitespace().collect();
     let name: &'static str = format!("Nn{}", row.operator).leak();
     let mut docs: Vec<(&'static str, &'static str)> = Vec::new();
@@ -180,14 +181,13 @@ fn entry(row: &'static table::Row) -> Entry {
         ins.join(", "),
         outs.join(", ")
     );
-    let example = format!("{name}()");
+    let example = format!("{name}({})", row.example);
     let doc = OpDoc {
         summary: row.summary,
         params: docs.leak(),
         ports: ports.leak(),
         example: example.leak(),
     };
-    let many_outputs = row.outputs.ends_with('*');
     Entry {
         spec: TensorOp {
             operator: row.operator,
@@ -196,6 +196,7 @@ fn entry(row: &'static table::Row) -> Entry {
             outputs,
             many_outputs,
             params,
+            types,
         },
         doc,
         row,
@@ -258,7 +259,7 @@ impl Nn {
             };
             word.parse::<Math>().map_err(unknown)?;
         }
-        let ins = self.operands(cx)?;
+        let (ins, bindings) = self.operands(cx)?;
         let wanted = self.wanted(&args)?;
         let names: Option<Vec<String>> = wanted.iter().map(|&o| spec.output(o)).collect();
         let names = names.ok_or_else(|| {
@@ -268,14 +269,21 @@ impl Nn {
                 format!("there are {}", spec.outputs.join(", ")),
             )
         })?;
-        self.check_operands(&ins)?;
         let tensor = Cx { args, ins, wanted };
         let plan: Plan = (self.0.row.make)(&tensor, spec.operator)?;
+        if self.0.row.wide {
+            Halves::check(&plan, &tensor.ins)?;
+        }
         if plan.outs.len() != names.len() {
             return Err(Cx::other(
                 "not all of these outputs exist",
                 "ask for others in `outputs`",
             ));
+        }
+        for (name, token) in names.iter().zip(&plan.outs) {
+            if let Some(port) = spec.types.output(name) {
+                spec.types.check_output(port, name, token, &bindings)?;
+            }
         }
         if let Some(token) = plan
             .outs
@@ -290,76 +298,8 @@ impl Nn {
         Ok(then(tensor, plan, &names))
     }
 
-    /// Refuses what kernels would stumble over: empty tensors where an element is needed, f64 beside f32.
-    fn check_operands(&self, ins: &[Option<Operand>]) -> Result<(), OpError> {
-        const EMPTY: [&str; 15] = [
-            "Concat",
-            "Slice",
-            "Reshape",
-            "Cast",
-            "Transpose",
-            "Squeeze",
-            "Unsqueeze",
-            "Expand",
-            "Split",
-            "Trilu",
-            "Identity",
-            "Flatten",
-            "Equal",
-            "Where",
-            "CenterCropPad",
-        ];
-        let spec = &self.0.spec;
-        let may = spec.operator.starts_with("Reduce") || EMPTY.contains(&spec.operator);
-        let wide = ins
-            .first()
-            .and_then(|o| o.as_ref())
-            .is_some_and(|o| o.ty.dtype == DType::F64);
-        let float = |d: DType| matches!(d, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
-        for (i, operand) in ins.iter().enumerate() {
-            let (Some(operand), Some((input, _))) = (operand, spec.input(i)) else {
-                continue;
-            };
-            let (name, ty) = (operand.name.as_str(), &operand.ty);
-            if ty.elements() == 0 && !may && !input.constant {
-                return Err(input_error(
-                    name,
-                    format!("is {ty}, which is empty"),
-                    "give it elements",
-                ));
-            }
-            if ty.dtype == DType::C32 {
-                return Err(input_error(
-                    name,
-                    format!("is {ty}"),
-                    "split it into real and imaginary parts",
-                ));
-            }
-            let mixed =
-                self.0.row.wide && spec.operator != "Pow" && !input.constant && float(ty.dtype);
-            let first = ins
-                .first()
-                .and_then(|o| o.as_ref())
-                .is_some_and(|o| float(o.ty.dtype));
-            if mixed && first && (ty.dtype == DType::F64) != wide {
-                return Err(input_error(
-                    name,
-                    format!("is {ty}, the first input another kind of float"),
-                    "cast one of them",
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn is_operand(&self, name: &str) -> bool {
-        self.0.spec.inputs.iter().any(|i| {
-            let number = name.strip_prefix(i.name);
-            number == Some("") && !i.many
-                || i.many
-                    && number
-                        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-        })
+        !name.is_empty() && self.0.spec.types.input(name).is_some()
     }
 
     fn wanted(&self, args: &Args<'_>) -> Result<Vec<usize>, OpError> {
@@ -385,32 +325,95 @@ impl Nn {
             })
     }
 
-    /// The operands in the operator's order: constants from parameters, the rest from ports.
-    fn operands(&self, cx: &ResolveCx<'_>) -> Result<Vec<Option<Operand>>, OpError> {
-        let spec = &self.0.spec;
+    /// The operands in the operator's order, constants from parameters, the rest from ports, and what the variables of
+    /// the op's types stand for. Numbers that are written out have no type of their own: they are read last, with the
+    /// type that the op's schema asks for beside the other operands.
+    fn operands(&self, cx: &ResolveCx<'_>) -> Result<(Vec<Option<Operand>>, Bindings), OpError> {
+        let types = &self.0.spec.types;
         let args = Args::all(cx);
+        let given = self.given(cx, &args)?;
+
+        let mut bindings = Bindings::default();
+        for (name, given) in &given {
+            if let (Given::Typed { token, .. }, Some(port)) = (given, types.input(name)) {
+                types.check_input(port, name, token, &mut bindings)?;
+            }
+        }
+
         let views = args.map_opt("view")?;
+        let mut operands = Vec::new();
+        for (name, given) in given {
+            let Some(port) = types.input(&name) else {
+                continue;
+            };
+            let (ty, data, packed) = match given {
+                Given::Missing => {
+                    operands.push(None);
+                    continue;
+                }
+                Given::Typed {
+                    token,
+                    data,
+                    packed,
+                } => (token, data, packed),
+                Given::Written(value) => {
+                    let dtype = types.literal_type(port, &bindings);
+                    let (token, data) = operand_of(&args, &name, value, dtype)?;
+                    types.check_input(port, &name, &token, &mut bindings)?;
+                    (token, Some(data), None)
+                }
+            };
+
+            let mut seen = ty.clone();
+            if let Some(view) = views.and_then(|v| v.get(&name)) {
+                seen = viewed(&args, &name, &ty, view)?;
+            }
+            if seen.elements() == 0 && !port.may_be_empty && !port.constant {
+                let message = format!("is {seen}, which is empty");
+                return Err(input_error(&name, message, "give it elements"));
+            }
+            operands.push(Some(Operand {
+                name,
+                ty: seen,
+                port: ty,
+                data,
+                packed,
+            }));
+        }
+        Ok((operands, bindings))
+    }
+
+    /// How each operand is given, by name, in the operator's order.
+    fn given<'v>(
+        &self,
+        cx: &'v ResolveCx<'_>,
+        args: &Args<'v>,
+    ) -> Result<Vec<(String, Given<'v>)>, OpError> {
         let packs = args.map_opt(PACKED)?;
-        let has = |name: &str, first: bool| {
-            cx.connected
-                .iter()
-                .any(|c| c == name || (first && c.is_empty()))
-        };
-        let mut out = Vec::new();
+        let mut all = Vec::new();
         let mut position = 0;
-        while let Some((input, name)) = spec.input(position) {
-            let first = position == 0;
+        while let Some((input, name)) = self.0.spec.input(position) {
+            let is_first = position == 0;
             position += 1;
-            let given = cx.params.get(&name);
-            let there = has(&name, first);
-            if let (Some(value), None, false) = (packs.and_then(|p| p.get(&name)), given, there) {
-                out.push(Some(packed_operand(&args, name, value)?));
+            let value = cx.params.get(&name);
+            let is_port = cx
+                .connected
+                .iter()
+                .any(|c| *c == name || (is_first && c.is_empty()));
+
+            if let (Some(packed), None, false) = (packs.and_then(|p| p.get(&name)), value, is_port)
+            {
+                let given = packed_operand(args, &name, packed)?;
+                all.push((name, given));
                 continue;
             }
-            if input.many && given.is_none() && !there {
+            if input.many && value.is_none() && !is_port {
+                if is_first {
+                    return Err(missing(&name));
+                }
                 break;
             }
-            let (mut ty, data) = match (given, there) {
+            let given = match (value, is_port) {
                 (Some(_), true) => {
                     return Err(input_error(
                         &name,
@@ -418,45 +421,25 @@ impl Nn {
                         "give one of them",
                     ));
                 }
-                (Some(value), false) => {
-                    let (ty, data) = operand_of(&args, &name, value, literal(&name, out.first()))?;
-                    (ty, Some(data))
+                (Some(value @ Value::Tensor(..)), false) => {
+                    let (token, data) = operand_of(args, &name, value, DType::F32)?;
+                    Given::typed(token, Some(data))
                 }
-                (None, true) => {
-                    if input.constant {
-                        return Err(input_error(
-                            &name,
-                            "must be a constant",
-                            "its value decides shapes, which are fixed when a model is compiled: give it as a parameter",
-                        ));
-                    }
-                    (cx.input(&name, first)?.clone(), None)
-                }
-                (None, false) if input.optional => {
-                    out.push(None);
-                    continue;
-                }
-                (None, false) => {
+                (Some(value), false) => Given::Written(value),
+                (None, true) if input.constant => {
                     return Err(input_error(
                         &name,
-                        "is missing",
-                        "connect it, or give it as a parameter",
+                        "must be a constant",
+                        "its value decides shapes, which are fixed when a model is compiled: give it as a parameter",
                     ));
                 }
+                (None, true) => Given::typed(cx.input(&name, is_first)?.clone(), None),
+                (None, false) if input.optional => Given::Missing,
+                (None, false) => return Err(missing(&name)),
             };
-            let port = ty.clone();
-            if let Some(view) = views.and_then(|v| v.get(&name)) {
-                ty = viewed(&args, &name, &ty, view)?;
-            }
-            out.push(Some(Operand {
-                name,
-                ty,
-                port,
-                data,
-                packed: None,
-            }));
+            all.push((name, given));
         }
-        Ok(out)
+        Ok(all)
     }
 
     fn made_for(&self, actor: &Actor, blobs: &TiSlice<BlobId, Bytes>) -> Result<Made, OpError> {
@@ -479,36 +462,37 @@ impl AsRef<[u8]> for Floats {
     }
 }
 
-/// Dtype of an operand that is written out: integers where places or sizes are meant, else that of the first one.
-fn literal(name: &str, first: Option<&Option<Operand>>) -> DType {
-    const WHOLE: [&str; 16] = [
-        "shape",
-        "axes",
-        "axis",
-        "starts",
-        "ends",
-        "steps",
-        "indices",
-        "repeats",
-        "split",
-        "k",
-        "pads",
-        "sizes",
-        "positions",
-        "lengths",
-        "target",
-        "size",
-    ];
-    if WHOLE.contains(&name) {
-        return DType::I64;
+/// How an operand is given.
+enum Given<'v> {
+    /// Not at all.
+    Missing,
+    /// By a port, or by a constant that has a type of its own.
+    Typed {
+        token: TokenType,
+        /// The constant's bytes: none where it is packed.
+        data: Option<Bytes>,
+        packed: Option<Bytes>,
+    },
+    /// By numbers that are written out.
+    Written(&'v Value),
+}
+
+impl Given<'_> {
+    fn typed(token: TokenType, data: Option<Bytes>) -> Self {
+        Self::Typed {
+            token,
+            data,
+            packed: None,
+        }
     }
-    first
-        .and_then(|o| o.as_ref())
-        .map_or(DType::F32, |o| o.ty.dtype)
+}
+
+fn missing(name: &str) -> OpError {
+    input_error(name, "is missing", "connect it, or give it as a parameter")
 }
 
 /// An operand whose weights lie in the order of a kernel.
-fn packed_operand(args: &Args<'_>, name: String, value: &Value) -> Result<Operand, OpError> {
+fn packed_operand(args: &Args<'_>, name: &str, value: &Value) -> Result<Given<'static>, OpError> {
     let wrong = || {
         args.error(
             PACKED,
@@ -519,17 +503,15 @@ fn packed_operand(args: &Args<'_>, name: String, value: &Value) -> Result<Operan
     let Some([tensor @ Value::Tensor(..), shape]) = value.as_list() else {
         return Err(wrong());
     };
-    let (_, bytes) = operand_of(args, &name, tensor, DType::F32)?;
+    let (_, bytes) = operand_of(args, name, tensor, DType::F32)?;
     let dims = shape.as_list().map(|l| {
         l.iter()
             .map(|d| d.as_int().and_then(|d| u32::try_from(d).ok()))
             .collect::<Option<Vec<_>>>()
     });
     let ty = TokenType::new(DType::F32, dims.flatten().ok_or_else(wrong)?);
-    Ok(Operand {
-        name,
-        port: ty.clone(),
-        ty,
+    Ok(Given::Typed {
+        token: ty,
         data: Some(Bytes::new()),
         packed: Some(bytes),
     })
@@ -561,6 +543,10 @@ impl Op for Nn {
 
     fn doc(&self) -> OpDoc {
         self.0.doc.clone()
+    }
+
+    fn types(&self) -> Option<&TypeSchema> {
+        Some(&self.0.spec.types)
     }
 
     fn resolve(&self, cx: &ResolveCx<'_>) -> Result<Signature, OpError> {

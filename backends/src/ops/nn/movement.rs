@@ -500,10 +500,11 @@ fn chosen(
 ) -> Made {
     let (dtype, size) = (cx.dtype(0)?, size_of_dtype(cx, 0)?);
     let ty = token(dtype, &out);
-    if ty.bytes() > zbmd_ir::limits::MAX_TOKEN_BYTES || ty.elements() > u64::from(u32::MAX) {
+    let places = zbmd_ir::limits::MAX_TABLE_ELEMENTS;
+    if ty.elements() > places {
         return Err(Cx::other(
-            format!("the result would be {ty}"),
-            "make it smaller",
+            format!("the result would be {ty}, {} elements", ty.elements()),
+            format!("the limit is {places}, a place for each"),
         ));
     }
     let flops = volume(&out) as f64;

@@ -80,7 +80,19 @@ const WHOLE: [DType; 4] = [DType::I8, DType::U8, DType::I16, DType::I32];
 pub(super) fn quantize(cx: &Cx<'_>) -> Made {
     let dx = cx.expect(0, &[DType::F32, DType::F16, DType::Bf16, DType::I32])?;
     let ds = cx.expect(1, &FLOATS)?;
+    let asked = cx.args.word_opt("output_dtype")?;
     let to = match cx.opt(2) {
+        Some(zero) if asked.is_some_and(|word| word != zero.ty.dtype.name()) => {
+            return Err(cx.refuse(
+                2,
+                format!(
+                    "is {}, `output_dtype` {}",
+                    zero.ty,
+                    asked.unwrap_or_default()
+                ),
+                "both are the type of the result: leave one of them out",
+            ));
+        }
         Some(zero) => zero.ty.dtype,
         None => cx.args.dtype_or("output_dtype", DType::U8)?,
     };

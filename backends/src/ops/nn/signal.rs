@@ -13,8 +13,8 @@ use crate::op::OpError;
 
 type Made = Result<Plan, OpError>;
 
-/// Longest transform.
-const MAX_POINTS: usize = 1 << 26;
+/// Longest transform or window, as of the op `Fft`: planning one takes a hundred bytes a point and more.
+const MAX_POINTS: usize = 1 << 24;
 
 fn points(cx: &Cx<'_>, i: usize, given: Option<i64>, default: usize) -> Result<usize, OpError> {
     let n = given.map_or(Some(default), |n| usize::try_from(n).ok());
@@ -308,6 +308,9 @@ pub(super) fn mel(cx: &Cx<'_>) -> Made {
 /// Numbers from a start to a limit, all constants.
 pub(super) fn range(cx: &Cx<'_>) -> Made {
     let dtype = cx.dtype(0)?;
+    for i in 0..3 {
+        super::cx::expect_count(cx, i, &[1], dtype)?;
+    }
     let get = |i: usize| -> Result<f64, OpError> {
         Ok(cx
             .floats(i)?

@@ -1,7 +1,6 @@
-//! The tensor ops: operands, outputs, parameters, and the function that plans each.
+//! The tensor ops: operands and outputs with their types, parameters, an example, and the function that plans each.
 //!
-//! Operands end in `?` where they may be missing, in `!` where they must be constants, in `~` where both, in `*`
-//! where any number may follow.
+//! `super::super::types` says how operands, outputs and types are written.
 
 use super::cx::{Cx, Plan};
 use super::{
@@ -15,9 +14,11 @@ type Make = fn(&Cx<'_>, &str) -> Result<Plan, OpError>;
 /// A row of the table.
 pub(super) struct Row {
     pub(super) operator: &'static str,
-    pub(super) inputs: &'static str,
-    pub(super) outputs: &'static str,
+    /// Operands and outputs with their types: a [`super::TypeSchema`].
+    pub(super) types: &'static str,
     pub(super) params: &'static str,
+    /// Parameters of an example that stands in models as it is.
+    pub(super) example: &'static str,
     /// Whether narrow operands are widened for it: half precision to f32, 8- and 16-bit integers to 32 bits.
     pub(super) wide: bool,
     pub(super) summary: &'static str,
@@ -53,177 +54,177 @@ pub(super) fn meaning(name: &str) -> &'static str {
 }
 
 macro_rules! rows {
-    ($($operator:literal $inputs:literal -> $outputs:literal [$params:literal] $wide:literal $summary:literal $make:expr;)*) => {
+    ($($operator:literal $types:literal [$params:literal] $example:literal $wide:literal $summary:literal $make:expr;)*) => {
         &[$(Row {
-            operator: $operator, inputs: $inputs, outputs: $outputs, params: $params, wide: $wide, summary: $summary,
+            operator: $operator, types: $types, params: $params, example: $example, wide: $wide, summary: $summary,
             make: $make,
         }),*]
     };
 }
 
 pub(super) const ROWS: &[Row] = rows! {
-    "Abs" "x" -> "y" [""] true "absolute value" elementwise::arithmetic;
-    "Acos" "x" -> "y" [""] true "inverse cosine" unary::unary;
-    "Acosh" "x" -> "y" [""] true "inverse hyperbolic cosine" unary::unary;
-    "Add" "x y" -> "z" [""] true "sum of two tensors, broadcast" elementwise::binary;
-    "AffineGrid" "theta size!" -> "y" ["align_corners"] true "places of an affine transformation of an image" |c, _| image::affine_grid(c);
-    "And" "x y" -> "z" [""] true "both true" elementwise::bits;
-    "ArgMax" "x" -> "y" ["axis keepdims select_last_index"] true "place of the greatest element along an axis" |c, _| reduce::arg(c, true);
-    "ArgMin" "x" -> "y" ["axis keepdims select_last_index"] true "place of the least element along an axis" |c, _| reduce::arg(c, false);
-    "Asin" "x" -> "y" [""] true "inverse sine" unary::unary;
-    "Asinh" "x" -> "y" [""] true "inverse hyperbolic sine" unary::unary;
-    "Atan" "x" -> "y" [""] true "inverse tangent" unary::unary;
-    "Atanh" "x" -> "y" [""] true "inverse hyperbolic tangent" unary::unary;
-    "Attention" "q k v mask? past_key? past_value? lengths?" -> "y present_key present_value qk" ["is_causal kv_num_heads left_window_size math q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] true "scaled dot-product attention with masks, caches and shared heads" |c, _| attention::attention(c);
-    "AveragePoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] false "mean of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, true);
-    "AveragePool" "x" -> "y" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] true "mean of each window" |c, _| pool::mean_pool(c, false);
-    "BatchNormalization" "x scale bias mean var" -> "y running_mean running_var" ["epsilon momentum training_mode"] true "normalisation by the statistics of each channel" |c, _| norm::batch(c);
-    "BitCast" "x" -> "y" ["to"] false "the same bits as another dtype" |c, _| elementwise::bitcast(c);
-    "BitShift" "x y" -> "z" ["direction"] true "bits shifted" elementwise::bits;
-    "BitwiseAnd" "x y" -> "z" [""] true "bits of both" elementwise::bits;
-    "BitwiseNot" "x" -> "y" [""] true "bits turned over" elementwise::test;
-    "BitwiseOr" "x y" -> "z" [""] true "bits of either" elementwise::bits;
-    "BitwiseXor" "x y" -> "z" [""] true "bits that differ" elementwise::bits;
-    "BlackmanWindow" "size!" -> "y" ["periodic dtype"] false "a Blackman window" signal::window;
-    "Cast" "x" -> "y" ["to"] false "conversion to another dtype, truncating" |c, _| elementwise::cast(c);
-    "CausalConvWithState" "x w b? past?" -> "y present" ["activation"] true "causal depthwise convolution that carries its past along" |c, _| conv::causal_conv(c);
-    "Ceil" "x" -> "y" [""] true "rounded up" unary::unary;
-    "Celu" "x" -> "y" ["alpha"] true "continuously differentiable exponential linear unit" unary::unary;
-    "CenterCropPad" "x shape!" -> "y" ["axes"] false "cut or padded to a shape around the middle" |c, _| movement::center_crop_pad(c);
-    "Clip" "x min? max?" -> "y" [""] true "bounded by two numbers" |c, _| elementwise::clip(c);
-    "Col2Im" "x image_shape! block_shape!" -> "y" ["dilations pads strides"] true "columns of windows summed into an image" |c, _| movement::col2im(c);
-    "Concat" "x*" -> "y" ["axis"] false "tensors one behind the other along an axis" |c, _| movement::concat(c);
-    "Conv" "x w b? added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape math pads strides"] true "convolution; `added` is added before the activation" |c, _| conv::conv(c);
-    "ConvChannelsLast" "x w! b~ added?" -> "y" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
-    "ConvInteger" "x w x_zero? w_zero?" -> "y" ["auto_pad dilations group kernel_shape pads strides"] false "convolution of bytes into 32-bit integers" |c, _| conv::conv_integer(c);
-    "ConvTranspose" "x w b?" -> "y" ["auto_pad dilations group kernel_shape output_padding output_shape pads strides"] true "transposed convolution" |c, _| conv::conv_transpose(c);
-    "Cos" "x" -> "y" [""] true "cosine" unary::unary;
-    "Cosh" "x" -> "y" [""] true "hyperbolic cosine" unary::unary;
-    "CumProd" "x axis!" -> "y" ["exclusive reverse"] true "running product along an axis" |c, _| reduce::cumulative(c, true);
-    "CumSum" "x axis!" -> "y" ["exclusive reverse"] true "running sum along an axis" |c, _| reduce::cumulative(c, false);
-    "DFT" "x length~ axis~" -> "y" ["inverse onesided"] true "discrete Fourier transform along an axis" |c, _| signal::dft(c);
-    "DepthToSpace" "x" -> "y" ["blocksize mode"] false "channels laid out as blocks of an image" |c, _| movement::depth_to_space(c, false);
-    "DequantizeLinear" "x scale zero?" -> "y" ["axis block_size output_dtype saturate"] false "floats of quantised integers" |c, _| quant::dequantize(c);
-    "Det" "x" -> "y" [""] true "determinant of square matrices" |c, _| norm::det(c);
-    "Div" "x y" -> "z" [""] true "quotient of two tensors, broadcast; of integers truncated" elementwise::binary;
-    "DynamicQuantizeLinear" "x" -> "y scale zero" [""] false "bytes with the scale that the range asks for" |c, _| quant::dynamic(c);
-    "Einsum" "x*" -> "y" ["equation"] true "sum of products in Einstein's notation" |c, _| matmul::einsum(c);
-    "Elu" "x" -> "y" ["alpha"] true "exponential linear unit" unary::unary;
-    "Equal" "x y" -> "z" [""] true "whether equal" elementwise::compare;
-    "Erf" "x" -> "y" [""] true "error function" unary::unary;
-    "Exp" "x" -> "y" [""] true "e to the power x" unary::unary;
-    "Expand" "x shape!" -> "y" [""] false "repeated to a broadcast shape" |c, _| movement::expand(c);
-    "EyeLike" "x" -> "y" ["dtype k"] false "ones on a diagonal, zeros elsewhere" |c, _| movement::eye_like(c);
-    "Flatten" "x" -> "y" ["axis"] false "as a matrix" |c, _| movement::flatten(c);
-    "Floor" "x" -> "y" [""] true "rounded down" unary::unary;
-    "GRU" "x w r b? lengths? h? c? p?" -> "y last" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] true "gated recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnGRU");
-    "Gather" "x indices" -> "y" ["axis"] false "places along an axis" |c, _| places::gather(c);
-    "GatherElements" "x indices" -> "y" ["axis"] false "an element for each index" |c, _| places::gather_elements(c);
-    "GatherND" "x indices" -> "y" ["batch_dims"] false "blocks at lists of indices" |c, _| places::gather_nd(c);
-    "Gelu" "x" -> "y" ["approximate"] true "Gaussian error linear unit" unary::unary;
-    "Gemm" "a b c?" -> "y" ["act act_max act_min alpha beta math transA transB"] true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
-    "GlobalAveragePoolChannelsLast" "x" -> "y" [""] false "mean of each channel of [n, h, w, c]; no ONNX operator" |c, _| last::global(c);
-    "GlobalAveragePool" "x" -> "y" [""] true "mean of each channel" pool::global;
-    "GlobalLpPool" "x" -> "y" ["p"] true "norm of each channel" pool::global;
-    "GlobalMaxPool" "x" -> "y" [""] true "greatest of each channel" pool::global;
-    "Greater" "x y" -> "z" [""] true "whether greater" elementwise::compare;
-    "GreaterOrEqual" "x y" -> "z" [""] true "whether not less" elementwise::compare;
-    "GridSample" "x grid" -> "y" ["align_corners mode padding_mode"] true "elements of an image at given places" |c, _| image::grid_sample(c);
-    "GroupNormalization" "x scale bias" -> "y" ["epsilon num_groups stash_type"] true "normalisation over groups of channels" |c, _| norm::group(c, false);
-    "HammingWindow" "size!" -> "y" ["periodic dtype"] false "a Hamming window" signal::window;
-    "HannWindow" "size!" -> "y" ["periodic dtype"] false "a Hann window" signal::window;
-    "HardSigmoid" "x" -> "y" ["alpha beta"] true "a line bounded by 0 and 1" unary::unary;
-    "HardSwish" "x" -> "y" [""] true "x times a hard sigmoid" unary::unary;
-    "Hardmax" "x" -> "y" ["axis"] true "1 at the greatest element along an axis" reduce::softmax;
-    "Identity" "x" -> "y" [""] false "a copy" |c, _| movement::identity(c);
-    "InstanceNormalization" "x scale bias" -> "y" ["epsilon"] true "normalisation of each channel" |c, _| norm::group(c, true);
-    "IsInf" "x" -> "y" ["detect_negative detect_positive"] true "whether infinite" elementwise::test;
-    "IsNaN" "x" -> "y" [""] true "whether not a number" elementwise::test;
-    "LRN" "x" -> "y" ["alpha beta bias size"] true "normalisation over neighbouring channels" |c, _| norm::lrn(c);
-    "LSTM" "x w r b? lengths? h? c? p?" -> "y last cell" ["activation_alpha activation_beta activations clip direction hidden_size input_forget layout"] true "long short-term memory over a sequence" |c, _| recurrent::recurrent(c, "NnLSTM");
-    "LayerNormalization" "x scale? bias?" -> "y mean deviation" ["axis epsilon stash_type"] true "normalisation over the last dimensions" |c, _| norm::layer(c, false);
-    "LeakyRelu" "x" -> "y" ["alpha"] true "x, scaled where it is negative" unary::unary;
-    "Less" "x y" -> "z" [""] true "whether less" elementwise::compare;
-    "LessOrEqual" "x y" -> "z" [""] true "whether not greater" elementwise::compare;
-    "Log" "x" -> "y" [""] true "natural logarithm" unary::unary;
-    "LogSoftmax" "x" -> "y" ["axis"] true "logarithm of the softmax along an axis" reduce::softmax;
-    "LpNormalization" "x" -> "y" ["axis p"] true "divided by the norm along an axis" |c, _| norm::lp(c);
-    "LpPool" "x" -> "y" ["auto_pad ceil_mode dilations kernel_shape p pads strides"] true "norm of each window" |c, _| pool::mean_pool(c, true);
-    "MatMul" "x y bias~" -> "z" ["act act_max act_min math"] true "product of matrices, broadcast; `bias` is added to each row" |c, _| matmul::matmul(c);
-    "MatMulInteger" "x y x_zero? y_zero?" -> "z" [""] false "product of bytes into 32-bit integers" |c, _| matmul::matmul_integer(c);
-    "Max" "x*" -> "y" [""] true "greatest of tensors, broadcast" elementwise::variadic;
-    "MaxPoolChannelsLast" "x" -> "y" ["auto_pad ceil_mode dilations kernel_shape pads strides"] false "greatest of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, false);
-    "MaxPool" "x" -> "y indices" ["auto_pad ceil_mode dilations kernel_shape pads storage_order strides"] true "greatest of each window" |c, _| pool::max_pool(c);
-    "MaxUnpool" "x indices shape~" -> "y" ["kernel_shape pads strides"] true "greatest elements put back to where they came from" |c, _| pool::max_unpool(c);
-    "Mean" "x*" -> "y" [""] true "mean of tensors, broadcast" elementwise::variadic;
-    "MeanVarianceNormalization" "x" -> "y" ["axes"] true "mean taken off, deviation brought to 1" |c, _| norm::mean_variance(c);
-    "MelWeightMatrix" "bands! length! rate! low! high!" -> "y" ["dtype"] false "triangles on the mel scale" |c, _| signal::mel(c);
-    "Min" "x*" -> "y" [""] true "least of tensors, broadcast" elementwise::variadic;
-    "Mish" "x" -> "y" [""] true "x times the hyperbolic tangent of its softplus" unary::unary;
-    "Mod" "x y" -> "z" ["fmod"] true "remainder, with the sign of y or (`fmod`) of x" elementwise::binary;
-    "Mul" "x y" -> "z" [""] true "product of two tensors, broadcast" elementwise::binary;
-    "Neg" "x" -> "y" [""] true "negated" elementwise::arithmetic;
-    "NegativeLogLikelihoodLoss" "x target weight?" -> "loss" ["ignore_index reduction"] true "loss of logarithms of probabilities" |c, _| signal::loss(c, false);
-    "Not" "x" -> "y" [""] false "the other truth value" elementwise::test;
-    "OneHot" "indices depth! values" -> "y" ["axis"] false "one value at an index, another elsewhere" |c, _| places::one_hot(c);
-    "Or" "x y" -> "z" [""] false "either true" elementwise::bits;
-    "PRelu" "x slope" -> "y" [""] true "x, scaled where it is negative" |c, _| elementwise::prelu(c);
-    "Pad" "x pads! value? axes~" -> "y" ["mode"] false "padded" |c, _| movement::pad(c);
-    "Pow" "x y" -> "z" [""] true "x to the power y, broadcast" |c, _| elementwise::pow(c);
-    "QLinearConv" "x x_scale x_zero w w_scale w_zero y_scale y_zero b?" -> "y" ["auto_pad dilations group kernel_shape pads strides"] false "quantised convolution" |c, _| conv::qlinear_conv(c);
-    "QLinearMatMul" "a a_scale a_zero b b_scale b_zero y_scale y_zero" -> "y" [""] false "quantised product of matrices" |c, _| matmul::qlinear_matmul(c);
-    "QuantizeLinear" "x scale zero?" -> "y" ["axis block_size output_dtype precision saturate"] false "quantised integers of floats" |c, _| quant::quantize(c);
-    "RMSNormalization" "x scale?" -> "y" ["axis epsilon stash_type"] true "divided by the root mean square of the last dimensions" |c, _| norm::layer(c, true);
-    "RNN" "x w r b? lengths? h? c? p?" -> "y last" ["activation_alpha activation_beta activations clip direction hidden_size layout"] true "simple recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnRNN");
-    "Range" "start! limit! delta!" -> "y" [""] false "numbers from a start to a limit" |c, _| signal::range(c);
-    "Reciprocal" "x" -> "y" [""] true "1 / x" unary::unary;
-    "ReduceL1" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "sum of absolute values" reduce::reduce;
-    "ReduceL2" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "root of the sum of squares" reduce::reduce;
-    "ReduceLogSum" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "logarithm of the sum" reduce::reduce;
-    "ReduceLogSumExp" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "logarithm of the sum of exponentials" reduce::reduce;
-    "ReduceMax" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "greatest element" reduce::reduce;
-    "ReduceMean" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "mean" reduce::reduce;
-    "ReduceMin" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "least element" reduce::reduce;
-    "ReduceProd" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "product" reduce::reduce;
-    "ReduceSum" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "sum" reduce::reduce;
-    "ReduceSumSquare" "x axes~" -> "y" ["keepdims noop_with_empty_axes"] true "sum of squares" reduce::reduce;
-    "Relu" "x" -> "y" [""] true "x where it is positive, else 0" elementwise::arithmetic;
-    "Reshape" "x shape!" -> "y" ["allowzero"] false "the same elements under another shape" |c, _| movement::reshape(c);
-    "Resize" "x roi~ scales~ sizes~" -> "y" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] true "resized by nearest, linear or cubic interpolation" |c, _| image::resize(c);
-    "ReverseSequence" "x lengths" -> "y" ["batch_axis time_axis"] false "the beginning of each sequence turned round" |c, _| places::reverse_sequence(c);
-    "RotaryEmbedding" "x cos sin positions?" -> "y" ["interleaved num_heads rotary_embedding_dim"] true "pairs of elements turned by the angle of their position" |c, _| attention::rotary(c);
-    "Round" "x" -> "y" [""] true "rounded, ties to even" unary::unary;
-    "STFT" "x step! window? length~" -> "y" ["onesided"] true "Fourier transforms of overlapping frames" |c, _| signal::stft(c);
-    "ScatterElements" "x indices updates" -> "y" ["axis reduction"] true "elements put where indices say" |c, _| places::scatter_elements(c);
-    "ScatterND" "x indices updates" -> "y" ["reduction"] true "blocks put where lists of indices say" |c, _| places::scatter_nd(c);
-    "Selu" "x" -> "y" ["alpha gamma"] true "scaled exponential linear unit" unary::unary;
-    "Shrink" "x" -> "y" ["bias lambd"] true "drawn towards 0" unary::unary;
-    "Sigmoid" "x" -> "y" [""] true "1 / (1 + e^−x)" unary::unary;
-    "Sign" "x" -> "y" [""] true "−1, 0 or 1" elementwise::arithmetic;
-    "Sin" "x" -> "y" [""] true "sine" unary::unary;
-    "Sinh" "x" -> "y" [""] true "hyperbolic sine" unary::unary;
-    "Slice" "x starts! ends! axes~ steps~" -> "y" [""] false "a part of each dimension" |c, _| movement::slice(c);
-    "Softmax" "x" -> "y" ["axis"] true "softmax along an axis" reduce::softmax;
-    "SoftmaxCrossEntropyLoss" "x target weight?" -> "loss log" ["ignore_index reduction"] true "loss of scores" |c, _| signal::loss(c, true);
-    "Softplus" "x" -> "y" [""] true "ln(1 + e^x)" unary::unary;
-    "Softsign" "x" -> "y" [""] true "x / (1 + |x|)" unary::unary;
-    "SpaceToDepth" "x" -> "y" ["blocksize mode"] false "blocks of an image laid out as channels" |c, _| movement::depth_to_space(c, true);
-    "Split" "x split~" -> "y*" ["axis num_outputs"] false "parts of an axis" |c, _| movement::split(c);
-    "Sqrt" "x" -> "y" [""] true "square root" unary::unary;
-    "Squeeze" "x axes~" -> "y" [""] false "without dimensions that are 1 long" |c, _| movement::squeeze(c);
-    "Sub" "x y" -> "z" [""] true "difference of two tensors, broadcast" elementwise::binary;
-    "Sum" "x*" -> "y" [""] true "sum of tensors, broadcast" elementwise::variadic;
-    "SwiGLU" "a b" -> "y" ["alpha"] true "a · sigmoid(alpha · a) · b" |c, _| elementwise::swiglu(c);
-    "Swish" "x" -> "y" ["alpha"] true "x · sigmoid(alpha · x)" unary::unary;
-    "Tan" "x" -> "y" [""] true "tangent" unary::unary;
-    "Tanh" "x" -> "y" [""] true "hyperbolic tangent" unary::unary;
-    "TensorScatter" "x update indices?" -> "y" ["axis mode"] false "an update written into a cache" |c, _| places::tensor_scatter(c);
-    "ThresholdedRelu" "x" -> "y" ["alpha"] true "x where it is above a threshold, else 0" unary::unary;
-    "Tile" "x repeats!" -> "y" [""] false "repeated along each dimension" |c, _| movement::tile(c);
-    "TopK" "x k!" -> "y indices" ["axis largest sorted"] true "the k greatest or least elements along an axis" |c, _| reduce::top_k(c);
-    "Transpose" "x" -> "y" ["perm"] false "dimensions in another order" |c, _| movement::transpose(c);
-    "Trilu" "x k~" -> "y" ["upper"] false "the upper or lower triangle" |c, _| movement::trilu(c);
-    "Unsqueeze" "x axes!" -> "y" [""] false "with dimensions 1 long put in" |c, _| movement::unsqueeze(c);
-    "Where" "condition x y" -> "z" [""] false "x where a condition holds, else y" |c, _| elementwise::select(c);
-    "Xor" "x y" -> "z" [""] false "exactly one true" elementwise::bits;
+    "Abs" "x:T -> y:T; T: number" [""] "" true "absolute value" elementwise::arithmetic;
+    "Acos" "x:T -> y:T; T: float" [""] "" true "inverse cosine" unary::unary;
+    "Acosh" "x:T -> y:T; T: float" [""] "" true "inverse hyperbolic cosine" unary::unary;
+    "Add" "x:T y:T -> z:T; T: number" [""] "" true "sum of two tensors, broadcast" elementwise::binary;
+    "AffineGrid" "theta:T size!:int -> y:T; T: float" ["align_corners"] "size: [1, 1, 4, 4]" true "places of an affine transformation of an image" |c, _| image::affine_grid(c);
+    "And" "x:bool y:bool -> z:bool" [""] "" true "both true" elementwise::bits;
+    "ArgMax" "x:T -> y:i64; T: number" ["axis keepdims select_last_index"] "" true "place of the greatest element along an axis" |c, _| reduce::arg(c, true);
+    "ArgMin" "x:T -> y:i64; T: number" ["axis keepdims select_last_index"] "" true "place of the least element along an axis" |c, _| reduce::arg(c, false);
+    "Asin" "x:T -> y:T; T: float" [""] "" true "inverse sine" unary::unary;
+    "Asinh" "x:T -> y:T; T: float" [""] "" true "inverse hyperbolic sine" unary::unary;
+    "Atan" "x:T -> y:T; T: float" [""] "" true "inverse tangent" unary::unary;
+    "Atanh" "x:T -> y:T; T: float" [""] "" true "inverse hyperbolic tangent" unary::unary;
+    "Attention" "q:T k:^T v:^T mask?:^T|bool past_key?:^T past_value?:^T lengths?:int -> y:T present_key:T present_value:T qk:T; T: float" ["is_causal kv_num_heads left_window_size math q_num_heads qk_matmul_output_mode right_window_size scale softcap softmax_precision"] "" true "scaled dot-product attention with masks, caches and shared heads" |c, _| attention::attention(c);
+    "AveragePoolChannelsLast" "x:f32 -> y:f32" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" false "mean of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, true);
+    "AveragePool" "x:T -> y:T; T: float" ["auto_pad ceil_mode count_include_pad dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" true "mean of each window" |c, _| pool::mean_pool(c, false);
+    "BatchNormalization" "x:T scale:^T bias:^T mean:^T var:^T -> y:T running_mean:T running_var:T; T: float" ["epsilon momentum training_mode"] "" true "normalisation by the statistics of each channel" |c, _| norm::batch(c);
+    "BitCast" "x:real -> y:real" ["to"] "" false "the same bits as another dtype" |c, _| elementwise::bitcast(c);
+    "BitShift" "x:T y:T -> z:T; T: int" ["direction"] "" true "bits shifted" elementwise::bits;
+    "BitwiseAnd" "x:T y:T -> z:T; T: int" [""] "" true "bits of both" elementwise::bits;
+    "BitwiseNot" "x:T -> y:T; T: int" [""] "" true "bits turned over" elementwise::test;
+    "BitwiseOr" "x:T y:T -> z:T; T: int" [""] "" true "bits of either" elementwise::bits;
+    "BitwiseXor" "x:T y:T -> z:T; T: int" [""] "" true "bits that differ" elementwise::bits;
+    "BlackmanWindow" "size!:int -> y:number" ["periodic dtype"] "size: 8" false "a Blackman window" signal::window;
+    "Cast" "x:real[] -> y:real" ["to"] "" false "conversion to another dtype, truncating" |c, _| elementwise::cast(c);
+    "CausalConvWithState" "x:T w:^T b?:^T past?:^T -> y:T present:T; T: float" ["activation"] "" true "causal depthwise convolution that carries its past along" |c, _| conv::causal_conv(c);
+    "Ceil" "x:T -> y:T; T: float" [""] "" true "rounded up" unary::unary;
+    "Celu" "x:T -> y:T; T: float" ["alpha"] "" true "continuously differentiable exponential linear unit" unary::unary;
+    "CenterCropPad" "x:T[] shape!:int -> y:T; T: real" ["axes"] "shape: [2, 2]" false "cut or padded to a shape around the middle" |c, _| movement::center_crop_pad(c);
+    "Clip" "x:T min?:T max?:T -> y:T; T: number" [""] "" true "bounded by two numbers" |c, _| elementwise::clip(c);
+    "Col2Im" "x:T image_shape!:int block_shape!:int -> y:T; T: float" ["dilations pads strides"] "image_shape: [4, 4], block_shape: [2, 2], strides: [2, 2]" true "columns of windows summed into an image" |c, _| movement::col2im(c);
+    "Concat" "x*:T[] -> y:T; T: real" ["axis"] "" false "tensors one behind the other along an axis" |c, _| movement::concat(c);
+    "Conv" "x:T w:^T b?:^T added?:T -> y:T; T: float" ["act act_max act_min auto_pad dilations group kernel_shape math pads strides"] "" true "convolution; `added` is added before the activation" |c, _| conv::conv(c);
+    "ConvChannelsLast" "x:f32 w!:float b~:float added?:f32 -> y:f32" ["act act_max act_min auto_pad dilations group kernel_shape pads strides"] "w: [[[[1.0, 0.5], [0.5, 1.0]]]]" false "convolution of [n, h, w, c]; no ONNX operator" |c, _| last::conv(c);
+    "ConvInteger" "x:X w:W x_zero?:X w_zero?:W -> y:i32; X: i8|u8, W: i8|u8" ["auto_pad dilations group kernel_shape pads strides"] "" false "convolution of bytes into 32-bit integers" |c, _| conv::conv_integer(c);
+    "ConvTranspose" "x:T w:^T b?:^T -> y:T; T: float" ["auto_pad dilations group kernel_shape output_padding output_shape pads strides"] "" true "transposed convolution" |c, _| conv::conv_transpose(c);
+    "Cos" "x:T -> y:T; T: float" [""] "" true "cosine" unary::unary;
+    "Cosh" "x:T -> y:T; T: float" [""] "" true "hyperbolic cosine" unary::unary;
+    "CumProd" "x:T axis!:int -> y:T; T: number" ["exclusive reverse"] "axis: 0" true "running product along an axis" |c, _| reduce::cumulative(c, true);
+    "CumSum" "x:T axis!:int -> y:T; T: number" ["exclusive reverse"] "axis: 0" true "running sum along an axis" |c, _| reduce::cumulative(c, false);
+    "DFT" "x:T length~:int axis~:int -> y:T; T: f32|f16|bf16" ["inverse onesided"] "" true "discrete Fourier transform along an axis" |c, _| signal::dft(c);
+    "DepthToSpace" "x:T -> y:T; T: real" ["blocksize mode"] "blocksize: 2" false "channels laid out as blocks of an image" |c, _| movement::depth_to_space(c, false);
+    "DequantizeLinear" "x:Q scale:float zero?:Q -> y:float; Q: i8|u8|i16|i32" ["axis block_size output_dtype saturate"] "" false "floats of quantised integers" |c, _| quant::dequantize(c);
+    "Det" "x:T -> y:T; T: float" [""] "" true "determinant of square matrices" |c, _| norm::det(c);
+    "Div" "x:T y:T -> z:T; T: number" [""] "" true "quotient of two tensors, broadcast; of integers truncated" elementwise::binary;
+    "DynamicQuantizeLinear" "x:f32 -> y:u8 scale:f32 zero:u8" [""] "" false "bytes with the scale that the range asks for" |c, _| quant::dynamic(c);
+    "Einsum" "x*:^T -> y:T; T: number" ["equation"] "equation: \"ij,jk->ik\"" true "sum of products in Einstein's notation" |c, _| matmul::einsum(c);
+    "Elu" "x:T -> y:T; T: float" ["alpha"] "" true "exponential linear unit" unary::unary;
+    "Equal" "x:T[] y:T[] -> z:bool; T: real" [""] "" true "whether equal" elementwise::compare;
+    "Erf" "x:T -> y:T; T: float" [""] "" true "error function" unary::unary;
+    "Exp" "x:T -> y:T; T: float" [""] "" true "e to the power x" unary::unary;
+    "Expand" "x:T[] shape!:int -> y:T; T: real" [""] "shape: [2, 4]" false "repeated to a broadcast shape" |c, _| movement::expand(c);
+    "EyeLike" "x:real -> y:real" ["dtype k"] "" false "ones on a diagonal, zeros elsewhere" |c, _| movement::eye_like(c);
+    "Flatten" "x:T[] -> y:T; T: real" ["axis"] "" false "as a matrix" |c, _| movement::flatten(c);
+    "Floor" "x:T -> y:T; T: float" [""] "" true "rounded down" unary::unary;
+    "GRU" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout linear_before_reset"] "hidden_size: 2" true "gated recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnGRU");
+    "Gather" "x:T indices:int -> y:T; T: real" ["axis"] "" false "places along an axis" |c, _| places::gather(c);
+    "GatherElements" "x:T indices:int -> y:T; T: real" ["axis"] "" false "an element for each index" |c, _| places::gather_elements(c);
+    "GatherND" "x:T indices:int -> y:T; T: real" ["batch_dims"] "" false "blocks at lists of indices" |c, _| places::gather_nd(c);
+    "Gelu" "x:T -> y:T; T: float" ["approximate"] "" true "Gaussian error linear unit" unary::unary;
+    "Gemm" "a:T b:^T c?:^T -> y:T; T: number" ["act act_max act_min alpha beta math transA transB"] "" true "alpha · a · b + beta · c" |c, _| matmul::gemm_op(c);
+    "GlobalAveragePoolChannelsLast" "x:f32 -> y:f32" [""] "" false "mean of each channel of [n, h, w, c]; no ONNX operator" |c, _| last::global(c);
+    "GlobalAveragePool" "x:T -> y:T; T: float" [""] "" true "mean of each channel" pool::global;
+    "GlobalLpPool" "x:T -> y:T; T: float" ["p"] "" true "norm of each channel" pool::global;
+    "GlobalMaxPool" "x:T -> y:T; T: float" [""] "" true "greatest of each channel" pool::global;
+    "Greater" "x:T y:T -> z:bool; T: number" [""] "" true "whether greater" elementwise::compare;
+    "GreaterOrEqual" "x:T y:T -> z:bool; T: number" [""] "" true "whether not less" elementwise::compare;
+    "GridSample" "x:T grid:T -> y:T; T: float" ["align_corners mode padding_mode"] "" true "elements of an image at given places" |c, _| image::grid_sample(c);
+    "GroupNormalization" "x:T scale:^T bias:^T -> y:T; T: float" ["epsilon num_groups stash_type"] "num_groups: 2" true "normalisation over groups of channels" |c, _| norm::group(c, false);
+    "HammingWindow" "size!:int -> y:number" ["periodic dtype"] "size: 8" false "a Hamming window" signal::window;
+    "HannWindow" "size!:int -> y:number" ["periodic dtype"] "size: 8" false "a Hann window" signal::window;
+    "HardSigmoid" "x:T -> y:T; T: float" ["alpha beta"] "" true "a line bounded by 0 and 1" unary::unary;
+    "HardSwish" "x:T -> y:T; T: float" [""] "" true "x times a hard sigmoid" unary::unary;
+    "Hardmax" "x:T -> y:T; T: float" ["axis"] "" true "1 at the greatest element along an axis" reduce::softmax;
+    "Identity" "x:T[] -> y:T; T: real" [""] "" false "a copy" |c, _| movement::identity(c);
+    "InstanceNormalization" "x:T scale:^T bias:^T -> y:T; T: float" ["epsilon"] "" true "normalisation of each channel" |c, _| norm::group(c, true);
+    "IsInf" "x:float -> y:bool" ["detect_negative detect_positive"] "" true "whether infinite" elementwise::test;
+    "IsNaN" "x:float -> y:bool" [""] "" true "whether not a number" elementwise::test;
+    "LRN" "x:T -> y:T; T: float" ["alpha beta bias size"] "size: 3" true "normalisation over neighbouring channels" |c, _| norm::lrn(c);
+    "LSTM" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T cell:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size input_forget layout"] "hidden_size: 2" true "long short-term memory over a sequence" |c, _| recurrent::recurrent(c, "NnLSTM");
+    "LayerNormalization" "x:T scale?:^T bias?:^T -> y:T mean:f32 deviation:f32; T: float" ["axis epsilon stash_type"] "" true "normalisation over the last dimensions" |c, _| norm::layer(c, false);
+    "LeakyRelu" "x:T -> y:T; T: float" ["alpha"] "" true "x, scaled where it is negative" unary::unary;
+    "Less" "x:T y:T -> z:bool; T: number" [""] "" true "whether less" elementwise::compare;
+    "LessOrEqual" "x:T y:T -> z:bool; T: number" [""] "" true "whether not greater" elementwise::compare;
+    "Log" "x:T -> y:T; T: float" [""] "" true "natural logarithm" unary::unary;
+    "LogSoftmax" "x:T -> y:T; T: float" ["axis"] "" true "logarithm of the softmax along an axis" reduce::softmax;
+    "LpNormalization" "x:T -> y:T; T: float" ["axis p"] "" true "divided by the norm along an axis" |c, _| norm::lp(c);
+    "LpPool" "x:T -> y:T; T: float" ["auto_pad ceil_mode dilations kernel_shape p pads strides"] "kernel_shape: [2, 2]" true "norm of each window" |c, _| pool::mean_pool(c, true);
+    "MatMul" "x:T y:T bias~:^T -> z:T; T: number" ["act act_max act_min math"] "" true "product of matrices, broadcast; `bias` is added to each row" |c, _| matmul::matmul(c);
+    "MatMulInteger" "x:X y:Y x_zero?:X y_zero?:Y -> z:i32; X: i8|u8, Y: i8|u8" [""] "" false "product of bytes into 32-bit integers" |c, _| matmul::matmul_integer(c);
+    "Max" "x*:T -> y:T; T: number" [""] "" true "greatest of tensors, broadcast" elementwise::variadic;
+    "MaxPoolChannelsLast" "x:f32 -> y:f32" ["auto_pad ceil_mode dilations kernel_shape pads strides"] "kernel_shape: [2, 2]" false "greatest of each window of [n, h, w, c]; no ONNX operator" |c, _| last::pool(c, false);
+    "MaxPool" "x:T -> y:T indices:i64; T: number" ["auto_pad ceil_mode dilations kernel_shape pads storage_order strides"] "kernel_shape: [2, 2]" true "greatest of each window" |c, _| pool::max_pool(c);
+    "MaxUnpool" "x:T indices:i64 shape~:int -> y:T; T: float" ["kernel_shape pads strides"] "kernel_shape: [2, 2], strides: [2, 2]" true "greatest elements put back to where they came from" |c, _| pool::max_unpool(c);
+    "Mean" "x*:T -> y:T; T: number" [""] "" true "mean of tensors, broadcast" elementwise::variadic;
+    "MeanVarianceNormalization" "x:T -> y:T; T: float" ["axes"] "" true "mean taken off, deviation brought to 1" |c, _| norm::mean_variance(c);
+    "MelWeightMatrix" "bands!:int length!:int rate!:int low!:float high!:float -> y:number" ["dtype"] "bands: 4, length: 16, rate: 8000, low: 0.0, high: 4000.0" false "triangles on the mel scale" |c, _| signal::mel(c);
+    "Min" "x*:T -> y:T; T: number" [""] "" true "least of tensors, broadcast" elementwise::variadic;
+    "Mish" "x:T -> y:T; T: float" [""] "" true "x times the hyperbolic tangent of its softplus" unary::unary;
+    "Mod" "x:T y:T -> z:T; T: number" ["fmod"] "" true "remainder, with the sign of y or (`fmod`) of x" elementwise::binary;
+    "Mul" "x:T y:T -> z:T; T: number" [""] "" true "product of two tensors, broadcast" elementwise::binary;
+    "Neg" "x:T -> y:T; T: number" [""] "" true "negated" elementwise::arithmetic;
+    "NegativeLogLikelihoodLoss" "x:T target:int weight?:T -> loss:T; T: float" ["ignore_index reduction"] "" true "loss of logarithms of probabilities" |c, _| signal::loss(c, false);
+    "Not" "x:bool -> y:bool" [""] "" false "the other truth value" elementwise::test;
+    "OneHot" "indices:int|f32|f64 depth!:number values:V -> y:V; V: real" ["axis"] "depth: 4" false "one value at an index, another elsewhere" |c, _| places::one_hot(c);
+    "Or" "x:bool y:bool -> z:bool" [""] "" false "either true" elementwise::bits;
+    "PRelu" "x:T slope:T -> y:T; T: number" [""] "" true "x, scaled where it is negative" |c, _| elementwise::prelu(c);
+    "Pad" "x:T pads!:int value?:T axes~:int -> y:T; T: real" ["mode"] "pads: [1, 1, 1, 1]" false "padded" |c, _| movement::pad(c);
+    "Pow" "x:T y:number -> z:T; T: number" [""] "" true "x to the power y, broadcast" |c, _| elementwise::pow(c);
+    "QLinearConv" "x:X x_scale:f32 x_zero:X w:W w_scale:f32 w_zero:W y_scale:f32 y_zero:Y b?:i32 -> y:Y; X: i8|u8, W: i8|u8, Y: i8|u8" ["auto_pad dilations group kernel_shape pads strides"] "" false "quantised convolution" |c, _| conv::qlinear_conv(c);
+    "QLinearMatMul" "a:A a_scale:float a_zero:A b:B b_scale:float b_zero:B y_scale:float y_zero:Y -> y:Y; A: i8|u8, B: i8|u8, Y: i8|u8" [""] "" false "quantised product of matrices" |c, _| matmul::qlinear_matmul(c);
+    "QuantizeLinear" "x:f32|f16|bf16|i32 scale:float zero?:Q -> y:Q; Q: i8|u8|i16|i32" ["axis block_size output_dtype precision saturate"] "" false "quantised integers of floats" |c, _| quant::quantize(c);
+    "RMSNormalization" "x:T scale?:^T -> y:T; T: float" ["axis epsilon stash_type"] "" true "divided by the root mean square of the last dimensions" |c, _| norm::layer(c, true);
+    "RNN" "x:T w:^T r:^T b?:^T lengths?:int h?:^T c?:^T p?:^T -> y:T last:T; T: f32|f16|bf16" ["activation_alpha activation_beta activations clip direction hidden_size layout"] "hidden_size: 2" true "simple recurrent units over a sequence" |c, _| recurrent::recurrent(c, "NnRNN");
+    "Range" "start!:T limit!:T delta!:T -> y:T; T: number" [""] "start: 0, limit: 8, delta: 1" false "numbers from a start to a limit" |c, _| signal::range(c);
+    "Reciprocal" "x:T -> y:T; T: float" [""] "" true "1 / x" unary::unary;
+    "ReduceL1" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "sum of absolute values" reduce::reduce;
+    "ReduceL2" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "root of the sum of squares" reduce::reduce;
+    "ReduceLogSum" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "logarithm of the sum" reduce::reduce;
+    "ReduceLogSumExp" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "logarithm of the sum of exponentials" reduce::reduce;
+    "ReduceMax" "x:T[] axes~:int[] -> y:T; T: real" ["keepdims noop_with_empty_axes"] "" true "greatest element" reduce::reduce;
+    "ReduceMean" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "mean" reduce::reduce;
+    "ReduceMin" "x:T[] axes~:int[] -> y:T; T: real" ["keepdims noop_with_empty_axes"] "" true "least element" reduce::reduce;
+    "ReduceProd" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "product" reduce::reduce;
+    "ReduceSum" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "sum" reduce::reduce;
+    "ReduceSumSquare" "x:T[] axes~:int[] -> y:T; T: number" ["keepdims noop_with_empty_axes"] "" true "sum of squares" reduce::reduce;
+    "Relu" "x:T -> y:T; T: number" [""] "" true "x where it is positive, else 0" elementwise::arithmetic;
+    "Reshape" "x:T[] shape!:int[] -> y:T; T: real" ["allowzero"] "shape: [2, 8]" false "the same elements under another shape" |c, _| movement::reshape(c);
+    "Resize" "x:T roi~:float scales~:float sizes~:int -> y:T; T: real" ["antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value keep_aspect_ratio_policy mode nearest_mode"] "" true "resized by nearest, linear or cubic interpolation" |c, _| image::resize(c);
+    "ReverseSequence" "x:T lengths:int -> y:T; T: real" ["batch_axis time_axis"] "" false "the beginning of each sequence turned round" |c, _| places::reverse_sequence(c);
+    "RotaryEmbedding" "x:T cos:^T sin:^T positions?:int -> y:T; T: float" ["interleaved num_heads rotary_embedding_dim"] "" true "pairs of elements turned by the angle of their position" |c, _| attention::rotary(c);
+    "Round" "x:T -> y:T; T: float" [""] "" true "rounded, ties to even" unary::unary;
+    "STFT" "x:T step!:int window?:^T length~:int -> y:T; T: f32|f16|bf16" ["onesided"] "step: 4" true "Fourier transforms of overlapping frames" |c, _| signal::stft(c);
+    "ScatterElements" "x:T indices:int updates:T -> y:T; T: real" ["axis reduction"] "" true "elements put where indices say" |c, _| places::scatter_elements(c);
+    "ScatterND" "x:T indices:int updates:T -> y:T; T: real" ["reduction"] "" true "blocks put where lists of indices say" |c, _| places::scatter_nd(c);
+    "Selu" "x:T -> y:T; T: float" ["alpha gamma"] "" true "scaled exponential linear unit" unary::unary;
+    "Shrink" "x:T -> y:T; T: float" ["bias lambd"] "" true "drawn towards 0" unary::unary;
+    "Sigmoid" "x:T -> y:T; T: float" [""] "" true "1 / (1 + e^−x)" unary::unary;
+    "Sign" "x:T -> y:T; T: number" [""] "" true "−1, 0 or 1" elementwise::arithmetic;
+    "Sin" "x:T -> y:T; T: float" [""] "" true "sine" unary::unary;
+    "Sinh" "x:T -> y:T; T: float" [""] "" true "hyperbolic sine" unary::unary;
+    "Slice" "x:T[] starts!:int ends!:int axes~:int steps~:int -> y:T; T: real" [""] "starts: [0], ends: [2]" false "a part of each dimension" |c, _| movement::slice(c);
+    "Softmax" "x:T -> y:T; T: float" ["axis"] "" true "softmax along an axis" reduce::softmax;
+    "SoftmaxCrossEntropyLoss" "x:T target:int weight?:T -> loss:T log:T; T: float" ["ignore_index reduction"] "" true "loss of scores" |c, _| signal::loss(c, true);
+    "Softplus" "x:T -> y:T; T: float" [""] "" true "ln(1 + e^x)" unary::unary;
+    "Softsign" "x:T -> y:T; T: float" [""] "" true "x / (1 + |x|)" unary::unary;
+    "SpaceToDepth" "x:T -> y:T; T: real" ["blocksize mode"] "blocksize: 2" false "blocks of an image laid out as channels" |c, _| movement::depth_to_space(c, true);
+    "Split" "x:T[] split~:int -> y*:T; T: real" ["axis num_outputs"] "" false "parts of an axis" |c, _| movement::split(c);
+    "Sqrt" "x:T -> y:T; T: float" [""] "" true "square root" unary::unary;
+    "Squeeze" "x:T[] axes~:int -> y:T; T: real" [""] "" false "without dimensions that are 1 long" |c, _| movement::squeeze(c);
+    "Sub" "x:T y:T -> z:T; T: number" [""] "" true "difference of two tensors, broadcast" elementwise::binary;
+    "Sum" "x*:T -> y:T; T: number" [""] "" true "sum of tensors, broadcast" elementwise::variadic;
+    "SwiGLU" "a:T b:T -> y:T; T: float" ["alpha"] "" true "a · sigmoid(alpha · a) · b" |c, _| elementwise::swiglu(c);
+    "Swish" "x:T -> y:T; T: float" ["alpha"] "" true "x · sigmoid(alpha · x)" unary::unary;
+    "Tan" "x:T -> y:T; T: float" [""] "" true "tangent" unary::unary;
+    "Tanh" "x:T -> y:T; T: float" [""] "" true "hyperbolic tangent" unary::unary;
+    "TensorScatter" "x:T update:T indices?:int -> y:T; T: real" ["axis mode"] "" false "an update written into a cache" |c, _| places::tensor_scatter(c);
+    "ThresholdedRelu" "x:T -> y:T; T: float" ["alpha"] "" true "x where it is above a threshold, else 0" unary::unary;
+    "Tile" "x:T repeats!:int -> y:T; T: real" [""] "repeats: [1, 2]" false "repeated along each dimension" |c, _| movement::tile(c);
+    "TopK" "x:T k!:int -> y:T indices:i64; T: number" ["axis largest sorted"] "k: 2" true "the k greatest or least elements along an axis" |c, _| reduce::top_k(c);
+    "Transpose" "x:T[] -> y:T; T: real" ["perm"] "" false "dimensions in another order" |c, _| movement::transpose(c);
+    "Trilu" "x:T[] k~:int -> y:T; T: real" ["upper"] "" false "the upper or lower triangle" |c, _| movement::trilu(c);
+    "Unsqueeze" "x:T[] axes!:int -> y:T; T: real" [""] "axes: [0]" false "with dimensions 1 long put in" |c, _| movement::unsqueeze(c);
+    "Where" "condition:bool[] x:T[] y:T[] -> z:T; T: real" [""] "" false "x where a condition holds, else y" |c, _| elementwise::select(c);
+    "Xor" "x:bool y:bool -> z:bool" [""] "" false "exactly one true" elementwise::bits;
 };

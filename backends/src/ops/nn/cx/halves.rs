@@ -6,6 +6,7 @@ use zbmd_ir::DType;
 
 use super::{Body, Cx, Inputs, Operand, Plan, Tensors};
 use crate::kernel::Io;
+use crate::op::OpError;
 
 /// Most inputs of an op that computes in another type than it stores.
 const MAX_CONVERTED: usize = 16;
@@ -28,11 +29,30 @@ fn padded(elements: usize) -> usize {
 }
 
 impl Halves {
+    /// Whether an operand or output is stored in another type than it is computed in.
+    fn is_needed(plan: &Plan, ins: &[Option<Operand>]) -> bool {
+        ins.iter().flatten().any(|o| is_half(o.ty.dtype))
+            || plan.outs.iter().any(|t| is_half(t.dtype))
+    }
+
+    /// Refuses more operands than can be converted in one call.
+    pub(crate) fn check(plan: &Plan, ins: &[Option<Operand>]) -> Result<(), OpError> {
+        let is_too_much = ins.len() > MAX_CONVERTED || plan.outs.len() > MAX_CONVERTED;
+        if !is_too_much || !Self::is_needed(plan, ins) {
+            return Ok(());
+        }
+        Err(Cx::other(
+            format!(
+                "{} operands, some of a narrow type; the limit is {MAX_CONVERTED} then",
+                ins.len()
+            ),
+            "cast them first",
+        ))
+    }
+
     /// Wraps the plan's body where an operand or output is in half precision.
     pub(crate) fn wrap(plan: Plan, ins: &[Option<Operand>]) -> Plan {
-        let any = ins.iter().flatten().any(|o| is_half(o.ty.dtype))
-            || plan.outs.iter().any(|t| is_half(t.dtype));
-        if !any {
+        if !Self::is_needed(&plan, ins) {
             return plan;
         }
         let ins: Vec<_> = ins
@@ -48,12 +68,6 @@ impl Halves {
         let flops = plan.flops;
         let numbered: Vec<_> = plan.variants.iter().copied().zip(0..).collect();
         let wrap = move |variant| {
-            if ins.len() > MAX_CONVERTED || outs.len() > MAX_CONVERTED {
-                return Err(Cx::other(
-                    "too many operands of a narrow type",
-                    "cast them first",
-                ));
-            }
             Ok(Box::new(Halves {
                 body: make.body(variant)?,
                 ins,

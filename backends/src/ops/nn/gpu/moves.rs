@@ -80,6 +80,9 @@ impl Gpu<'_> {
             }
             Moves::Chosen { table, fill } => {
                 let fill = self.opt_slot(*fill)?;
+                if self.out(0).elements > zbmd_ir::limits::MAX_TABLE_ELEMENTS {
+                    return Err("its table of places would be too large".to_owned());
+                }
                 let words = self.words(table());
                 let plan = KernelPlan::default();
                 by_table(plan, (self.slot(0)?, self.out(0)), fill, words)

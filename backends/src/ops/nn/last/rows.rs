@@ -4,12 +4,11 @@
 use std::ops::Range;
 
 use super::super::conv::padded_dims;
-use super::super::cx::{Body, Cx, Tensors};
+use super::super::cx::{Body, Tensors};
 use super::super::gemm::{Act, PANEL, Tile, Weights};
 use super::super::vector::{Vector, Wide, run_wide};
 use super::super::window::Window;
 use super::{Finish, Image, bounds};
-use crate::op::OpError;
 use crate::{simd, team};
 
 /// Packed weights that stay in the second cache while blocks of pixels go by.
@@ -89,17 +88,11 @@ impl Rows {
         packed: Weights,
         bias: Option<Vec<f32>>,
         (act, tile): (Act, Tile),
-    ) -> Result<Self, OpError> {
+    ) -> Self {
         let w = &image.window;
         let [_, kh, kw] = w.kernel;
         let (dims, bordered) = padded_dims(w);
         let (height, width) = (dims[1], dims[2]);
-        if (height * width).saturating_mul(image.channels) > u32::MAX as usize {
-            return Err(Cx::other(
-                "the padded input is too large",
-                "make it smaller",
-            ));
-        }
         let c = image.channels;
         let place = |y: usize, x: usize| ((y * width + x) * c) as u32;
         let [_, oh, ow] = w.output;
@@ -124,7 +117,7 @@ impl Rows {
             biases[f / filters * panels * PANEL + f % filters] = *bias;
         }
         let padded = bordered.then_some((height, width));
-        Ok(Self {
+        Self {
             groups,
             per,
             filters,
@@ -137,7 +130,7 @@ impl Rows {
             packed,
             bias: biases,
             image,
-        })
+        }
     }
 }
 
