@@ -14,7 +14,7 @@ use zbmd_compiler::{
     MachineChoice, SearchOptions, SourceMap, analyse_file, analyse_str, check_file, check_str,
     compile_file, compile_str, machine, page, reference,
 };
-use zbmd_ir::{Program, Role, text};
+use zbmd_ir::text;
 use zbmd_scheduler::Level;
 use zbmd_scheduler::buffers::Mode;
 use zbmd_scheduler::search::Progress;
@@ -123,7 +123,6 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
         Ok(options) => options,
         Err(diagnostics) => return voice.report(&diagnostics),
     };
-    let registry = options.registry.clone();
     let compiled = if is_stdin(&args.model) {
         stdin().and_then(|text| compile_str("<stdin>", &text, "", &options))
     } else {
@@ -148,53 +147,15 @@ fn compile(args: &Compile, voice: Voice) -> Exit {
             say(&format!("{rounding}\n"));
         }
         say(&losses(&compiled));
-        say(&left_to_cpus(&compiled.program, &registry));
+        if let Some(cpu_only) = &compiled.cpu_only {
+            say(&format!("{cpu_only}\n"));
+        }
     }
     match args.emit {
         Some(Emit::Passes) => print(&passes(&compiled)),
         Some(stage) => print(&emit(&compiled.program, stage, !args.no_times)),
         None => Exit::Ok,
     }
-}
-
-/// Actors named at most, of those that GPUs have no kernels for.
-const MOST_NAMED: usize = 12;
-
-/// Which actors stay on CPU devices because no GPU of the machine has kernels for them, in a line.
-fn left_to_cpus(program: &Program, registry: &Registry) -> String {
-    let gpus: Vec<_> = program
-        .machine
-        .devices
-        .iter()
-        .filter(|d| d.backend != "cpu")
-        .collect();
-    let runs = |actor| {
-        gpus.iter()
-            .any(|gpu| registry.cost(actor, gpu, &program.blobs).is_some())
-    };
-    let compute = program
-        .graph
-        .actors
-        .iter()
-        .filter(|a| a.role == Role::Compute);
-    let left: Vec<String> = compute
-        .filter(|actor| !runs(actor))
-        .map(|actor| format!("{} ({})", actor.name, actor.op))
-        .collect();
-    if gpus.is_empty() || left.is_empty() {
-        return String::new();
-    }
-    let names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
-    let more = match left.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let shown = &left[..left.len().min(MOST_NAMED)];
-    format!(
-        "no kernel on {}: {}{more} stay on CPU devices\n",
-        names.join(", "),
-        shown.join(", ")
-    )
 }
 
 /// What is asked of a compilation.
@@ -388,7 +349,7 @@ fn given(given: &Given) -> Result<CompileOptions, Diagnostics> {
             .insert(name.clone(), SetValue::Numbers(numbers));
     }
     options.onnx.state = given.states.iter().cloned().collect();
-    options.onnx.without.clone_from(&given.without);
+    options.skipped_passes.clone_from(&given.without);
     Ok(options)
 }
 
@@ -398,7 +359,8 @@ fn import(model: &Path, output: &Path, outside: &Given, voice: Voice) -> Exit {
         .file_name()
         .map(|n| n.to_string_lossy().into_owned())
         .unwrap_or_default();
-    let made = given(outside).and_then(|options| {
+    let made = given(outside).and_then(|mut options| {
+        options.onnx.without = options.skipped_passes;
         let text = onnx::to_text(model, &name, &options.registry, &options.onnx);
         text.and_then(|t| Ok((onnx::store(&t)?, t)))
             .map_err(|error| lone(error.code(), error.to_string(), &error.help()))

@@ -694,7 +694,7 @@ fn kernels_are_assembled_by_request() {
             "ptxas",
             asked("h100"),
             3,
-            "error[E0507]: `h100` is no architecture of a CUDA device",
+            "error[E0507]: `h100` is not an architecture of a CUDA device",
         ),
         ("none", asked("sm_90"), 4, "none` cannot be run: "),
     ] {

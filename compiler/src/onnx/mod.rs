@@ -53,8 +53,7 @@ pub struct ImportOptions {
     pub set: BTreeMap<String, SetValue>,
     /// Inputs that are closed as state, each with the output that gives its next token; the first one is zero.
     pub state: BTreeMap<String, String>,
-    /// Passes to leave out, by name: those of [`passes`], `in-place`, which lets outputs be written over inputs, and
-    /// `pack-weights`, the last of a compilation, which puts weights into the order of the CPU's kernels.
+    /// Passes over the imported graph to leave out, by name: see [`passes`].
     pub without: Vec<String>,
 }
 
@@ -65,10 +64,7 @@ pub fn passes() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Sweeps a new graph and runs the passes.
 fn finish(mut graph: Graph, name: String, options: &ImportOptions) -> Result<Graph, OnnxError> {
-    let known: Vec<&str> = passes()
-        .map(|p| p.0)
-        .chain([crate::in_place::NAME, crate::pack::NAME])
-        .collect();
+    let known: Vec<&str> = passes().map(|p| p.0).collect();
     if let Some(wrong) = options
         .without
         .iter()
