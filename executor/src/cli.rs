@@ -241,9 +241,11 @@ fn command(args: &Args, registry: &Registry) -> Result<u8, CliError> {
     if matches!(outcome, Ok(_) | Err(RunError::GaveUp { .. })) {
         // Files are changed by their first tokens; one that was given none is empty now.
         // A pipe is not: it may have no reader, or one that keeps its writer waiting with the file in hand.
-        let is_file = |sink: &&SharedFile| sink.kind() == FileKind::Regular;
-        for sink in sinks.iter().map(|(_, _, sink)| sink).filter(is_file) {
-            sink.begin()?;
+        for (_, _, sink) in &sinks {
+            match sink.kind() {
+                FileKind::Regular => sink.begin()?,
+                FileKind::Device | FileKind::Stream => sink.release_reader(),
+            }
         }
     }
     let ending = Ending::of(outcome, &engine, &origin, &sinks);

@@ -77,6 +77,16 @@ pub(super) fn open_for_writing(file: &File) -> io::Result<File> {
     Ok(file)
 }
 
+/// Lets a reader of what [`open_without_reader`] looked at see its end, if one waits. Nobody is waited for.
+pub(super) fn release_reader(file: &File) {
+    use rustix::fs::{Mode, OFlags, open};
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    // Without a reader it cannot be opened, and nobody waits.
+    drop(open(path, flags, Mode::empty()));
+}
+
 /// Waits until a file takes something: its write said that it would have to wait.
 pub(super) fn wait_for_room(file: &File) {
     use rustix::event::{PollFd, PollFlags, poll};

@@ -154,6 +154,15 @@ impl SharedFile {
         Ok(())
     }
 
+    /// Lets the reader of a pipe that was given nothing see its end. One that is being written is left to its writer.
+    pub(crate) fn release_reader(&self) {
+        if let Ok(state) = self.shared.file.try_lock()
+            && let Stage::Prepared(file, _) = &state.stage
+        {
+            file.release_reader();
+        }
+    }
+
     /// Whole tokens in the file, those from before a resumption included. Does not wait for a write under way.
     pub fn tokens(&self) -> u64 {
         self.shared.position.tokens()

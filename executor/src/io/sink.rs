@@ -155,6 +155,7 @@ impl PreparedSink {
             false => FileKind::of(&file.metadata().map_err(io_error(path))?),
         };
         if kind != FileKind::Regular && !matches!(encoding, Encoding::Raw { .. }) {
+            pipe::release_reader(&file);
             return Err(FileError::Content {
                 path: path.to_owned(),
                 message: "is not a regular file, and the header of this format is rewritten as the file grows: write raw tokens, to a name with the extension bin"
@@ -174,6 +175,13 @@ impl PreparedSink {
     /// What the file is.
     pub fn kind(&self) -> FileKind {
         self.kind
+    }
+
+    /// Ends a file that is given no tokens at all: whoever waits for those of a pipe sees its end.
+    pub(crate) fn release_reader(&self) {
+        if self.kind == FileKind::Stream && pipe::is_named_pipe(&self.path) {
+            pipe::release_reader(&self.file);
+        }
     }
 
     /// The open file.

@@ -100,7 +100,7 @@ fn iterations_and_queues() {
     }
     assert_eq!(run(bundle, 1, 0), ZBMD_OK, "{}", error());
     for queue_bytes in [1 << 62, 1 << 63, u64::MAX] {
-        assert_eq!(run(bundle, 1, queue_bytes), ZBMD_FAULT, "{}", error());
+        assert_eq!(run(bundle, 1, queue_bytes), ZBMD_REFUSED, "{}", error());
         assert!(error().contains("bytes"), "{}", error());
     }
 
