@@ -151,7 +151,7 @@ pub(super) const PAGES: &[Page] = &[
     entry!(
         E0505,
         "Something is larger than zbmd's limits, which keep hostile or mistaken models from taking all memory: 2^32 \
-         for rates and windows and the bytes of a token, 2^28 bytes of initial tokens, 8 dimensions, 2^20 actors, 8 \
+         for rates and windows and the bytes of a token, 2^30 bytes of initial tokens, 8 dimensions, 2^20 actors, 8 \
          MiB of model text.",
         r#"Model(
     sources: { "in": Stream(dtype: f32) },
